@@ -70,6 +70,7 @@ class FlavorFilter(filters.FilterSet):
 class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     """What templates and flavors do alike."""
 
+    tag = "catalog"
     scopes = SCOPES
     ordering = ("position", "slug")
     lookup_field = "slug"
@@ -138,6 +139,15 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     retrieve="Read a template",
 )
 class TemplateViewSet(EntryViewSet):
+    operation_ids = {
+        "list": "listTemplates",
+        "create": "createTemplate",
+        "retrieve": "getTemplate",
+        "partial_update": "updateTemplate",
+        "destroy": "deleteTemplate",
+        "versions": "listTemplateVersions",
+        "restore": "restoreTemplateVersion",
+    }
     queryset = Template.objects.none()
     serializer_class = TemplateSerializer
     change_serializer = TemplateChangeSerializer
@@ -230,6 +240,15 @@ class TemplateViewSet(EntryViewSet):
     retrieve="Read a flavor",
 )
 class FlavorViewSet(EntryViewSet):
+    operation_ids = {
+        "list": "listFlavors",
+        "create": "createFlavor",
+        "retrieve": "getFlavor",
+        "partial_update": "updateFlavor",
+        "destroy": "deleteFlavor",
+        "versions": "listFlavorVersions",
+        "restore": "restoreFlavorVersion",
+    }
     queryset = Flavor.objects.none()
     serializer_class = FlavorSerializer
     change_serializer = FlavorChangeSerializer

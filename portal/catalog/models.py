@@ -89,7 +89,11 @@ class Entry(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     enabled = models.BooleanField(default=True)
-    position = models.PositiveIntegerField(default=100, validators=[MaxValueValidator(LARGEST)])
+    position = models.PositiveIntegerField(
+        default=100,
+        validators=[MaxValueValidator(LARGEST)],
+        help_text="Position in lists, lowest first.",
+    )
     restricted = models.BooleanField(default=False)
     deprecated = models.BooleanField(
         default=False, help_text=_("Still to be had, but marked: its successor is proposed instead.")
@@ -165,9 +169,16 @@ class Template(Entry):
             "If it fails, so does the start."
         ),
     )
-    ready_path = models.CharField(max_length=200, default="/")
-    open_path = models.CharField(max_length=200, default="/")
-    upstream_auth = models.CharField(max_length=20, choices=UpstreamAuth, default=UpstreamAuth.NONE)
+    ready_path = models.CharField(
+        max_length=200, default="/", help_text="Path that responds once the program is ready."
+    )
+    open_path = models.CharField(max_length=200, default="/", help_text="Path that opens in the browser.")
+    upstream_auth = models.CharField(
+        max_length=20,
+        choices=UpstreamAuth,
+        default=UpstreamAuth.NONE,
+        help_text="Credentials that the front door adds to requests to the program.",
+    )
     service_workers = models.BooleanField(
         default=False,
         help_text=_("Whether its pages may install service workers, which outlive the page and a restart."),
@@ -188,7 +199,11 @@ class Template(Entry):
         blank=True,
         help_text=_("A Git repository that its workspaces clone, unless they name another."),
     )
-    git_ref = models.CharField(max_length=MAX_REF, blank=True)
+    git_ref = models.CharField(
+        max_length=MAX_REF,
+        blank=True,
+        help_text="Branch, tag or commit of the repository; empty for the default branch.",
+    )
     git_secret = models.CharField(
         max_length=64,
         blank=True,
@@ -213,9 +228,15 @@ class Template(Entry):
         help_text=_("How the agent asks the app what it does."),
     )
     start_timeout_s = models.PositiveIntegerField(
-        default=120, validators=[MinValueValidator(5), MaxValueValidator(MAX_TIMEOUT_S)]
+        default=120,
+        validators=[MinValueValidator(5), MaxValueValidator(MAX_TIMEOUT_S)],
+        help_text="Maximum duration of a start, in seconds.",
     )
-    stop_timeout_s = models.PositiveIntegerField(default=10, validators=[MaxValueValidator(300)])
+    stop_timeout_s = models.PositiveIntegerField(
+        default=10,
+        validators=[MaxValueValidator(300)],
+        help_text="Seconds that the program has to stop by itself.",
+    )
     work_lost = models.CharField(
         max_length=12,
         choices=WorkLost,

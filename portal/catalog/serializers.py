@@ -45,9 +45,11 @@ MOUNTS_HELP = (
 class AcceleratorsSerializer(serializers.Serializer[Any]):
     """Accelerators on each node; `share_milli` is 1000 for whole ones, `within` what several must share."""
 
-    count = serializers.IntegerField()
+    count = serializers.IntegerField(help_text="Number on each node; 0 for none.")
     model = serializers.CharField(allow_blank=True)
-    share_milli = serializers.IntegerField()
+    share_milli = serializers.IntegerField(
+        help_text="Share of each accelerator, in thousandths. 1000 is a whole one."
+    )
     isolated = serializers.BooleanField(
         default=True,
         help_text="False for a share of a device: everybody on that device can take all of its memory and "
@@ -59,8 +61,12 @@ class AcceleratorsSerializer(serializers.Serializer[Any]):
         required=False,
         help_text="Several that will do; `model` is empty then.",
     )
-    mig_profile = serializers.CharField(default="", allow_blank=True)
-    within = serializers.ChoiceField(Bond.choices, default=Bond.NODE)
+    mig_profile = serializers.CharField(default="", allow_blank=True, help_text="MIG profile, as `1g.10gb`.")
+    within = serializers.ChoiceField(
+        Bond.choices,
+        default=Bond.NODE,
+        help_text="Fast connection that several accelerators must share.",
+    )
 
 
 class ResourcesSerializer(serializers.Serializer[Any]):
@@ -68,9 +74,9 @@ class ResourcesSerializer(serializers.Serializer[Any]):
 
     cpu_milli = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
-    disk_mib = serializers.IntegerField()
-    nodes = serializers.IntegerField()
-    accelerators = AcceleratorsSerializer()
+    disk_mib = serializers.IntegerField(help_text="Disk space in MiB.")
+    nodes = serializers.IntegerField(help_text="Number of nodes.")
+    accelerators = AcceleratorsSerializer(help_text="Accelerators on each node.")
 
     def to_representation(self, held: Mapping[str, Any]) -> dict[str, Any]:
         accelerators = held["accelerators"]
@@ -148,8 +154,8 @@ class TemplateSerializer(EntrySerializer):
     argv = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     env = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     startup = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
-    available = serializers.SerializerMethodField()
-    reason = serializers.SerializerMethodField()
+    available = serializers.SerializerMethodField(help_text="Whether some node has its program.")
+    reason = serializers.SerializerMethodField(help_text="Why no node can run it; empty if one can.")
     next_action = serializers.SerializerMethodField()
 
     class Meta:
@@ -212,7 +218,7 @@ class TemplateSerializer(EntrySerializer):
 class FlavorSerializer(EntrySerializer):
     """The size of a workspace. With `pool` it can be had only there."""
 
-    resources = serializers.SerializerMethodField()
+    resources = serializers.SerializerMethodField(help_text="Resources on each node.")
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
     simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
     work_lost = serializers.ChoiceField(
@@ -239,9 +245,9 @@ class FlavorSerializer(EntrySerializer):
 class WarningSerializer(serializers.Serializer[rules.Finding]):
     """Something about a field that somebody should look at; it is kept all the same."""
 
-    field = serializers.CharField()
+    field = serializers.CharField(help_text="Name of the field.")
     message = serializers.SerializerMethodField()
-    reason = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField(help_text="What to check, as a code and in words.")
 
     def get_message(self, found: rules.Finding) -> str:
         return message_of(found.reason)
@@ -254,7 +260,7 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
 class TemplateWrittenSerializer(TemplateSerializer):
     """A template as it was just written, with what its keeper should look at."""
 
-    warnings = serializers.SerializerMethodField()
+    warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
     class Meta(TemplateSerializer.Meta):
         fields = [*TemplateSerializer.Meta.fields, "warnings"]
@@ -285,8 +291,15 @@ class EntryChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     description = serializers.CharField(max_length=200, allow_blank=True, required=False)
     enabled = serializers.BooleanField(required=False)
-    position = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
-    deprecated = serializers.BooleanField(required=False)
+    position = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST,
+        required=False,
+        help_text="Position in lists, lowest first.",
+    )
+    deprecated = serializers.BooleanField(
+        required=False, help_text="Whether new workspaces should use another one."
+    )
     teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
     default_lifetime_hours = _lifetime(
         "Hours after which such a workspace stops where nothing is asked for; 0: no end. Of "
@@ -297,18 +310,38 @@ class EntryChangeSerializer(StrictSerializer):
         "the shorter holds; null in both: as the site says."
     )
 
+    examples = {"default_lifetime_hours": 8, "max_lifetime_hours": 72}
+
 
 class TemplateChangeSerializer(EntryChangeSerializer):
     """The fields of a template that may be changed."""
 
-    icon = serializers.ChoiceField([(name, name) for name in rules.ICONS], allow_blank=True, required=False)
+    icon = serializers.ChoiceField(
+        [(name, name) for name in rules.ICONS],
+        allow_blank=True,
+        required=False,
+        help_text="Name of an icon.",
+    )
     program = serializers.CharField(
         max_length=80, help_text="What a node must have, as inventory reports it."
     )
-    install_hint = serializers.CharField(max_length=200, allow_blank=True, required=False)
-    min_cuda = serializers.CharField(max_length=6, allow_blank=True, required=False)
+    install_hint = serializers.CharField(
+        max_length=200,
+        allow_blank=True,
+        required=False,
+        help_text="What to install on nodes to run it.",
+    )
+    min_cuda = serializers.CharField(
+        max_length=6,
+        allow_blank=True,
+        required=False,
+        help_text="Minimum CUDA version, as `12.4`; empty for any.",
+    )
     min_compute_capability = serializers.ChoiceField(
-        [(each, each) for each in COMPUTE_CAPABILITIES], allow_blank=True, required=False
+        [(each, each) for each in COMPUTE_CAPABILITIES],
+        allow_blank=True,
+        required=False,
+        help_text="Minimum CUDA compute capability, as `8.0`; empty for any.",
     )
     argv = serializers.ListField(
         child=serializers.CharField(trim_whitespace=False, allow_blank=True, max_length=rules.MAX_ARGUMENT),
@@ -319,6 +352,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
     env = serializers.DictField(
         child=serializers.CharField(trim_whitespace=False, allow_blank=True, max_length=rules.MAX_VALUE),
         required=False,
+        help_text="Environment variables of its program.",
     )
     startup = serializers.CharField(
         max_length=8000,
@@ -327,9 +361,17 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         required=False,
         help_text="A shell script that runs before the program, in its sandbox.",
     )
-    ready_path = serializers.CharField(max_length=200, required=False)
-    open_path = serializers.CharField(max_length=200, required=False)
-    upstream_auth = serializers.ChoiceField(UpstreamAuth.choices, required=False)
+    ready_path = serializers.CharField(
+        max_length=200, required=False, help_text="Path that responds once the program is ready."
+    )
+    open_path = serializers.CharField(
+        max_length=200, required=False, help_text="Path that opens in the browser."
+    )
+    upstream_auth = serializers.ChoiceField(
+        UpstreamAuth.choices,
+        required=False,
+        help_text="Credentials that the front door adds to requests to the program.",
+    )
     service_workers = serializers.BooleanField(required=False, help_text="Not for a team's own.")
     egress = serializers.ChoiceField(
         [choice for choice in TemplateEgress.choices if choice[0]],
@@ -371,18 +413,51 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         help_text="Dotfiles that are cloned for users who have none of their own.",
     )
     activity = serializers.ChoiceField(
-        [choice for choice in Activity.choices if choice[0]], allow_blank=True, required=False
+        [choice for choice in Activity.choices if choice[0]],
+        allow_blank=True,
+        required=False,
+        help_text="How activity is detected.",
     )
-    start_timeout_s = serializers.IntegerField(min_value=5, max_value=MAX_TIMEOUT_S, required=False)
-    stop_timeout_s = serializers.IntegerField(min_value=0, max_value=300, required=False)
-    work_lost = serializers.ChoiceField(WorkLost.choices, required=False)
-    successor = serializers.CharField(max_length=81, allow_null=True, required=False)
+    start_timeout_s = serializers.IntegerField(
+        min_value=5,
+        max_value=MAX_TIMEOUT_S,
+        required=False,
+        help_text="Maximum duration of a start, in seconds.",
+    )
+    stop_timeout_s = serializers.IntegerField(
+        min_value=0,
+        max_value=300,
+        required=False,
+        help_text="Seconds that the program has to stop by itself.",
+    )
+    work_lost = serializers.ChoiceField(
+        WorkLost.choices,
+        required=False,
+        help_text="Whether preemption loses work.",
+    )
+    successor = serializers.CharField(
+        max_length=81,
+        allow_null=True,
+        required=False,
+        help_text="Slug of the replacement; null for none.",
+    )
     environment = serializers.CharField(
         max_length=40,
         allow_null=True,
         required=False,
         help_text="Short name of the software environment that its workspaces get.",
     )
+
+    examples = {
+        "argv": ["python3", "-m", "http.server", "{port}"],
+        "env": {"HF_HOME": "/home/me/.cache/huggingface"},
+        "ready_path": "/api",
+        "open_path": "/lab",
+        "egress_allow": "pypi.org\nfiles.pythonhosted.org",
+        "git_url": "https://git.example.org/vision/notebooks.git",
+        "git_ref": "main",
+        "mounts": ["datasets"],
+    }
 
 
 class TemplateCreateSerializer(TemplateChangeSerializer):
@@ -397,7 +472,9 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
 class FlavorAcceleratorsSerializer(StrictSerializer):
     """Accelerators on each node, as a flavor is written."""
 
-    count = _whole(0, MAX_ACCELERATORS, source="accelerator_count")
+    count = _whole(
+        0, MAX_ACCELERATORS, source="accelerator_count", help_text="Number on each node; 0 for none."
+    )
     model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
     models = serializers.ListField(
         source="accelerator_models",
@@ -406,10 +483,26 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         required=False,
         help_text="Several models of which any will do; then leave `model` empty.",
     )
-    share_milli = _whole(1, WHOLE_DEVICE_MILLI, source="accelerator_milli")
+    share_milli = _whole(
+        1,
+        WHOLE_DEVICE_MILLI,
+        source="accelerator_milli",
+        help_text="Share of each accelerator, in thousandths. 1000 is a whole one.",
+    )
     memory_mib = _whole(source="accelerator_memory_mib")
-    mig_profile = serializers.CharField(max_length=40, allow_blank=True, required=False)
-    within = serializers.ChoiceField(Bond.choices, required=False)
+    mig_profile = serializers.CharField(
+        max_length=40,
+        allow_blank=True,
+        required=False,
+        help_text="MIG profile, as `1g.10gb`.",
+    )
+    within = serializers.ChoiceField(
+        Bond.choices,
+        required=False,
+        help_text="Fast connection that several accelerators must share.",
+    )
+
+    examples = {"memory_mib": 16_384, "mig_profile": "1g.10gb"}
 
 
 class FlavorResourcesChangeSerializer(StrictSerializer):
@@ -417,9 +510,13 @@ class FlavorResourcesChangeSerializer(StrictSerializer):
 
     cpu_milli = _whole(100)
     memory_mib = _whole(128)
-    disk_mib = _whole()
-    nodes = _whole(1, MAX_NODES)
-    accelerators = FlavorAcceleratorsSerializer(source="*", required=False)
+    disk_mib = _whole(help_text="Disk space in MiB.")
+    nodes = _whole(1, MAX_NODES, help_text="Number of nodes.")
+    accelerators = FlavorAcceleratorsSerializer(
+        source="*", required=False, help_text="Accelerators on each node."
+    )
+
+    examples = {"memory_mib": 16_384, "cpu_milli": 4000, "disk_mib": 102_400}
 
 
 class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):
@@ -454,9 +551,16 @@ def flavor_errors(prefix: str = "") -> Iterator[None]:
 class FlavorChangeSerializer(EntryChangeSerializer):
     """The fields of a flavor that may be changed."""
 
-    resources = FlavorResourcesChangeSerializer(source="*")
-    preemptible = serializers.BooleanField(required=False)
-    work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
+    resources = FlavorResourcesChangeSerializer(source="*", help_text="Resources on each node.")
+    preemptible = serializers.BooleanField(
+        required=False, help_text="Whether workspaces of this flavor can be preempted."
+    )
+    work_lost = serializers.ChoiceField(
+        WorkLost.choices,
+        allow_blank=True,
+        required=False,
+        help_text="Whether preemption loses work.",
+    )
     expected_hours = HoursField(
         source="expected_s",
         min_value=1 / 60,
@@ -471,14 +575,19 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         help_text="What an hour with its accelerators costs, in hundredths of the currency; null: no price.",
     )
     pool = serializers.CharField(max_length=40, allow_null=True, required=False)
-    successor = serializers.CharField(max_length=60, allow_null=True, required=False)
+    successor = serializers.CharField(
+        max_length=60,
+        allow_null=True,
+        required=False,
+        help_text="Slug of the replacement; null for none.",
+    )
 
 
 class FlavorCreateSerializer(FlavorChangeSerializer):
     """A new flavor."""
 
     slug = serializers.CharField(max_length=60)
-    resources = FlavorResourcesSerializer(source="*")
+    resources = FlavorResourcesSerializer(source="*", help_text="Resources on each node.")
 
 
 def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:

@@ -77,9 +77,12 @@ else:
     UserRequest = Request
 
 
-# A request's body. A field that nobody knows is a mistake that should not pass in silence. (No docstring: the
-# OpenAPI document would have it of every serializer that has none of its own.)
+# A request's body. A field that nobody knows is a mistake that should not pass in silence. The OpenAPI
+# document shows `examples` of its fields, by name. (No docstring: the document would have it of every
+# serializer that has none of its own.)
 class StrictSerializer(serializers.Serializer[Any]):
+    examples: ClassVar[Mapping[str, Any]] = {}
+
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             unknown = [str(key) for key in data if key not in self.fields]
@@ -145,8 +148,15 @@ class Metadata(SimpleMetadata):
 
 
 class ApiView(APIView):
-    """One endpoint. `scopes` says which scope a token needs; `query_params` which parameters exist."""
+    """One endpoint. `scopes` says which scope a token needs; `query_params` which parameters exist.
 
+    `operation_ids` names its operations in the OpenAPI document, by action or, in a view without actions, by
+    HTTP method: `{"list": "listTeams"}`. Clients make methods of the names, so a released name never changes.
+    docs/api.md has the rules ("Verbs"). `tag` is the group of these operations.
+    """
+
+    tag: ClassVar[str]
+    operation_ids: ClassVar[Mapping[str, str]]
     scopes: ClassVar[Mapping[str, str]]
     query_params: frozenset[str] = frozenset()
     metadata_class = Metadata

@@ -56,10 +56,11 @@ class Pages(CursorPagination):
                 "example": "https://berth.example.org/api/v1/workspaces?cursor=cD0yMDI2",
             }
 
+        rows = {**schema, "description": "The rows, in the order of the list."}
         return {
             "type": "object",
             "required": ["next", "previous", "results"],
-            "properties": {"next": link("next"), "previous": link("previous"), "results": schema},
+            "properties": {"next": link("next"), "previous": link("previous"), "results": rows},
         }
 
 

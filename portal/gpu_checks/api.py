@@ -51,30 +51,36 @@ SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 class ProgressSerializer(serializers.Serializer[Any]):
     """How far it has come. `phase`: prepare, start, beat, result, end; empty before it begins."""
 
-    phase = serializers.CharField(default="")
+    phase = serializers.CharField(
+        default="", help_text="`prepare`, `start`, `beat`, `result` or `end`; empty before it starts."
+    )
     test = serializers.CharField(default="", help_text="The test that runs.")
-    done = serializers.IntegerField(default=0)
-    total = serializers.IntegerField(default=0)
-    elapsed_ms = serializers.IntegerField(default=0)
-    text = serializers.CharField(default="")
+    done = serializers.IntegerField(default=0, help_text="Amount of work done, out of `total`.")
+    total = serializers.IntegerField(default=0, help_text="Total amount of work.")
+    elapsed_ms = serializers.IntegerField(default=0, help_text="Elapsed time in milliseconds.")
+    text = serializers.CharField(default="", help_text="Current activity, in words.")
 
 
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
 
-    device = serializers.UUIDField(source="device_id")
-    uuid = serializers.CharField(source="device.uuid")
+    device = serializers.UUIDField(source="device_id", help_text="Id of the accelerator.")
+    uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
     node = serializers.CharField(source="device.node.name")
     pool = serializers.CharField(source="device.node.pool.slug")
-    kind = serializers.ChoiceField(CheckKind.choices)
-    level = serializers.ChoiceField(CheckLevel.choices)
-    cause = serializers.ChoiceField(CheckCause.choices)
+    kind = serializers.ChoiceField(
+        CheckKind.choices, help_text="What was done: a check, a scrub, a reset or another operation."
+    )
+    level = serializers.ChoiceField(CheckLevel.choices, help_text="Level of the check.")
+    cause = serializers.ChoiceField(CheckCause.choices, help_text="Cause of the run.")
     state = serializers.ChoiceField(RunState.choices)
     verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
     recovery = serializers.CharField(
         allow_blank=True, help_text="What brings the device back, as it is called of devices."
     )
-    asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    asked_by = serializers.CharField(
+        source="asked_by.username", default=None, allow_null=True, help_text="Username of the requester."
+    )
     partner = serializers.UUIDField(
         source="partner_id",
         allow_null=True,
@@ -89,7 +95,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         read_only=True,
         help_text="UUIDs of the linked devices that were kept free for it, to measure the links to them.",
     )
-    progress = ProgressSerializer()
+    progress = ProgressSerializer(help_text="Progress of the run; null before it starts.")
     measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
 
     class Meta:
@@ -113,7 +119,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
 class GpuCheckDetailSerializer(GpuCheckSerializer):
     """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
 
-    report = serializers.JSONField()
+    report = serializers.JSONField(help_text="The check's report. Its schema is at `/schemas/gpu-check`.")
 
     class Meta(GpuCheckSerializer.Meta):
         fields = [*GpuCheckSerializer.Meta.fields, "report"]
@@ -122,8 +128,12 @@ class GpuCheckDetailSerializer(GpuCheckSerializer):
 
 class GpuCheckCreateSerializer(StrictSerializer):
     device = serializers.CharField(max_length=80, help_text="Id of the device, or its UUID (`GPU-…`).")
-    level = serializers.ChoiceField(CheckLevel.choices, default=CheckLevel.QUICK)
-    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK)
+    level = serializers.ChoiceField(
+        CheckLevel.choices, default=CheckLevel.QUICK, help_text="Level of the check."
+    )
+    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Which check to run.")
+
+    examples = {"device": "GPU-6f3c1f1e-8c0f-4d0c-9a77-2f6d2c1f0b11"}
 
 
 class GpuCheckFilter(filters.FilterSet):
@@ -147,6 +157,14 @@ def _version(run: GpuCheckRun) -> int:
 
 @documented(list="List GPU checks")
 class GpuCheckViewSet(ReadViewSet):
+    tag = "gpus"
+    operation_ids = {
+        "list": "listGpuChecks",
+        "create": "runGpuCheck",
+        "retrieve": "getGpuCheck",
+        "cancel": "cancelGpuCheck",
+        "stream": "followGpuCheck",
+    }
     queryset = GpuCheckRun.objects.none()
     serializer_class = GpuCheckSerializer
     filterset_class = GpuCheckFilter
@@ -227,6 +245,8 @@ class GpuCheckViewSet(ReadViewSet):
 
 
 class DeviceResetViewSet(ApiViewSet):
+    tag = "gpus"
+    operation_ids = {"reset": "resetDevice"}
     serializer_class = GpuCheckSerializer
     scopes = SCOPES
     lookup_url_kwarg = "device_id"
@@ -257,8 +277,12 @@ class DeviceResetViewSet(ApiViewSet):
 class LinkCheckCreateSerializer(StrictSerializer):
     with_node = serializers.UUIDField(help_text="Id of the other node; of the same pool.")
 
+    examples = {"with_node": "6f1c2a52-0f57-4f0e-8d4c-3b1f5a7e9c21"}
+
 
 class NodeLinkViewSet(ApiViewSet):
+    tag = "gpus"
+    operation_ids = {"check_link": "checkNodeLink"}
     serializer_class = GpuCheckSerializer
     scopes = SCOPES
     lookup_url_kwarg = "node_id"
@@ -290,6 +314,8 @@ class NodeLinkViewSet(ApiViewSet):
 class GpuCheckSchema(ApiView):
     """A document, not a resource of rows."""
 
+    tag = "gpus"
+    operation_ids = {"get": "getGpuCheckSchema"}
     scopes = SCOPES
 
     @operation(
@@ -310,7 +336,9 @@ class PoolChecksSerializer(StrictSerializer):
     """When a pool's devices are checked. Hours; 0 is never."""
 
     check_every_hours = _hours("After how many hours a device that is free is checked again; 0 for never.")
-    check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
+    check_level = serializers.ChoiceField(
+        CheckLevel.choices, required=False, help_text="Level of the scheduled checks."
+    )
     hand_out_max_age_hours = _hours(
         "A device whose last pass is older, in hours, is checked before it is handed out; 0 for never.",
     )
@@ -324,10 +352,14 @@ class PoolChecksSerializer(StrictSerializer):
         "Does nothing where the pool's driver cannot: its capabilities lack `repartition`.",
     )
 
+    examples = {"check_every_hours": 24}
+
 
 class PoolChecks(ApiView):
     """One setting of each pool, which is always there."""
 
+    tag = "gpus"
+    operation_ids = {"get": "getPoolChecks", "put": "setPoolChecks"}
     scopes = SCOPES
 
     @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])

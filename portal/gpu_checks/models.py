@@ -71,7 +71,7 @@ class GpuCheckRun(models.Model):
     state = models.CharField(max_length=8, choices=RunState, default=RunState.QUEUED)
     verdict = models.CharField(max_length=14, choices=CheckVerdict, blank=True)
     recovery = models.CharField(max_length=20, blank=True)
-    summary = models.TextField(blank=True)
+    summary = models.TextField(blank=True, help_text="Result in a sentence; empty until the run is done.")
     simulated = models.BooleanField(default=False)
     asked_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
@@ -81,8 +81,8 @@ class GpuCheckRun(models.Model):
         "workspaces.Workspace", on_delete=models.SET_NULL, null=True, blank=True, related_name="checks"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True, help_text="When it began.")
+    finished_at = models.DateTimeField(null=True, blank=True, help_text="When it ended.")
     plan = models.JSONField(default=dict, blank=True)
     unjudged = models.BooleanField(default=False)
     progress = models.JSONField(default=dict, blank=True)

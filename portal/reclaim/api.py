@@ -29,7 +29,11 @@ from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_hel
 class ExtendSerializer(StrictSerializer):
     """By how much a workspace shall live longer."""
 
-    hours = HoursField(source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H)
+    hours = HoursField(
+        source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."
+    )
+
+    examples = {"hours": 4}
 
 
 class KeepSerializer(StrictSerializer):
@@ -40,7 +44,10 @@ class KeepSerializer(StrictSerializer):
         min_value=keeping.MIN_KEEP_S / 3600,
         max_value=keeping.MAX_KEEP_S / 3600,
         default=2 * 3600,
+        help_text="Hours from now.",
     )
+
+    examples = {"hours": 4}
 
 
 class ResizeSerializer(StrictSerializer):
@@ -52,13 +59,13 @@ class ResizeSerializer(StrictSerializer):
 class SignalSerializer(serializers.Serializer[Any]):
     """A value that was looked at; null where it was not measured, which counts as active."""
 
-    kind = serializers.ChoiceField([each.value for each in SignalKind])
+    kind = serializers.ChoiceField([each.value for each in SignalKind], help_text="What is measured.")
     value = serializers.FloatField(
         allow_null=True,
         help_text="`gpu`: percent, `cpu`: cores, `traffic`: bytes a second by the gateway, else how many.",
     )
-    threshold = serializers.FloatField()
-    active = serializers.BooleanField()
+    threshold = serializers.FloatField(help_text="Lowest value that counts as activity.")
+    active = serializers.BooleanField(help_text="Whether it counts as activity.")
 
 
 CAUSES = (
@@ -71,15 +78,19 @@ class HeldSerializer(serializers.Serializer[Any]):
     """What is held against the workspace, in seconds."""
 
     cause = serializers.CharField(help_text=CAUSES)
-    value_s = serializers.FloatField()
-    threshold_s = serializers.FloatField()
+    value_s = serializers.FloatField(help_text="Current value in seconds.")
+    threshold_s = serializers.FloatField(help_text="Threshold in seconds.")
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
     """What was active from a moment on, until the next change; null: nobody watched."""
 
-    at = serializers.DateTimeField()
-    active = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    at = serializers.DateTimeField(help_text="When this activity began.")
+    active = serializers.ListField(
+        child=serializers.CharField(),
+        allow_null=True,
+        help_text="Signals that were active from then on; null if not observed.",
+    )
 
 
 class ReclaimRuleSerializer(serializers.Serializer[Any]):
@@ -88,7 +99,7 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(
         help_text="`idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
     )
-    value = serializers.JSONField(allow_null=True)
+    value = serializers.JSONField(allow_null=True, help_text="Value of the rule; null for none.")
     set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
 
 
@@ -98,7 +109,7 @@ class DiscontentSerializer(serializers.Serializer[Any]):
     contentment = serializers.IntegerField(help_text="What it gets of what it should get, in percent.")
     reason = serializers.CharField(help_text="The code of why.")
     message = serializers.CharField(help_text="Why, in a sentence.")
-    since = serializers.DateTimeField()
+    since = serializers.DateTimeField(help_text="Start of the period.")
 
 
 class WorkProgressSerializer(serializers.Serializer[Any]):
@@ -122,13 +133,15 @@ class WorkProgressSerializer(serializers.Serializer[Any]):
 class ActivitySerializer(serializers.Serializer[Any]):
     """What a running workspace does, and what is held against it."""
 
-    observed_at = serializers.DateTimeField(allow_null=True)
+    observed_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last observation.")
     idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
     gpu_idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing on its GPUs.")
     idle_limit_s = serializers.IntegerField(
         allow_null=True, help_text="After which a step is due; null: never."
     )
-    kept_until = serializers.DateTimeField(allow_null=True)
+    kept_until = serializers.DateTimeField(
+        allow_null=True, help_text="End of the protection from reclaim; null for none."
+    )
     stops_at = serializers.DateTimeField(allow_null=True, help_text="Where a step has been announced: when.")
     step = serializers.ChoiceField(
         ["release", "stop"],
@@ -139,8 +152,8 @@ class ActivitySerializer(serializers.Serializer[Any]):
     starts_at = serializers.DateTimeField(
         allow_null=True, help_text="When it is started again, where a schedule has stopped it; null: not."
     )
-    signals = SignalSerializer(many=True)
-    held = HeldSerializer(many=True)
+    signals = SignalSerializer(many=True, help_text="Measured signals with their thresholds.")
+    held = HeldSerializer(many=True, help_text="Possible causes of a reclaim, with their thresholds.")
     history = ChangeSerializer(many=True, help_text="Of the last two days.")
     policy = ReclaimRuleSerializer(
         many=True, help_text="The limits that apply, and where each value comes from."
@@ -154,6 +167,8 @@ class ActivitySerializer(serializers.Serializer[Any]):
 class Activity(ApiView):
     """What is held against a workspace."""
 
+    tag = "workspaces"
+    operation_ids = {"get": "getWorkspaceActivity"}
     scopes = {"*": Scope.WORKSPACES_READ}
 
     @operation(
@@ -171,6 +186,8 @@ class Activity(ApiView):
 class Keep(ApiView):
     """A word that it is needed."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "keepWorkspace"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -195,6 +212,8 @@ class Keep(ApiView):
 class Extend(ApiView):
     """The end of a workspace, moved."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "extendWorkspace"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -234,6 +253,8 @@ class Extend(ApiView):
 class ReleaseGpu(ApiView):
     """Its accelerators, given back."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "releaseWorkspaceGpu"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -256,6 +277,8 @@ class ReleaseGpu(ApiView):
 class AttachGpu(ApiView):
     """Its accelerators, taken again."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "attachWorkspaceGpu"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -277,6 +300,8 @@ class AttachGpu(ApiView):
 class Resize(ApiView):
     """Its flavor, another one."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "resizeWorkspace"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(

@@ -135,6 +135,8 @@ class HomeDeleteSerializer(StrictSerializer):
         help_text="For the audit log and its user.",
     )
 
+    examples = {"confirm": "vision/anna"}
+
 
 class HomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
@@ -151,6 +153,14 @@ class HomeFilter(filters.FilterSet):
     of="Your own where machines keep homes apart, and all for operators and auditors.",
 )
 class HomeViewSet(ReadViewSet):
+    tag = "reclaim"
+    operation_ids = {
+        "list": "listHomes",
+        "retrieve": "getHome",
+        "delete_home": "deleteHome",
+        "keep": "keepHome",
+        "restore": "restoreHome",
+    }
     queryset = HomePlace.objects.none()
     serializer_class = HomeSerializer
     filterset_class = HomeFilter

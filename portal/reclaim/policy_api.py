@@ -45,6 +45,17 @@ class PolicyFilter(filters.FilterSet):
     retrieve="Read a reclaim policy",
 )
 class PolicyViewSet(TaggedViewSet, ReadViewSet):
+    tag = "reclaim"
+    operation_ids = {
+        "list": "listReclaimPolicies",
+        "create": "createReclaimPolicy",
+        "retrieve": "getReclaimPolicy",
+        "partial_update": "updateReclaimPolicy",
+        "destroy": "deleteReclaimPolicy",
+        "versions": "listReclaimPolicyVersions",
+        "restore": "restoreReclaimPolicyVersion",
+        "preview": "previewReclaimPolicy",
+    }
     queryset = ReclaimPolicy.objects.none()
     serializer_class = ReclaimPolicySerializer
     filterset_class = PolicyFilter

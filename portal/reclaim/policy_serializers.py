@@ -48,9 +48,21 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
     zone = serializers.CharField(
         max_length=64, allow_blank=True, required=False, help_text="Time zone, as `Europe/Berlin`."
     )
-    days = serializers.ListField(child=serializers.ChoiceField(DAYS), max_length=7, required=False)
-    work_from = serializers.TimeField(allow_null=True, required=False, format="%H:%M")
-    work_until = serializers.TimeField(allow_null=True, required=False, format="%H:%M")
+    days = serializers.ListField(
+        child=serializers.ChoiceField(DAYS), max_length=7, required=False, help_text="Working days, as `mon`."
+    )
+    work_from = serializers.TimeField(
+        allow_null=True,
+        required=False,
+        format="%H:%M",
+        help_text="Start of the working hours, as `08:00`; null for no schedule.",
+    )
+    work_until = serializers.TimeField(
+        allow_null=True,
+        required=False,
+        format="%H:%M",
+        help_text="End of the working hours, as `18:00`; null for no schedule.",
+    )
     after_hours_minutes = _limit(MAX_MINUTES, "Without work outside the hours of work; a shorter limit only.")
     stop_at = serializers.TimeField(
         allow_null=True, required=False, format="%H:%M", help_text="Stops what is not used at this hour."
@@ -68,12 +80,25 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
         help_text="Days on which nobody works.",
     )
 
+    examples = {
+        "idle_minutes": 240,
+        "idle_gpu_minutes": 60,
+        "release_gpu_minutes": 45,
+        "longest_hours": 72,
+        "notice_minutes": 15,
+        "zone": "Europe/Berlin",
+        "after_hours_minutes": 30,
+        "holidays": ["2026-12-25"],
+    }
+
     def validate_holidays(self, value: list[Any]) -> list[str]:
         return [each.isoformat() for each in value]
 
 
 class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):
     """A new policy, or one to preview."""
+
+    examples = {"for": "flavor:a100-full"}
 
     def get_fields(self) -> dict[str, Any]:
         target = serializers.CharField(max_length=100, help_text=TARGET)
@@ -83,16 +108,26 @@ class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):
 class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
     """A policy. `for` is what it is for."""
 
-    work_from = serializers.TimeField(allow_null=True, format="%H:%M")
-    work_until = serializers.TimeField(allow_null=True, format="%H:%M")
+    work_from = serializers.TimeField(
+        allow_null=True,
+        format="%H:%M",
+        help_text="Start of the working hours, as `08:00`; null for no schedule.",
+    )
+    work_until = serializers.TimeField(
+        allow_null=True,
+        format="%H:%M",
+        help_text="End of the working hours, as `18:00`; null for no schedule.",
+    )
     stop_at = serializers.TimeField(
         allow_null=True, format="%H:%M", help_text="Stops what is not used at this hour; null: never."
     )
     start_at = serializers.TimeField(
         allow_null=True, format="%H:%M", help_text="Starts then what `stop_at` has stopped; null: never."
     )
-    days = serializers.ListField(child=serializers.ChoiceField(DAYS))
-    holidays = serializers.ListField(child=serializers.DateField())
+    days = serializers.ListField(child=serializers.ChoiceField(DAYS), help_text="Working days, as `mon`.")
+    holidays = serializers.ListField(
+        child=serializers.DateField(), help_text="Days without working hours, as `2026-12-25`."
+    )
 
     class Meta:
         model = ReclaimPolicy
@@ -106,10 +141,10 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
 class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
     """One that was not idle at the moment at which it would have been stopped."""
 
-    workspace = serializers.UUIDField()
+    workspace = serializers.UUIDField(help_text="Id of the workspace.")
     name = serializers.CharField()
-    team = serializers.CharField()
-    at = serializers.DateTimeField()
+    team = serializers.CharField(help_text="Short name of its team.")
+    at = serializers.DateTimeField(help_text="When it would have been stopped.")
     cause = serializers.CharField(help_text="`longest`, `gpu_idle`, `release_gpu_idle`.")
 
 
@@ -124,8 +159,8 @@ class ReclaimPreviewSerializer(serializers.Serializer[Any]):
     )
     starts = serializers.IntegerField(help_text="How many starts of workspaces were replayed.")
     cut = serializers.BooleanField(help_text="There were more: the newest 20,000 were replayed.")
-    workspaces = serializers.IntegerField(help_text="How many would have been stopped.")
-    stops = serializers.IntegerField()
+    workspaces = serializers.IntegerField(help_text="Number of workspaces that would have been stopped.")
+    stops = serializers.IntegerField(help_text="Number of workspaces that would have been stopped.")
     releases = serializers.IntegerField(help_text="How many of these stops only release GPUs.")
     gpu_hours = serializers.FloatField(help_text="For how long that would have freed GPUs.")
     interrupted = serializers.IntegerField(help_text="How many of these were not idle at that moment.")

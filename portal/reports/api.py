@@ -50,28 +50,35 @@ class GpuUseAmountsSerializer(serializers.Serializer[Any]):
 class GpuUseLineSerializer(serializers.Serializer[Any]):
     """One team, user, flavor, model, node (`pool/node`) or day."""
 
-    key = serializers.CharField(allow_blank=True)
-    amounts = GpuUseAmountsSerializer()
+    key = serializers.CharField(
+        allow_blank=True,
+        help_text="Key of the line: a team, user, flavor, model, node (`pool/node`) or day.",
+    )
+    amounts = GpuUseAmountsSerializer(help_text="GPU-hours by how they were used.")
 
 
 class GpuUseDaySerializer(serializers.Serializer[Any]):
     """A day (UTC)."""
 
-    day = serializers.DateField()
+    day = serializers.DateField(help_text="The day, as `2026-03-01`.")
     amounts = GpuUseAmountsSerializer(allow_null=True, help_text="null: it has not been added up.")
 
 
 class GpuUseSerializer(serializers.Serializer[Any]):
     """What GPUs did from `since` until `until`, both included (UTC)."""
 
-    since = serializers.DateField()
-    until = serializers.DateField()
-    team = serializers.CharField(allow_null=True)
-    by = serializers.ChoiceField(choices=[(each, each) for each in gpu_use.BY])
+    since = serializers.DateField(help_text="First day.")
+    until = serializers.DateField(help_text="Last day (included).")
+    team = serializers.CharField(
+        allow_null=True, help_text="Short name of the team that was asked for; null for all."
+    )
+    by = serializers.ChoiceField(
+        choices=[(each, each) for each in gpu_use.BY], help_text="What each line is about."
+    )
     currency = serializers.CharField(help_text="Of costs, as `EUR`.")
-    total = GpuUseAmountsSerializer()
+    total = GpuUseAmountsSerializer(help_text="Total of all rows.")
     before = GpuUseAmountsSerializer(help_text="As many days before these.")
-    days = GpuUseDaySerializer(many=True)
+    days = GpuUseDaySerializer(many=True, help_text="One row for each day.")
     lines = GpuUseLineSerializer(many=True, help_text="Those that held most first.")
     cut = serializers.BooleanField(help_text="There are more than these 1,000.")
 
@@ -111,6 +118,8 @@ def _date(request: UserRequest, name: str) -> date | None:
 class GpuUse(ApiView):
     """Sums, not a resource of rows."""
 
+    tag = "reclaim"
+    operation_ids = {"get": "getGpuUseReport"}
     scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
     query_params = frozenset({"since", "until", "team", "by"})
 
@@ -173,7 +182,9 @@ class EfficiencySerializer(serializers.Serializer[Any]):
     """What a workspace made of its GPUs in its present life, of seven days at most."""
 
     since = serializers.DateTimeField(allow_null=True, help_text="null: it has no whole GPU now.")
-    until = serializers.DateTimeField(allow_null=True)
+    until = serializers.DateTimeField(
+        allow_null=True, help_text="End of the period; null if the workspace has no whole GPU now."
+    )
     used = serializers.FloatField(
         allow_null=True,
         help_text="The share, 0 to 1, of measured GPU time; null: too little was measured.",
@@ -185,6 +196,8 @@ class EfficiencySerializer(serializers.Serializer[Any]):
 class WorkspaceEfficiency(ApiView):
     """How much of its GPU time a workspace uses."""
 
+    tag = "workspaces"
+    operation_ids = {"get": "getWorkspaceEfficiency"}
     scopes = {"*": Scope.WORKSPACES_READ}
 
     @operation(

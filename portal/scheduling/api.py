@@ -40,10 +40,10 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField(
         allow_null=True, help_text="From 1; null where it waits for approval."
     )
-    workspace = serializers.UUIDField(allow_null=True)
+    workspace = serializers.UUIDField(allow_null=True, help_text="Id of the workspace.")
     name = serializers.CharField(allow_null=True)
     owner = serializers.CharField(allow_null=True)
-    own = serializers.BooleanField()
+    own = serializers.BooleanField(help_text="Whether it is yours.")
     team = serializers.CharField()
     flavor = serializers.CharField(
         allow_null=True, help_text="Null where it is for other teams alone, and not yours to see."
@@ -55,10 +55,10 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField(help_text="What it waits for.")
     resource = serializers.CharField(allow_blank=True, help_text="The resource that is short.")
     rule = serializers.CharField(allow_blank=True, help_text="The rule in the way.")
-    requested_at = serializers.DateTimeField()
-    eta = serializers.DateTimeField(allow_null=True)
-    eta_basis = serializers.CharField(allow_blank=True)
-    preemptible = serializers.BooleanField()
+    requested_at = serializers.DateTimeField(help_text="When it was requested.")
+    eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start; null if unknown.")
+    eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    preemptible = serializers.BooleanField(help_text="Whether the workspace can be preempted.")
 
 
 class QueueFilter(filters.FilterSet):
@@ -73,6 +73,8 @@ class QueueFilter(filters.FilterSet):
     of="Oldest first, over all pools; `position` is the order in which it is looked at.",
 )
 class QueueViewSet(ListViewSet):
+    tag = "queue"
+    operation_ids = {"list": "listQueue"}
     queryset = Workspace.objects.none()
     serializer_class = QueueEntrySerializer
     filterset_class = QueueFilter
@@ -114,6 +116,8 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
 class AdmissionPreview(ApiView):
     """A question about a request, of which nothing is kept."""
 
+    tag = "queue"
+    operation_ids = {"post": "previewAdmission"}
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(

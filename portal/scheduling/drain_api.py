@@ -33,6 +33,8 @@ DRAIN_SAYS = (
 
 
 class NodeDrainViewSet(ApiViewSet):
+    tag = "gpus"
+    operation_ids = {"drain": "drainNode"}
     serializer_class = DrainSerializer
     scopes = SCOPES
     lookup_url_kwarg = "node_id"
@@ -52,6 +54,8 @@ class NodeDrainViewSet(ApiViewSet):
 
 
 class DeviceDrainViewSet(ApiViewSet):
+    tag = "gpus"
+    operation_ids = {"drain": "drainDevice"}
     serializer_class = DrainSerializer
     scopes = SCOPES
     lookup_url_kwarg = "device_id"

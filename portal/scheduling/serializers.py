@@ -49,18 +49,27 @@ class PreviewSerializer(StrictSerializer):
 class VerdictSerializer(serializers.Serializer[Any]):
     """What would happen to the request now, and why."""
 
-    outcome = serializers.ChoiceField([item.value for item in admission.Outcome])
+    outcome = serializers.ChoiceField(
+        [item.value for item in admission.Outcome], help_text="What would happen to the request."
+    )
     message = serializers.CharField()
     next_action = serializers.CharField()
     reason = ReasonSerializer(help_text="What `message` says, for programs.")
     pool = serializers.CharField(allow_null=True)
-    nodes = serializers.ListField(child=serializers.CharField())
+    nodes = serializers.ListField(
+        child=serializers.CharField(), help_text="Nodes that it would be placed on."
+    )
     reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
     position = serializers.IntegerField(allow_null=True, help_text="Place in the queue, from 1.")
     eta = serializers.DateTimeField(allow_null=True, help_text="When it is expected to start.")
-    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
-    blocker = BlockerSerializer(allow_null=True)
-    ask = AskSerializer(allow_null=True)
+    eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    blocker = BlockerSerializer(
+        allow_null=True, help_text="The rule that requires an approval; null for none."
+    )
+    ask = AskSerializer(
+        allow_null=True,
+        help_text="Body for `POST quota-requests` that would allow it; null if none would.",
+    )
     makes_room = serializers.IntegerField(
         help_text="How many running workspaces would be asked to make room for it."
     )

@@ -19,23 +19,30 @@ SCOPES = {"GET": Scope.SITE_READ, "*": Scope.SITE_WRITE}
 class SiteSerializer(serializers.Serializer[Any]):
     """The present site, as `docs/site.schema.json` describes it, and as the text of a file."""
 
-    site = serializers.DictField()
-    yaml = serializers.CharField()
+    site = serializers.DictField(help_text="The site, as `docs/site.schema.json` describes it.")
+    yaml = serializers.CharField(help_text="The site file as YAML.")
 
 
 class SiteFileSerializer(StrictSerializer):
     """A site file."""
 
-    yaml = serializers.CharField(max_length=2_000_000, trim_whitespace=False)
+    yaml = serializers.CharField(
+        max_length=2_000_000, trim_whitespace=False, help_text="The site file as YAML."
+    )
     prune = serializers.BooleanField(default=False, help_text="Delete what a section does not name.")
+
+    examples = {"yaml": "berth: 1\nteams:\n  vision:\n    name: Vision\n"}
 
 
 class StepSerializer(serializers.Serializer[Step]):
     """One change."""
 
-    section = serializers.CharField()
+    section = serializers.CharField(help_text="Section of the site file.")
     name = serializers.CharField()
-    act = serializers.ChoiceField([each.value for each in Act])
+    act = serializers.ChoiceField(
+        [each.value for each in Act],
+        help_text="What is done to the entry; `by_hand` if only a person can do it.",
+    )
     words = serializers.ListField(child=serializers.CharField(), help_text="What changes, field by field.")
 
 
@@ -43,7 +50,7 @@ class PlanSerializer(serializers.Serializer[Any]):
     """What would be done, or was."""
 
     same = serializers.BooleanField(help_text="Whether the site is as the file says.")
-    steps = StepSerializer(many=True)
+    steps = StepSerializer(many=True, help_text="Planned changes, in order.")
 
 
 def _answer(steps: list[Step]) -> Response:
@@ -51,6 +58,8 @@ def _answer(steps: list[Step]) -> Response:
 
 
 class Site(ApiView):
+    tag = "site"
+    operation_ids = {"get": "exportSite"}
     scopes = SCOPES
 
     @operation(
@@ -64,6 +73,8 @@ class Site(ApiView):
 
 
 class SitePlan(ApiView):
+    tag = "site"
+    operation_ids = {"post": "planSite"}
     scopes = SCOPES
 
     @operation(
@@ -80,6 +91,8 @@ class SitePlan(ApiView):
 
 
 class SiteApply(ApiView):
+    tag = "site"
+    operation_ids = {"post": "applySite"}
     scopes = SCOPES
 
     @operation(

@@ -99,6 +99,18 @@ class WorkspaceFilter(filters.FilterSet):
     of="Your own, those of teams that you own, and all for an operator; newest first without `sort`.",
 )
 class WorkspaceViewSet(ListViewSet):
+    tag = "workspaces"
+    operation_ids = {
+        "list": "listWorkspaces",
+        "create": "createWorkspace",
+        "retrieve": "getWorkspace",
+        "partial_update": "updateWorkspace",
+        "destroy": "deleteWorkspace",
+        "logs": "getWorkspaceLog",
+        "log_stream": "followWorkspaceLog",
+        "start": "startWorkspace",
+        "stop": "stopWorkspace",
+    }
     queryset = Workspace.objects.none()
     serializer_class = WorkspaceSerializer
     filterset_class = WorkspaceFilter
@@ -407,6 +419,8 @@ LAST_EVENT_ID = OpenApiParameter(
 
 
 class EventViewSet(ListViewSet):
+    tag = "workspaces"
+    operation_ids = {"list": "listWorkspaceEvents", "follow": "followWorkspaceEvents"}
     queryset = Event.objects.none()
     serializer_class = EventSerializer
     renderer_classes = [JSONRenderer, stream.EventStreamRenderer]

@@ -46,6 +46,8 @@ class WorkspacesSerializer(StrictSerializer):
         help_text="Their ids. One that is named twice counts once.",
     )
 
+    examples = {"workspaces": ["0b3e5c1e-2f7b-4c39-9d2e-0d6b6a9a5f10"]}
+
 
 class BulkResultSerializer(serializers.Serializer[Any]):
     """What became of one of them: the workspace as it is now, or why it was refused."""
@@ -65,6 +67,7 @@ class BulkSerializer(serializers.Serializer[Any]):
 
 
 class BulkView(ApiView):
+    tag = "workspaces"
     scopes = SCOPES
     act: ClassVar[Callable[..., Workspace]]
 
@@ -99,6 +102,7 @@ class BulkView(ApiView):
 
 
 class StopView(BulkView):
+    operation_ids = {"post": "stopWorkspaces"}
     act = services.stop
 
     @operation(
@@ -114,6 +118,7 @@ class StopView(BulkView):
 
 
 class DeleteView(BulkView):
+    operation_ids = {"post": "deleteWorkspaces"}
     act = services.delete
 
     @operation(

@@ -23,7 +23,7 @@ class OwnPackageSerializer(serializers.Serializer[Any]):
     """A package of the user's own."""
 
     name = serializers.CharField()
-    version = serializers.CharField()
+    version = serializers.CharField(help_text="Installed version.")
     instead_of = serializers.CharField(help_text="The environment's version, where it has another one.")
 
 
@@ -32,16 +32,22 @@ class OwnPackagesSerializer(serializers.Serializer[Any]):
 
     environment = serializers.CharField(allow_null=True, help_text="Null: what its node has by itself.")
     python = serializers.CharField(help_text="As `3.12`; empty where it is not known.")
-    packages = OwnPackageSerializer(many=True)
+    packages = OwnPackageSerializer(many=True, help_text="The packages, by name.")
     requirements = serializers.CharField(help_text="A list that makes the same: what `save` takes.")
     shared_with = serializers.ListField(
         child=serializers.CharField(), help_text="Names of your workspaces that have the same packages."
     )
-    reset_at_next_start = serializers.BooleanField()
+    reset_at_next_start = serializers.BooleanField(
+        help_text="Whether the next start removes the user's own packages."
+    )
 
 
 class ResetSerializer(serializers.Serializer[Any]):
-    reset_at_next_start = serializers.BooleanField()
+    """Whether the next start removes what was installed."""
+
+    reset_at_next_start = serializers.BooleanField(
+        help_text="Whether the next start removes the user's own packages."
+    )
 
 
 class SaveSerializer(StrictSerializer):
@@ -56,6 +62,8 @@ class SaveSerializer(StrictSerializer):
 
 
 class PackagesView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"get": "listWorkspacePackages"}
     scopes = SCOPES
 
     @operation(
@@ -81,6 +89,8 @@ class PackagesView(ApiView):
 
 
 class PackagesResetView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "resetWorkspacePackages"}
     scopes = SCOPES
 
     @operation(
@@ -97,6 +107,8 @@ class PackagesResetView(ApiView):
 
 
 class PackagesResetCancelView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "cancelWorkspacePackagesReset"}
     scopes = SCOPES
 
     @operation(
@@ -113,6 +125,8 @@ class PackagesResetCancelView(ApiView):
 
 
 class PackagesSaveView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "saveWorkspacePackages"}
     scopes = {"*": Scope.ENVIRONMENTS_WRITE}
 
     @operation(

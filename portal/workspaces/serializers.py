@@ -86,8 +86,12 @@ class WorkspaceCreateSerializer(StrictSerializer):
     team = serializers.CharField(
         required=False, max_length=40, help_text="May be left out where you have just one team."
     )
-    template = serializers.CharField(max_length=81)
-    flavor = serializers.CharField(max_length=60)
+    template = serializers.CharField(
+        max_length=81, help_text="Short name of the template that it starts from."
+    )
+    flavor = serializers.CharField(
+        max_length=60, help_text="Short name of the flavor, which says what it gets."
+    )
     expected_hours = HoursField(
         source="expected_s",
         required=False,
@@ -185,42 +189,53 @@ def git_of(request: Request, given: Mapping[str, Any]) -> Any:
 class CheckoutSerializer(serializers.Serializer[Any]):
     """What became of a repository of the last start."""
 
-    kind = serializers.ChoiceField([kind.value for kind in CheckoutKind])
-    url = serializers.CharField()
-    ref = serializers.CharField(allow_blank=True)
+    kind = serializers.ChoiceField(
+        [kind.value for kind in CheckoutKind],
+        help_text="Whether it is the workspace's repository or the owner's dotfiles.",
+    )
+    url = serializers.CharField(help_text="Address of the repository.")
+    ref = serializers.CharField(
+        allow_blank=True, help_text="Branch, tag or commit; empty for the default branch."
+    )
     folder = serializers.CharField(help_text="Its folder in the home.")
     state = serializers.ChoiceField(
         ["waiting", "cloning", "cloned", "kept", "installing", "installed", "failed"]
     )
-    commit = serializers.CharField(allow_blank=True)
-    percent = serializers.IntegerField(allow_null=True)
+    commit = serializers.CharField(
+        allow_blank=True, help_text="Commit that is checked out; empty before that."
+    )
+    percent = serializers.IntegerField(allow_null=True, help_text="Progress in percent; null if unknown.")
     code = serializers.CharField(allow_blank=True, help_text="Why it failed, or empty.")
     message = serializers.CharField(allow_blank=True)
     next_action = serializers.CharField(allow_blank=True)
-    at = serializers.DateTimeField(allow_null=True)
+    at = serializers.DateTimeField(
+        allow_null=True, help_text="When it reached this state; null before it starts."
+    )
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
     """Why it waits, or why it failed."""
 
-    code = serializers.CharField()
+    code = serializers.CharField(help_text="Reason code (`ReasonCode`).")
     message = serializers.CharField()
 
 
 class StageSerializer(serializers.Serializer[Any]):
     """A step on the way to a usable workspace, and how long it took or has been taking."""
 
-    key = serializers.CharField()
-    label = serializers.CharField()  # type: ignore[assignment]
+    key = serializers.CharField(help_text="Name of the step for programs.")
+    label = serializers.CharField(help_text="Name of the step for people.")  # type: ignore[assignment]
     state = serializers.ChoiceField(["done", "current", "failed", "todo"])
-    began_at = serializers.DateTimeField(allow_null=True)
-    seconds = serializers.FloatField(allow_null=True)
+    began_at = serializers.DateTimeField(allow_null=True, help_text="When it began; null before that.")
+    seconds = serializers.FloatField(
+        allow_null=True, help_text="Duration in seconds, so far if it still runs; null before it begins."
+    )
 
 
 class HeldDeviceSerializer(serializers.Serializer[Any]):
     """An accelerator that the workspace holds, or a share of it in thousandths."""
 
-    uuid = serializers.CharField(source="device.uuid")
+    uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
     model = serializers.CharField(source="device.model")
     memory_mib = serializers.IntegerField(source="device.memory_mib")
     share_milli = serializers.IntegerField(
@@ -234,18 +249,24 @@ class QueueSerializer(serializers.Serializer[Any]):
     outcome = serializers.CharField(
         allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
     )
-    position = serializers.IntegerField(allow_null=True)
-    eta = serializers.DateTimeField(allow_null=True)
-    eta_basis = serializers.CharField(allow_blank=True)
-    rule = serializers.CharField(allow_blank=True)
-    resource = serializers.CharField(allow_blank=True)
+    position = serializers.IntegerField(
+        allow_null=True, help_text="Position in the queue, from 1; null if it does not wait."
+    )
+    eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start; null if unknown.")
+    eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    rule = serializers.CharField(
+        allow_blank=True, help_text="Rule that it waits for; empty if it waits for capacity."
+    )
+    resource = serializers.CharField(
+        allow_blank=True, help_text="Which resource it waits for; empty where none is named."
+    )
 
 
 class PreemptingSerializer(serializers.Serializer[Any]):
     """By when a running workspace has to make room, and why."""
 
-    at = serializers.DateTimeField()
-    reason = serializers.CharField()
+    at = serializers.DateTimeField(help_text="When it will be stopped, unless preemption is cancelled.")
+    reason = serializers.CharField(help_text="Why it is preempted, in words.")
 
 
 class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
@@ -259,7 +280,7 @@ class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
     message = serializers.CharField()
     used_mib = serializers.IntegerField(help_text="What its processes hold there; 0 where it is unknown.")
     part_mib = serializers.IntegerField(help_text="What it may hold.")
-    since = serializers.DateTimeField()
+    since = serializers.DateTimeField(help_text="When it began.")
     ends_at = serializers.DateTimeField(
         allow_null=True,
         help_text="From when on a process of it may be ended; null where that has begun, or none will be.",
@@ -269,8 +290,12 @@ class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
 class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
 
-    state = serializers.ChoiceField(State.choices)
-    desired_state = serializers.ChoiceField(DesiredState.choices)
+    state = serializers.ChoiceField(
+        State.choices, help_text="Where it is in its life, from `pending` to `terminated`."
+    )
+    desired_state = serializers.ChoiceField(
+        DesiredState.choices, help_text="State that the owner has requested."
+    )
     reason = serializers.ChoiceField(
         TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
     )
@@ -282,17 +307,17 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     url = serializers.SerializerMethodField(help_text="The workspace's own origin and its first page.")
     portal_url = serializers.SerializerMethodField(help_text="Its page in the portal.")
     simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
-    error = serializers.SerializerMethodField()
-    resources = ResourcesSerializer()
+    error = serializers.SerializerMethodField(help_text="Why it waits or failed; null if nothing is wrong.")
+    resources = ResourcesSerializer(help_text="Resources on each node.")
     gpu_released = serializers.BooleanField(
         help_text="Whether it goes on without the accelerators of its flavor; `attach-gpu` takes them again."
     )
     nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
-    devices = serializers.SerializerMethodField()
+    devices = serializers.SerializerMethodField(help_text="Accelerators that are allocated to it.")
     gpu_overuse = serializers.SerializerMethodField(
         help_text="Shared GPUs of whose memory it takes more than its part now, by what its node told last."
     )
-    stages = serializers.SerializerMethodField()
+    stages = serializers.SerializerMethodField(help_text="Steps of the start, in order.")
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
     preempting = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
@@ -305,7 +330,11 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
         help_text="When it stops by itself; null while it does not run, or without end.",
     )
     activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
-    heartbeat_at = serializers.DateTimeField(source="status.heartbeat_at", allow_null=True)
+    heartbeat_at = serializers.DateTimeField(
+        source="status.heartbeat_at",
+        allow_null=True,
+        help_text="Time of the agent's last heartbeat; null before the first.",
+    )
     environment = serializers.CharField(
         allow_null=True,
         default=None,
@@ -563,9 +592,9 @@ def _shares(allocation: Any) -> Iterable[Any]:
 class EventSerializer(serializers.ModelSerializer[Event]):
     """One entry of the audit log. The message reads after the actor's name."""
 
-    actor = serializers.CharField(source="actor_label")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
     message = serializers.CharField(source="sentence")
-    data = serializers.DictField()  # type: ignore[assignment]
+    data = serializers.DictField(help_text="Details of the event by name. Names are only added.")  # type: ignore[assignment]
 
     class Meta:
         model = Event
@@ -574,6 +603,8 @@ class EventSerializer(serializers.ModelSerializer[Event]):
 
 
 class LogSerializer(serializers.Serializer[Any]):
+    """The end of a log."""
+
     text = serializers.CharField(help_text="The last lines of what the workspace's program wrote.")
 
 

@@ -72,6 +72,15 @@ class EnvironmentFilter(filters.FilterSet):
     of="Everybody's, and those of teams that you are in; all for operators and auditors.",
 )
 class EnvironmentViewSet(ReadViewSet):
+    tag = "environments"
+    operation_ids = {
+        "list": "listEnvironments",
+        "create": "createEnvironment",
+        "retrieve": "getEnvironment",
+        "partial_update": "updateEnvironment",
+        "destroy": "deleteEnvironment",
+        "preview": "previewEnvironmentVersion",
+    }
     queryset = Environment.objects.none()
     serializer_class = EnvironmentSerializer
     filterset_class = EnvironmentFilter
@@ -167,6 +176,7 @@ def team_named(actor: User, slug: str | None) -> Team | None:
 class _OfEnvironment(ReadViewSet):
     """What is below an environment that the asker may see."""
 
+    tag = "environments"
     scopes = SCOPES
 
     def environment(self) -> Environment:
@@ -179,6 +189,11 @@ class VersionFilter(filters.FilterSet):
 
 @documented(list="List the versions of a software environment", of="Newest first.", errors=[404])
 class VersionViewSet(_OfEnvironment):
+    operation_ids = {
+        "list": "listEnvironmentVersions",
+        "retrieve": "getEnvironmentVersion",
+        "restore": "restoreEnvironmentVersion",
+    }
     queryset = EnvironmentVersion.objects.none()
     serializer_class = VersionSerializer
     filterset_class = VersionFilter
@@ -233,6 +248,14 @@ class BuildFilter(filters.FilterSet):
     errors=[404],
 )
 class BuildViewSet(_OfEnvironment):
+    operation_ids = {
+        "list": "listEnvironmentBuilds",
+        "create": "buildEnvironment",
+        "retrieve": "getEnvironmentBuild",
+        "cancel": "cancelEnvironmentBuild",
+        "log": "getEnvironmentBuildLog",
+        "stream": "followEnvironmentBuild",
+    }
     queryset = EnvironmentBuild.objects.none()
     serializer_class = BuildSerializer
     filterset_class = BuildFilter

@@ -84,26 +84,30 @@ class Environment(models.Model):
         Team, null=True, blank=True, on_delete=models.CASCADE, related_name="environments"
     )
     kind = models.CharField(max_length=5, choices=Kind, default=Kind.BUILT)
-    python = models.CharField(max_length=5, default=DEFAULT_PYTHON)
+    python = models.CharField(
+        max_length=5, default=DEFAULT_PYTHON, help_text="Requested Python version, as `3.12`."
+    )
     # JupyterLab and marimo are added to what is asked for, so that their templates run in it.
-    notebook = models.BooleanField(default=True)
+    notebook = models.BooleanField(default=True, help_text="Whether JupyterLab can use it.")
     current = models.ForeignKey(
         "EnvironmentVersion", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     enabled = models.BooleanField(default=True)
-    deprecated = models.BooleanField(default=False)
+    deprecated = models.BooleanField(
+        default=False, help_text="Whether new workspaces should use another one."
+    )
     successor = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="predecessors"
     )
     # Made by the portal itself.
-    curated = models.BooleanField(default=False)
+    curated = models.BooleanField(default=False, help_text="Whether operators maintain it for everybody.")
     position = models.PositiveIntegerField(default=100)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     updated_at = models.DateTimeField()
-    updated_by = models.CharField(max_length=150, blank=True)
+    updated_by = models.CharField(max_length=150, blank=True, help_text="Who last changed it.")
 
     class Meta:
         ordering = ["position", "slug"]
@@ -121,28 +125,32 @@ class EnvironmentVersion(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="versions")
-    number = models.PositiveIntegerField()
+    number = models.PositiveIntegerField(help_text="Number of the version, from 1.")
     source_kind = models.CharField(max_length=12, choices=SourceKind)
-    source = models.TextField(blank=True)
+    source = models.TextField(blank=True, help_text="Requested packages, as written.")
     # Equal for versions that are asked for in the same words: of several only one is resolved.
     source_digest = models.CharField(max_length=64, db_index=True)
-    python = models.CharField(max_length=5)
-    lock = models.TextField(blank=True)
+    python = models.CharField(max_length=5, help_text="Requested Python version, as `3.12`.")
+    lock = models.TextField(blank=True, help_text="Lock file: packages with exact versions and hashes.")
     digest = models.CharField(max_length=32, blank=True, db_index=True)
     packages = models.JSONField(default=list, blank=True)
-    size_mib = models.PositiveBigIntegerField(default=0)
+    size_mib = models.PositiveBigIntegerField(default=0, help_text="Size in MiB.")
     programs = models.JSONField(default=list, blank=True)
-    python_version = models.CharField(max_length=20, blank=True)
+    python_version = models.CharField(
+        max_length=20,
+        blank=True,
+        help_text="Installed Python version, as `3.12.4`; empty until it is built.",
+    )
     cuda = models.CharField(max_length=20, blank=True)
     state = models.CharField(max_length=8, choices=VersionState, default=VersionState.BUILDING)
     failure = models.JSONField(default=dict, blank=True)
-    retry_at = models.DateTimeField(null=True, blank=True)
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="Time of the next attempt.")
     builds_failed = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    ready_at = models.DateTimeField(null=True, blank=True)
+    ready_at = models.DateTimeField(null=True, blank=True, help_text="When it was ready.")
 
     class Meta:
         ordering = ["environment", "-number"]
@@ -172,7 +180,7 @@ class EnvironmentBuild(models.Model):
     priority = models.SmallIntegerField(default=0)
     stage = models.CharField(max_length=11, choices=Stage, blank=True)
     done = models.PositiveIntegerField(default=0)
-    total = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField(default=0, help_text="Number of packages in this stage.")
     lease = models.CharField(max_length=32, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveSmallIntegerField(default=0)
@@ -180,9 +188,9 @@ class EnvironmentBuild(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True, help_text="When it began.")
     ended_at = models.DateTimeField(null=True, blank=True)
-    retry_at = models.DateTimeField(null=True, blank=True)
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="Time of the next attempt.")
     failure = models.JSONField(default=dict, blank=True)
     log = models.TextField(blank=True)
     log_dropped = models.PositiveBigIntegerField(default=0)

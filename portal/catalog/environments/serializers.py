@@ -26,9 +26,11 @@ from provisioning.environment_messages import MAX_LOCK
 
 
 class PackageSerializer(serializers.Serializer[Any]):
+    """A package of an environment."""
+
     name = serializers.CharField()
-    version = serializers.CharField()
-    size_kib = serializers.IntegerField()
+    version = serializers.CharField(help_text="Version of the package.")
+    size_kib = serializers.IntegerField(help_text="Disk space in KiB.")
 
 
 class FailureFields:
@@ -50,7 +52,7 @@ class FailureFields:
 class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVersion]):
     """A numbered version. It never changes once it is ready."""
 
-    source_kind = serializers.ChoiceField(SourceKind.choices)
+    source_kind = serializers.ChoiceField(SourceKind.choices, help_text="Format of `source`.")
     state = serializers.ChoiceField(VersionState.choices)
     programs = serializers.ListField(
         child=serializers.CharField(), help_text="What it brings that templates start."
@@ -77,7 +79,7 @@ class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVe
 class VersionDetailSerializer(VersionSerializer):
     """With its source, its lock and all of its packages."""
 
-    packages = PackageSerializer(many=True)
+    packages = PackageSerializer(many=True, help_text="The packages, by name.")
 
     class Meta(VersionSerializer.Meta):
         fields = [*VersionSerializer.Meta.fields, "source", "lock", "packages"]
@@ -89,8 +91,15 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     kind = serializers.ChoiceField(Kind.choices, help_text="`node`: what each node has by itself.")
-    successor = serializers.CharField(source="successor.slug", allow_null=True, default=None)
-    current = VersionSerializer(allow_null=True)
+    successor = serializers.CharField(
+        source="successor.slug",
+        allow_null=True,
+        default=None,
+        help_text="Slug of the replacement; null for none.",
+    )
+    current = VersionSerializer(
+        allow_null=True, help_text="Version for new workspaces; null until one is ready."
+    )
 
     class Meta:
         model = Environment
@@ -118,6 +127,8 @@ class _Source(StrictSerializer):
         help_text="Without it, the one that runs the portal.",
     )
 
+    examples = {"source": "torch\npandas>=2"}
+
 
 class EnvironmentCreateSerializer(_Source):
     name = serializers.CharField(max_length=80)
@@ -138,7 +149,9 @@ class EnvironmentChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
     enabled = serializers.BooleanField(required=False, help_text="False: nobody can choose it any more.")
-    deprecated = serializers.BooleanField(required=False)
+    deprecated = serializers.BooleanField(
+        required=False, help_text="Whether new workspaces should use another one."
+    )
     notebook = serializers.BooleanField(required=False, help_text="Counts from the next version on.")
     successor = serializers.CharField(
         max_length=40, required=False, allow_blank=True, help_text="Short name; empty for none."
@@ -148,13 +161,17 @@ class EnvironmentChangeSerializer(StrictSerializer):
 class BuildCreateSerializer(StrictSerializer):
     """Without `source` the newest version is built, or, where it is ready, resolved anew as the next one."""
 
-    source_kind = serializers.ChoiceField(SourceKind.choices, default=SourceKind.PACKAGES)
+    source_kind = serializers.ChoiceField(
+        SourceKind.choices, default=SourceKind.PACKAGES, help_text="Format of `source`."
+    )
     source = serializers.CharField(  # type: ignore[assignment]
         max_length=MAX_LOCK, trim_whitespace=False, required=False, help_text="Makes another version."
     )
     python = serializers.ChoiceField(
         [(each, each) for each in PYTHONS], required=False, help_text="With `source`; else as it is."
     )
+
+    examples = {"source": "torch\npandas>=2"}
 
 
 class SourcePreviewRequestSerializer(_Source):
@@ -164,9 +181,11 @@ class SourcePreviewRequestSerializer(_Source):
 class ReachSerializer(serializers.Serializer[Any]):
     """Who uses it now; workspaces keep the version that they have."""
 
-    workspaces = serializers.IntegerField()
-    running = serializers.IntegerField()
-    templates = serializers.ListField(child=serializers.CharField())
+    workspaces = serializers.IntegerField(help_text="Number of workspaces that use it.")
+    running = serializers.IntegerField(help_text="Number of these workspaces that run.")
+    templates = serializers.ListField(
+        child=serializers.CharField(), help_text="Slugs of the templates that use it."
+    )
 
 
 class SourcePreviewSerializer(serializers.Serializer[Any]):
@@ -178,22 +197,30 @@ class SourcePreviewSerializer(serializers.Serializer[Any]):
     exact = serializers.BooleanField(
         help_text="Whether `changes` are all; else what packages bring may change, too."
     )
-    changes = serializers.ListField(child=serializers.CharField())
-    reach = ReachSerializer()
+    changes = serializers.ListField(
+        child=serializers.CharField(), help_text="Packages that would be added, removed or changed."
+    )
+    reach = ReachSerializer(help_text="Current use.")
     when = serializers.ListField(child=serializers.CharField(), help_text="When it would reach whom.")
 
 
 class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuild]):
     """One attempt to have a version on a node."""
 
-    version = serializers.IntegerField(source="version.number")
+    version = serializers.IntegerField(
+        source="version.number", help_text="Number of the version that is built."
+    )
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")
     state = serializers.ChoiceField(BuildState.choices)
-    stage = serializers.ChoiceField(Stage.choices, allow_blank=True)
+    stage = serializers.ChoiceField(
+        Stage.choices, allow_blank=True, help_text="Current step of the build; null if it is not running."
+    )
     done = serializers.IntegerField(help_text="Packages in this stage, of `total`.")
     percent = serializers.SerializerMethodField(help_text="How far the whole is; null once it has ended.")
-    asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    asked_by = serializers.CharField(
+        source="asked_by.username", default=None, allow_null=True, help_text="Username of the requester."
+    )
     failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
     message = serializers.SerializerMethodField(help_text="The same in words.")
     next_action = serializers.SerializerMethodField(

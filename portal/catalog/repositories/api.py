@@ -20,10 +20,16 @@ from portal.people.accounts.models import User
 class DotfilesSerializer(serializers.Serializer[Any]):
     """The repository that one's new homes begin with; an empty `url` for none."""
 
-    url = serializers.CharField(allow_blank=True)
-    ref = serializers.CharField(allow_blank=True)
-    secret = serializers.CharField(allow_blank=True)
-    changed_at = serializers.DateTimeField(allow_null=True, default=None)
+    url = serializers.CharField(allow_blank=True, help_text="Address of the repository; empty for none.")
+    ref = serializers.CharField(
+        allow_blank=True, help_text="Branch, tag or commit; empty for the default branch."
+    )
+    secret = serializers.CharField(
+        allow_blank=True, help_text="Name of the secret with the credentials; empty for none."
+    )
+    changed_at = serializers.DateTimeField(
+        allow_null=True, default=None, help_text="When it was last changed."
+    )
 
 
 class DotfilesWriteSerializer(StrictSerializer):
@@ -51,6 +57,8 @@ class DotfilesWriteSerializer(StrictSerializer):
 class Dotfiles(ApiView):
     """Writing them is for tokens that may open workspaces: their script runs there."""
 
+    tag = "secrets"
+    operation_ids = {"get": "getMyDotfiles", "put": "setMyDotfiles"}
     permission_classes = [HasScope]
     scopes = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_CONNECT}
 

@@ -27,6 +27,8 @@ class NotificationSerializer(serializers.ModelSerializer[Notification]):
 
 
 class ReadSerializer(serializers.Serializer[Any]):
+    """How many notices were marked as read."""
+
     read = serializers.IntegerField(help_text="How many were unread before.")
 
 
@@ -39,6 +41,12 @@ class NotificationFilter(filters.FilterSet):
 
 @documented(list="List your notices")
 class NotificationViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {
+        "list": "listNotifications",
+        "read": "markNotificationRead",
+        "read_all": "markAllNotificationsRead",
+    }
     queryset = Notification.objects.none()
     serializer_class = NotificationSerializer
     filterset_class = NotificationFilter

@@ -17,6 +17,8 @@ from portal.common.scopes import Scope
 
 @documented(list="Read the audit log", of="Newest first. For administrators.")
 class AuditEntryViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {"list": "listAuditEntries"}
     queryset = Event.objects.none()
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilter
@@ -34,14 +36,20 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
     target = serializers.CharField(help_text="Where to, without what may be secret.")
     last_id = serializers.IntegerField(help_text="The number of the last entry that got through.")
     waiting = serializers.IntegerField(help_text="How many entries have not.")
-    sent_at = serializers.DateTimeField(allow_null=True)
+    sent_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the receiver last accepted an entry; null before the first."
+    )
     last_error = serializers.CharField(allow_blank=True, help_text="A code; empty when all is well.")
-    failed_at = serializers.DateTimeField(allow_null=True)
+    failed_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the receiver last refused an entry; null if never."
+    )
 
 
 class AuditStreams(ApiView):
     """How far the audit log has been sent on; for administrators."""
 
+    tag = "notices"
+    operation_ids = {"get": "listAuditStreams"}
     scopes = {"GET": Scope.AUDIT_READ, "*": Scope.AUDIT_READ}
 
     @operation(

@@ -10,11 +10,13 @@ from portal.common.events.models import Event
 class AuditEntrySerializer(serializers.ModelSerializer[Event]):
     """Who did what, when, why and from where. What the portal did by itself comes from nowhere."""
 
-    actor = serializers.CharField(source="actor_label")
-    action = serializers.CharField(source="kind")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
+    action = serializers.CharField(source="kind", help_text="What was done, as a code.")
     reason = serializers.CharField(source="why", help_text="Why, where that is known.")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    workspace = serializers.UUIDField(source="workspace_id", allow_null=True)
+    workspace = serializers.UUIDField(
+        source="workspace_id", allow_null=True, help_text="Id of the workspace."
+    )
 
     class Meta:
         model = Event

@@ -18,12 +18,14 @@ class Event(models.Model):
     Why it was done is `reason` in the actor's own words, or `cause`, the portal's reason (`code`, `params`).
     """
 
-    at = models.DateTimeField(db_index=True)
+    at = models.DateTimeField(db_index=True, help_text="When it happened.")
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="events"
     )
     actor_label = models.CharField(max_length=80)
-    kind = models.CharField(max_length=60, db_index=True)
+    kind = models.CharField(
+        max_length=60, db_index=True, help_text="Type of the event, as `workspace.started`."
+    )
     workspace = models.ForeignKey(
         "workspaces.Workspace", null=True, on_delete=models.PROTECT, related_name="events"
     )
@@ -32,12 +34,18 @@ class Event(models.Model):
     message = models.TextField()
     reason = models.TextField(blank=True)
     cause = models.JSONField(default=dict, blank=True)
-    data = models.JSONField(default=dict)
+    data = models.JSONField(default=dict, help_text="Details of the event by name. Names are only added.")
     # Where the request came from that did it; empty for what the portal did by itself.
-    address = models.GenericIPAddressField(null=True, blank=True)
-    user_agent = models.CharField(max_length=MAX_USER_AGENT, blank=True)
-    request_id = models.CharField(max_length=64, blank=True)
-    token = models.CharField(max_length=16, blank=True)
+    address = models.GenericIPAddressField(null=True, blank=True, help_text="IP address of the client.")
+    user_agent = models.CharField(
+        max_length=MAX_USER_AGENT, blank=True, help_text="User agent of the client."
+    )
+    request_id = models.CharField(
+        max_length=64, blank=True, help_text="Id of the HTTP request, as in the portal's log."
+    )
+    token = models.CharField(
+        max_length=16, blank=True, help_text="Name of the token that was used; empty for none."
+    )
 
     class Meta:
         ordering = ["-id"]
@@ -121,14 +129,14 @@ class Notification(models.Model):
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="notifications")
-    at = models.DateTimeField()
-    kind = models.CharField(max_length=60)
-    title = models.CharField(max_length=200)
-    body = models.TextField(blank=True)
+    at = models.DateTimeField(help_text="When it happened.")
+    kind = models.CharField(max_length=60, help_text="Subject of the notice, as a code.")
+    title = models.CharField(max_length=200, help_text="Title of the notice.")
+    body = models.TextField(blank=True, help_text="Text of the notice.")
     url = models.CharField(
         max_length=300, blank=True, help_text=_("A path in the portal: the one next action.")
     )
-    read_at = models.DateTimeField(null=True, blank=True)
+    read_at = models.DateTimeField(null=True, blank=True, help_text="When it was read.")
     mail_due_at = models.DateTimeField(null=True, blank=True, db_index=True)
     mail_attempts = models.PositiveSmallIntegerField(default=0)
     repeats = models.PositiveIntegerField(

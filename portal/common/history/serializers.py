@@ -10,20 +10,22 @@ from rest_framework import serializers
 class DifferenceSerializer(serializers.Serializer[Any]):
     """A field that a version changed; null where it had none."""
 
-    field = serializers.CharField()
-    before = serializers.JSONField(allow_null=True)
-    after = serializers.JSONField(allow_null=True)
+    field = serializers.CharField(help_text="Name of the field.")
+    before = serializers.JSONField(allow_null=True, help_text="Previous value; null if it was added.")
+    after = serializers.JSONField(allow_null=True, help_text="New value; null if it was removed.")
 
 
 class RevisionSerializer(serializers.Serializer[Any]):
     """A kept version: who made it so, when, and what it changed of the one before it."""
 
-    number = serializers.IntegerField()
-    at = serializers.DateTimeField()
-    actor = serializers.CharField(source="actor_label")
+    number = serializers.IntegerField(help_text="Number of the version, from 1.")
+    at = serializers.DateTimeField(help_text="When the change was made.")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
     act = serializers.CharField(help_text="`created`, `changed`, `restored`, or `found`: as it was at first.")
-    restored_from = serializers.IntegerField(allow_null=True)
-    changes = DifferenceSerializer(many=True)
+    restored_from = serializers.IntegerField(
+        allow_null=True, help_text="Number of the version that it restored; null for none."
+    )
+    changes = DifferenceSerializer(many=True, help_text="Changes from the version before.")
     data = serializers.JSONField(  # type: ignore[assignment]
         help_text="The whole of it, as it stood then."
     )

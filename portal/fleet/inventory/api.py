@@ -42,6 +42,16 @@ def note_of(request: UserRequest) -> str:
 
 @documented(list="List pools", retrieve="Read a pool")
 class PoolViewSet(TaggedViewSet, ReadViewSet):
+    tag = "gpus"
+    operation_ids = {
+        "list": "listPools",
+        "create": "createPool",
+        "retrieve": "getPool",
+        "partial_update": "updatePool",
+        "destroy": "deletePool",
+        "versions": "listPoolVersions",
+        "restore": "restorePoolVersion",
+    }
     queryset = Pool.objects.none()
     serializer_class = PoolSerializer
     scopes = SCOPES
@@ -136,6 +146,13 @@ class NodeFilter(filters.FilterSet):
 
 @documented(list="List nodes", retrieve="Read a node")
 class NodeViewSet(ReadViewSet):
+    tag = "gpus"
+    operation_ids = {
+        "list": "listNodes",
+        "retrieve": "getNode",
+        "cordon": "cordonNode",
+        "uncordon": "uncordonNode",
+    }
     queryset = Node.objects.none()
     serializer_class = NodeSerializer
     filterset_class = NodeFilter
@@ -196,6 +213,13 @@ class DeviceFilter(filters.FilterSet):
 
 @documented(list="List devices", retrieve="Read a device")
 class DeviceViewSet(ReadViewSet):
+    tag = "gpus"
+    operation_ids = {
+        "list": "listDevices",
+        "retrieve": "getDevice",
+        "cordon": "cordonDevice",
+        "uncordon": "uncordonDevice",
+    }
     queryset = Device.objects.none()
     serializer_class = DeviceSerializer
     filterset_class = DeviceFilter

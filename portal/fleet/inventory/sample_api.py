@@ -25,22 +25,30 @@ from portal.fleet.inventory.series import Point, Series
 class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
     """A minute or an hour. Null is not measured, never zero. A point that nobody measured is left out."""
 
-    start = serializers.DateTimeField()
+    start = serializers.DateTimeField(help_text="When it begins.")
     measured_s = serializers.IntegerField(help_text="Seconds in which the device was looked at.")
     gpu_pct = serializers.FloatField(allow_null=True, help_text="Mean GPU use, percent.")
-    gpu_max_pct = serializers.IntegerField(allow_null=True)
+    gpu_max_pct = serializers.IntegerField(allow_null=True, help_text="Maximum GPU utilization in percent.")
     gpu_p95_pct = serializers.IntegerField(allow_null=True, help_text="95th percentile of the seconds.")
     gpu_s = serializers.IntegerField(allow_null=True, help_text="Seconds that tell the GPU's use.")
     gpu_used_s = serializers.IntegerField(allow_null=True, help_text="Seconds above 0 %.")
-    memory_mib = serializers.IntegerField(allow_null=True)
-    memory_max_mib = serializers.IntegerField(allow_null=True)
-    power_mw = serializers.IntegerField(allow_null=True)
-    power_max_mw = serializers.IntegerField(allow_null=True)
-    temperature_c = serializers.IntegerField(allow_null=True)
-    temperature_max_c = serializers.IntegerField(allow_null=True)
-    sm_clock_mhz = serializers.IntegerField(allow_null=True)
-    pcie_tx_kib_s = serializers.IntegerField(allow_null=True)
-    pcie_rx_kib_s = serializers.IntegerField(allow_null=True)
+    memory_mib = serializers.IntegerField(allow_null=True, help_text="Average memory in use, in MiB.")
+    memory_max_mib = serializers.IntegerField(allow_null=True, help_text="Maximum memory in use, in MiB.")
+    power_mw = serializers.IntegerField(allow_null=True, help_text="Average power in milliwatts.")
+    power_max_mw = serializers.IntegerField(allow_null=True, help_text="Maximum power in milliwatts.")
+    temperature_c = serializers.IntegerField(
+        allow_null=True, help_text="Average temperature in degrees Celsius."
+    )
+    temperature_max_c = serializers.IntegerField(
+        allow_null=True, help_text="Maximum temperature in degrees Celsius."
+    )
+    sm_clock_mhz = serializers.IntegerField(allow_null=True, help_text="Average SM clock in MHz.")
+    pcie_tx_kib_s = serializers.IntegerField(
+        allow_null=True, help_text="PCIe transmit rate in KiB per second."
+    )
+    pcie_rx_kib_s = serializers.IntegerField(
+        allow_null=True, help_text="PCIe receive rate in KiB per second."
+    )
     throttle_s = serializers.IntegerField(
         allow_null=True, help_text="Seconds that tell whether clocks were held down."
     )
@@ -52,17 +60,19 @@ class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
 class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
     """What a device did. `step_s` is the length of each point; points that are not there are gaps."""
 
-    device = serializers.UUIDField()
-    uuid = serializers.CharField()
+    device = serializers.UUIDField(help_text="Id of the accelerator.")
+    uuid = serializers.CharField(help_text="UUID of the accelerator, from its driver.")
     simulated = serializers.BooleanField(help_text="Simulated devices have no samples.")
-    span = serializers.ChoiceField(choices=[(name, name) for name in series.SPANS])
-    start = serializers.DateTimeField()
-    end = serializers.DateTimeField()
-    step_s = serializers.IntegerField()
+    span = serializers.ChoiceField(
+        choices=[(name, name) for name in series.SPANS], help_text="Length of the period."
+    )
+    start = serializers.DateTimeField(help_text="Start of the period.")
+    end = serializers.DateTimeField(help_text="End of the period.")
+    step_s = serializers.IntegerField(help_text="Interval of each point, in seconds.")
     idle_s = serializers.IntegerField(
         help_text="For how long the GPU has done nothing until now; what was not measured counts as work."
     )
-    points = SamplePointSerializer(many=True)
+    points = SamplePointSerializer(many=True, help_text="Measurements, oldest first.")
 
 
 SPAN = OpenApiParameter(
@@ -89,6 +99,8 @@ def _row(point: Point) -> dict[str, Any]:
 class DeviceSamples(ApiView):
     """A series, not a resource of rows."""
 
+    tag = "gpus"
+    operation_ids = {"get": "getDeviceSamples"}
     scopes = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
     query_params = frozenset({"span"})
 

@@ -54,11 +54,13 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     """A set of capacity under one driver."""
 
     state = serializers.ChoiceField(PoolState.choices)
-    capabilities = serializers.ListField(child=serializers.CharField())
-    node_count = serializers.IntegerField()
-    online_count = serializers.IntegerField()
+    capabilities = serializers.ListField(child=serializers.CharField(), help_text="Capabilities of the pool.")
+    node_count = serializers.IntegerField(help_text="Number of nodes.")
+    online_count = serializers.IntegerField(help_text="Number of nodes that are online.")
     device_count = serializers.IntegerField(help_text="A partitioned GPU counts as its MIG instances.")
-    resources = serializers.SerializerMethodField()
+    resources = serializers.SerializerMethodField(
+        help_text="Capacity and allocation of its nodes, by resource."
+    )
 
     class Meta:
         model = Pool
@@ -91,7 +93,11 @@ class PoolChangeSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=80)
     config = _config()
-    placement_policy = serializers.ChoiceField(PlacementPolicy.choices, required=False)
+    placement_policy = serializers.ChoiceField(
+        PlacementPolicy.choices,
+        required=False,
+        help_text="Whether to pack work onto few nodes or spread it over all.",
+    )
     rebalancing = serializers.ChoiceField(
         RebalancingPolicy.choices,
         required=False,
@@ -102,6 +108,8 @@ class PoolChangeSerializer(StrictSerializer):
         required=False, help_text="Nothing new is placed there; what runs goes on."
     )
 
+    examples = {"config": {"sandbox": "gvisor"}}
+
 
 class PoolCreateSerializer(StrictSerializer):
     """A new pool."""
@@ -110,6 +118,8 @@ class PoolCreateSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     driver = serializers.CharField(max_length=40, help_text="`local` or `simulated`.")
     config = _config()
+
+    examples = {"config": {"sandbox": "gvisor"}, "driver": "local"}
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):
@@ -123,7 +133,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     pool = serializers.CharField(source="node.pool.slug")
     node = serializers.CharField(source="node.name")
     simulated = serializers.BooleanField(source="node.pool.simulated")
-    used_milli = serializers.SerializerMethodField()
+    used_milli = serializers.SerializerMethodField(help_text="Allocated share of the device, in thousandths.")
     state = serializers.ChoiceField([state.value for state in DeviceState])
     partitioned = serializers.BooleanField(
         help_text="It is partitioned into MIG instances: these are allocated and counted, it is not."
@@ -178,23 +188,27 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")
     programs = serializers.SerializerMethodField(help_text="Names of the programs that it can run.")
-    warnings = serializers.ListField(child=serializers.CharField())
+    warnings = serializers.ListField(
+        child=serializers.CharField(), help_text="Warnings that do not block its use."
+    )
     limited = serializers.ListField(
         child=serializers.ChoiceField([each.value for each in LimitedResource]),
         help_text="What a workspace there is held to.",
     )
-    used_cpu_milli = serializers.SerializerMethodField()
-    used_memory_mib = serializers.SerializerMethodField()
+    used_cpu_milli = serializers.SerializerMethodField(help_text="Allocated CPU, in thousandths of a core.")
+    used_memory_mib = serializers.SerializerMethodField(help_text="Allocated memory in MiB.")
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
     missing_gpus = serializers.SerializerMethodField(
         help_text="GPUs that it ought to have, by its PCI and by what it had before, and does not show."
     )
-    resources = serializers.SerializerMethodField()
+    resources = serializers.SerializerMethodField(help_text="Capacity and allocation by resource.")
     accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: not told.")
     provides = serializers.ListField(
         child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
     )
-    labels = serializers.DictField(child=serializers.CharField())
+    labels = serializers.DictField(
+        child=serializers.CharField(), help_text="Labels that the operator has set."
+    )
     facts = serializers.JSONField(
         help_text=(
             "What else inventory knows: processor, NUMA nodes, RDMA, … `pressure` has for `cpu`, `memory` "

@@ -54,6 +54,13 @@ class MachineFilter(filters.FilterSet):
     of="Machines that have joined pools, for operators and auditors.",
 )
 class MachineViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listMachines",
+        "retrieve": "getMachine",
+        "destroy": "deleteMachine",
+        "revoke": "revokeMachine",
+    }
     queryset = Machine.objects.none()
     serializer_class = MachineSerializer
     filterset_class = MachineFilter
@@ -100,6 +107,8 @@ class MachineViewSet(ReadViewSet):
     errors=[404],
 )
 class JoinTokenViewSet(ListViewSet):
+    tag = "machines"
+    operation_ids = {"list": "listJoinTokens", "create": "createJoinToken", "revoke": "revokeJoinToken"}
     queryset = JoinToken.objects.none()
     serializer_class = JoinTokenSerializer
     scopes = SCOPES
@@ -146,7 +155,7 @@ class MissingSerializer(serializers.Serializer[Reason]):
 
     message = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()
-    reason = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField(help_text="Why not, as a code and in words.")
 
     def get_message(self, found: Reason) -> str:
         return message_of(found)
@@ -160,6 +169,8 @@ class MissingSerializer(serializers.Serializer[Reason]):
 
 
 class PoolMissing(ApiView):
+    tag = "gpus"
+    operation_ids = {"get": "listPoolMissing"}
     scopes = SCOPES
 
     @operation(

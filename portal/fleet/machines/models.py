@@ -56,7 +56,9 @@ class Machine(models.Model):
     signing_key = models.CharField(max_length=64)
     password_digest = models.CharField(max_length=64, editable=False)
     certificate_serial = models.CharField(max_length=60)
-    certificate_expires_at = models.DateTimeField()
+    certificate_expires_at = models.DateTimeField(
+        help_text="When the certificate expires. It is renewed before."
+    )
     former_signing_key = models.CharField(max_length=64, blank=True)
     former_password_digest = models.CharField(max_length=64, blank=True, editable=False)
     former_certificate_serial = models.CharField(max_length=60, blank=True)
@@ -65,16 +67,20 @@ class Machine(models.Model):
     gateway_port = models.PositiveIntegerField()
     machine_id = models.CharField(max_length=128, db_index=True)
     instance = models.CharField(max_length=128)
-    version = models.CharField(max_length=40)
+    version = models.CharField(max_length=40, help_text="Version of Berth on the machine.")
     clock_off_s = models.FloatField(default=0.0)
     boot = models.CharField(max_length=128, blank=True)
     former_boot = models.CharField(max_length=128, blank=True)
-    heard_at = models.DateTimeField(null=True, blank=True)
+    heard_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last contact.")
     said_s = models.FloatField(default=0.0, help_text=_("Its own unix time when it gave that sign."))
     # When another instance of the same identity was last seen.
     cloned_at = models.DateTimeField(null=True, blank=True)
-    joined_at = models.DateTimeField()
-    rotated_at = models.DateTimeField(null=True, blank=True)
+    joined_at = models.DateTimeField(help_text="When it joined.")
+    rotated_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When the certificate was last renewed; null before the first renewal.",
+    )
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -69,6 +69,6 @@ class NewJoinTokenSerializer(serializers.Serializer[Any]):
     """A token that was just made: `token` and `command` are in this answer only."""
 
     id = serializers.UUIDField(source="token.pk")
-    token = serializers.CharField(source="text")
+    token = serializers.CharField(source="text", help_text="The token. Shown only once.")
     command = serializers.CharField(help_text="What is run on the machine that is to join.")
     expires_at = serializers.DateTimeField(source="token.expires_at")

@@ -39,7 +39,10 @@ class ChannelSerializer(serializers.ModelSerializer[Channel]):
     """Where notices go besides the portal and e-mail. The URL is a secret and not shown again."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    kinds = serializers.ListField(child=serializers.CharField())
+    kinds = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Notices to send: subjects for your own channel, event types for a team's.",
+    )
     failing_since = serializers.DateTimeField(
         allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
     )
@@ -74,23 +77,35 @@ class ChannelCreateSerializer(StrictSerializer):
     )
     team = serializers.CharField(max_length=40, required=False, help_text="Without it, your own.")
 
+    examples = {"url": "https://hooks.example.org/services/T01/B02", "kinds": ["workspace.failed"]}
+
 
 class ChannelChangeSerializer(StrictSerializer):
     """What is given is changed."""
 
     name = serializers.CharField(max_length=80, required=False)
-    url = serializers.CharField(max_length=1000, required=False)
+    url = serializers.CharField(
+        max_length=1000, required=False, help_text="URL that notices are sent to. Treated as a secret."
+    )
     kinds = serializers.ListField(
-        child=serializers.CharField(max_length=60), allow_empty=False, max_length=100, required=False
+        child=serializers.CharField(max_length=60),
+        allow_empty=False,
+        max_length=100,
+        required=False,
+        help_text="Notices to send: subjects for your own channel, event types for a team's.",
     )
     enabled = serializers.BooleanField(required=False)
+
+    examples = {"url": "https://hooks.example.org/services/T01/B02", "kinds": ["workspace.failed"]}
 
 
 class MessageSerializer(serializers.ModelSerializer[Message]):
     """What was sent to a channel, and what the service answered to the last attempt."""
 
     state = serializers.ChoiceField(MessageState.choices)
-    next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
+    next_attempt_at = serializers.DateTimeField(
+        source="due_at", allow_null=True, help_text="Time of the next attempt."
+    )
     answer = serializers.SerializerMethodField(
         help_text="Empty for an auditor: services repeat what they were sent."
     )
@@ -136,6 +151,15 @@ class ChannelFilter(filters.FilterSet):
     errors=[404],
 )
 class ChannelViewSet(TaggedViewSet, ReadViewSet):
+    tag = "notices"
+    operation_ids = {
+        "list": "listNoticeChannels",
+        "create": "createNoticeChannel",
+        "retrieve": "getNoticeChannel",
+        "partial_update": "updateNoticeChannel",
+        "destroy": "deleteNoticeChannel",
+        "test": "testNoticeChannel",
+    }
     queryset = Channel.objects.none()
     serializer_class = ChannelSerializer
     filterset_class = ChannelFilter
@@ -213,6 +237,8 @@ class MessageFilter(filters.FilterSet):
 
 @documented(list="List what was sent to a channel", of="Newest first.", errors=[404])
 class MessageViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {"list": "listNoticeChannelMessages"}
     queryset = Message.objects.none()
     serializer_class = MessageSerializer
     filterset_class = MessageFilter

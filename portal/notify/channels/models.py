@@ -71,17 +71,23 @@ class Message(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="messages")
-    kind = models.CharField(max_length=60)
-    title = models.CharField(max_length=200)
+    kind = models.CharField(max_length=60, help_text="Type of the event that it is about; `test` for a test.")
+    title = models.CharField(max_length=200, help_text="Title of the message.")
     body = models.TextField(blank=True)
     url = models.CharField(max_length=300, blank=True)
     state = models.CharField(max_length=10, choices=MessageState, default=MessageState.PENDING)
-    attempts = models.PositiveSmallIntegerField(default=0)
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Number of attempts.")
     due_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
-    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
-    error = models.CharField(max_length=20, blank=True)
+    status_code = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="HTTP status of the response; null without a response."
+    )
+    error = models.CharField(
+        max_length=20,
+        blank=True,
+        help_text="Response to the last failed attempt; empty once delivered.",
+    )
     answer = models.TextField(blank=True)
 
     class Meta:

@@ -49,6 +49,8 @@ NO_STORE = {"Cache-Control": "no-store"}
 class EventTypes(ApiView):
     """The types that the asker may have sent: of a team, or of the site where the asker runs the pools."""
 
+    tag = "notices"
+    operation_ids = {"get": "listWebhookEventTypes"}
     permission_classes = [WhoeverSignedIn]
 
     @operation("List the types of events of webhooks", responses={200: EventTypeSerializer(many=True)})
@@ -66,6 +68,7 @@ class EventTypes(ApiView):
 class _Webhooks(ApiViewSet):
     """What webhooks of a team and of the site have in common: both are made and listed alike."""
 
+    tag = "notices"
     queryset = Endpoint.objects.none()
     serializer_class = WebhookSerializer
     scopes = SCOPES
@@ -98,6 +101,15 @@ def _with_secret(made: services.WithSecret, *, status: int = 200, **headers: str
     retrieve="Read a webhook",
 )
 class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
+    operation_ids = {
+        "list": "listWebhooks",
+        "create": "createWebhook",
+        "retrieve": "getWebhook",
+        "partial_update": "updateWebhook",
+        "destroy": "deleteWebhook",
+        "rotate_secret": "rotateWebhookSecret",
+        "test": "testWebhook",
+    }
     lookup_url_kwarg = "webhook_id"
     lookup_value_converter = "uuid"
 
@@ -174,6 +186,8 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
 @documented(list="List the webhooks of a team", of="For its owners, operators and auditors.", errors=[404])
 class TeamWebhookViewSet(_Webhooks, ListViewSet):
+    operation_ids = {"list": "listTeamWebhooks", "create": "createTeamWebhook"}
+
     def _of(self) -> Team:
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
@@ -201,6 +215,12 @@ class DeliveryFilter(filters.FilterSet):
     errors=[404],
 )
 class DeliveryViewSet(ReadViewSet):
+    tag = "notices"
+    operation_ids = {
+        "list": "listWebhookDeliveries",
+        "retrieve": "getWebhookDelivery",
+        "redeliver": "redeliverWebhook",
+    }
     queryset = Delivery.objects.none()
     serializer_class = DeliverySerializer
     filterset_class = DeliveryFilter

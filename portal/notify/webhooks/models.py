@@ -73,8 +73,8 @@ class Delivery(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="deliveries")
     entry_id = models.PositiveBigIntegerField(null=True, blank=True)
-    type = models.CharField(max_length=60)
-    payload = models.JSONField()
+    type = models.CharField(max_length=60, help_text="Type of the event, as `workspace.started`.")
+    payload = models.JSONField(help_text="The JSON that is sent.")
     state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(null=True, blank=True)
@@ -109,12 +109,16 @@ class Attempt(models.Model):
     """One try to deliver: what was answered, or why nothing was (`error`, a code)."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="attempts")
-    number = models.PositiveSmallIntegerField()
-    at = models.DateTimeField()
-    duration_ms = models.PositiveIntegerField()
-    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    number = models.PositiveSmallIntegerField(help_text="Which attempt it is, from 1.")
+    at = models.DateTimeField(help_text="When it was sent.")
+    duration_ms = models.PositiveIntegerField(help_text="Duration in milliseconds.")
+    status_code = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="HTTP status of the response; null without a response."
+    )
     answer = models.TextField(blank=True)
-    error = models.CharField(max_length=20, blank=True)
+    error = models.CharField(
+        max_length=20, blank=True, help_text="Why it failed, in words; empty if it did not."
+    )
 
     class Meta:
         ordering = ["at", "pk"]

@@ -24,7 +24,7 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     url = serializers.SerializerMethodField(help_text="For an auditor without what stands behind the host.")
-    types = serializers.ListField(child=serializers.CharField())
+    types = serializers.ListField(child=serializers.CharField(), help_text="Types of the events to send.")
     previous_secret_until = serializers.DateTimeField(
         source="previous_until",
         allow_null=True,
@@ -58,7 +58,7 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
 class NewWebhookSerializer(WebhookSerializer):
     """With its secret, which is shown this once."""
 
-    secret = serializers.SerializerMethodField()
+    secret = serializers.SerializerMethodField(help_text="The signing secret. Shown only once.")
 
     class Meta(WebhookSerializer.Meta):
         fields = [*WebhookSerializer.Meta.fields, "secret"]
@@ -77,6 +77,8 @@ class WebhookCreateSerializer(StrictSerializer):
         max_length=200,
         help_text="Types of events; `webhook-event-types` lists them.",
     )
+
+    examples = {"url": "https://ci.example.org/berth", "types": ["workspace.started"]}
 
 
 class WebhookChangeSerializer(WebhookCreateSerializer):
@@ -109,8 +111,10 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
 
     message_id = serializers.CharField(help_text="The header `webhook-id` of every attempt.")
     state = serializers.ChoiceField(DeliveryState.choices)
-    next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
-    attempts = AttemptSerializer(many=True)
+    next_attempt_at = serializers.DateTimeField(
+        source="due_at", allow_null=True, help_text="Time of the next attempt."
+    )
+    attempts = AttemptSerializer(many=True, help_text="Delivery attempts with the response to each.")
 
     class Meta:
         model = Delivery
@@ -132,7 +136,7 @@ class EventTypeSerializer(serializers.Serializer[Any]):
     """A type of event that you may have sent."""
 
     name = serializers.CharField()
-    summary = serializers.CharField()
+    summary = serializers.CharField(help_text="Meaning of the event, in a sentence.")
     audience = serializers.ChoiceField(
         ["team", "operators", "administrators"],
         help_text="`team`: of a team's webhooks too. The others are of webhooks of the site.",

@@ -74,6 +74,8 @@ USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description=
 class Me(ApiView):
     """Who asks, whatever the token: no resource."""
 
+    tag = "users"
+    operation_ids = {"get": "getMe", "delete": "deleteMe"}
     permission_classes = [WhoeverSignedIn]
 
     @property
@@ -124,6 +126,16 @@ class Me(ApiView):
 
 @documented(list="List the teams that you may see", retrieve="Read a team")
 class TeamViewSet(ReadViewSet):
+    tag = "teams"
+    operation_ids = {
+        "list": "listTeams",
+        "create": "createTeam",
+        "retrieve": "getTeam",
+        "egress": "getTeamEgress",
+        "set_egress": "setTeamEgress",
+        "egress_versions": "listTeamEgressVersions",
+        "egress_restore": "restoreTeamEgressVersion",
+    }
     queryset = Team.objects.none()
     serializer_class = TeamSerializer
     scopes = TEAM_SCOPES
@@ -240,6 +252,13 @@ def _user(username: str) -> User:
 
 @documented(list="List a team's members", retrieve="Read a member's place in a team", errors=[404])
 class MemberViewSet(TaggedViewSet, ReadViewSet):
+    tag = "teams"
+    operation_ids = {
+        "list": "listTeamMembers",
+        "retrieve": "getTeamMember",
+        "update": "setTeamMember",
+        "revoke": "revokeTeamMember",
+    }
     queryset = Membership.objects.none()
     serializer_class = MemberSerializer
     scopes = TEAM_SCOPES

@@ -156,7 +156,9 @@ class User(AbstractUser):
     session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
     # Since when there is a second factor; `portal.people.accounts.mfa.services` keeps it.
     mfa_since = models.DateTimeField(null=True, blank=True, editable=False)
-    deactivated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    deactivated_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When the account was deactivated."
+    )
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     objects: ClassVar[UserManager] = UserManager()
@@ -318,7 +320,7 @@ class Membership(models.Model):
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role, default=Role.MEMBER)
-    joined_at = models.DateTimeField(auto_now_add=True)
+    joined_at = models.DateTimeField(auto_now_add=True, help_text="When it joined.")
 
     class Meta:
         ordering = ["user__username"]
@@ -367,12 +369,14 @@ class ApiToken(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=80)
-    prefix = models.CharField(max_length=16, editable=False)
+    prefix = models.CharField(
+        max_length=16, editable=False, help_text="First characters of the token, to recognise it."
+    )
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
-    last_used_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="When it was last used.")
     revoked_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(
         User, null=True, blank=True, on_delete=models.SET_NULL, related_name="tokens_made"

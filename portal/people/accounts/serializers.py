@@ -20,7 +20,7 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
     """A user's place in a team."""
 
     username = serializers.CharField(source="user.username")
-    role = serializers.ChoiceField(Role.choices)
+    role = serializers.ChoiceField(Role.choices, help_text="Role in the team.")
 
     class Meta:
         model = Membership
@@ -31,8 +31,8 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
 class TeamSerializer(serializers.ModelSerializer[Team]):
     """Who pays. `role` is your own in it; an operator sees teams without one."""
 
-    role = serializers.SerializerMethodField()
-    member_count = serializers.IntegerField()
+    role = serializers.SerializerMethodField(help_text="Role in the team.")
+    member_count = serializers.IntegerField(help_text="Number of members.")
 
     class Meta:
         model = Team
@@ -78,9 +78,11 @@ class TeamEgressChangeSerializer(StrictSerializer):
         help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
     )
 
+    examples = {"egress_allow": "pypi.org\nfiles.pythonhosted.org"}
+
 
 class MemberSetSerializer(StrictSerializer):
-    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
 
 
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
@@ -100,7 +102,9 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         allow_null=True,
         help_text="Who made it; null: a token exchange, or nobody now.",
     )
-    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(Scope.choices), help_text="What the token may do."
+    )
     expires_at = serializers.DateTimeField(
         source="ends_at", allow_null=True, help_text="When it ends by itself."
     )
@@ -136,7 +140,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 class NewTokenSerializer(TokenSerializer):
     """A token just made; `secret` is shown this once."""
 
-    secret = serializers.SerializerMethodField()
+    secret = serializers.SerializerMethodField(help_text="The token. Shown only once.")
 
     class Meta(TokenSerializer.Meta):
         fields = [*TokenSerializer.Meta.fields, "secret"]
@@ -159,6 +163,8 @@ class TokenCreateSerializer(StrictSerializer):
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
 
+    examples = {"expires_at": "2026-12-31T00:00:00Z"}
+
 
 class TokenRotateSerializer(StrictSerializer):
     overlap_hours = serializers.IntegerField(
@@ -168,24 +174,38 @@ class TokenRotateSerializer(StrictSerializer):
         help_text="For how long the old token works beside the new one.",
     )
 
+    examples = {"overlap_hours": 24}
+
 
 class OwnTeamSerializer(serializers.Serializer[Any]):
+    """A team that you are in, and your role there."""
+
     slug = serializers.CharField()
     name = serializers.CharField()
-    role = serializers.ChoiceField(Role.choices)
+    role = serializers.ChoiceField(Role.choices, help_text="Your role in the team.")
 
 
 class MeSerializer(serializers.Serializer[Any]):
     """Who asks, in which teams, and with which scopes."""
 
     username = serializers.CharField()
-    kind = serializers.ChoiceField(AccountKind.choices)
-    email = serializers.CharField(allow_blank=True)
-    is_operator = serializers.BooleanField()
-    is_approver = serializers.BooleanField()
-    roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
-    teams = OwnTeamSerializer(many=True)
-    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    kind = serializers.ChoiceField(
+        AccountKind.choices, help_text="Whether you are a person or a service account."
+    )
+    email = serializers.CharField(allow_blank=True, help_text="Your e-mail address.")
+    is_operator = serializers.BooleanField(
+        help_text="Whether you run the pools. The same as `operator` in `roles`."
+    )
+    is_approver = serializers.BooleanField(
+        help_text="Whether you decide requests. The same as `approver` in `roles`."
+    )
+    roles = serializers.ListField(
+        child=serializers.ChoiceField(SiteRole.choices), help_text="Your site roles."
+    )
+    teams = OwnTeamSerializer(many=True, help_text="Your teams, with your role in each.")
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(Scope.choices), help_text="What the token of this request may do."
+    )
     token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
 
     def to_representation(self, seen: Mapping[str, Any]) -> dict[str, Any]:

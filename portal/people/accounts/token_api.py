@@ -80,6 +80,14 @@ def _days(days: float) -> datetime:
     of="Your own, unless `whose`, `user`, `team` or `kind` asks for others that you may see.",
 )
 class TokenViewSet(ReadViewSet):
+    tag = "tokens"
+    operation_ids = {
+        "list": "listTokens",
+        "create": "createToken",
+        "retrieve": "getToken",
+        "revoke": "revokeToken",
+        "rotate": "rotateToken",
+    }
     queryset = ApiToken.objects.none()
     serializer_class = TokenSerializer
     filterset_class = TokenFilter

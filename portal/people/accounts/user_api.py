@@ -108,6 +108,20 @@ class UserFilter(filters.FilterSet):
 
 @documented(list="List users", retrieve="Read a user", of="For administrators.")
 class UserViewSet(TaggedViewSet, ReadViewSet):
+    tag = "users"
+    operation_ids = {
+        "list": "listUsers",
+        "create": "inviteUser",
+        "retrieve": "getUser",
+        "partial_update": "updateUser",
+        "destroy": "deleteUser",
+        "deactivate": "deactivateUser",
+        "invite": "inviteUserAgain",
+        "reactivate": "reactivateUser",
+        "reset_mfa": "resetUserMfa",
+        "reset_password": "resetUserPassword",
+        "revoke_sessions": "revokeUserSessions",
+    }
     queryset = User.objects.none()
     serializer_class = UserSerializer
     permission_classes = [Administrates]
@@ -287,6 +301,8 @@ def _places(given: list[dict[str, Any]]) -> dict[str, str]:
     errors=[404],
 )
 class SignInViewSet(ListViewSet):
+    tag = "users"
+    operation_ids = {"list": "listUserSignIns"}
     queryset = Event.objects.none()
     serializer_class = SignInSerializer
     permission_classes = [Administrates]

@@ -17,7 +17,7 @@ class PlaceSerializer(StrictSerializer):
     """A place in a team."""
 
     team = serializers.CharField(max_length=40, help_text="Short name of the team.")
-    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
 
 
 class UserSerializer(serializers.ModelSerializer[User]):
@@ -25,15 +25,21 @@ class UserSerializer(serializers.ModelSerializer[User]):
 
     # No EmailField, whose schema promises one: service accounts and some people have none.
     email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
-    kind = serializers.ChoiceField(AccountKind.choices)
+    kind = serializers.ChoiceField(
+        AccountKind.choices, help_text="Whether it is a person or a service account."
+    )
     description = serializers.CharField(help_text="What a service account is for.")
     state = serializers.ChoiceField(AccountState.choices)
-    roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
-    teams = serializers.SerializerMethodField()
+    roles = serializers.ListField(
+        child=serializers.ChoiceField(SiteRole.choices), help_text="Site roles of the account."
+    )
+    teams = serializers.SerializerMethodField(help_text="Teams of the account, with its role in each.")
     mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
     second_factors = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
-    last_sign_in_at = serializers.DateTimeField(source="last_login", allow_null=True)
+    last_sign_in_at = serializers.DateTimeField(
+        source="last_login", allow_null=True, help_text="Time of the last sign-in."
+    )
 
     class Meta:
         model = User
@@ -75,7 +81,7 @@ class InvitedUserSerializer(UserSerializer):
     """Somebody who was just invited. The link is shown this once; a new one replaces it."""
 
     invite_url = serializers.SerializerMethodField()
-    invite_expires_at = serializers.SerializerMethodField()
+    invite_expires_at = serializers.SerializerMethodField(help_text="When the invitation link expires.")
     mailed = serializers.SerializerMethodField()
 
     class Meta(UserSerializer.Meta):
@@ -100,30 +106,40 @@ class InvitedUserSerializer(UserSerializer):
 class LinkSerializer(serializers.Serializer[Any]):
     """An address at which a user chooses another password, shown this once."""
 
-    reset_url = serializers.URLField(source="url")
+    reset_url = serializers.URLField(source="url", help_text="Link to choose a new password. It works once.")
     expires_at = serializers.DateTimeField()
     mailed = serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too.")
 
 
 class UserCreateSerializer(StrictSerializer):
     username = serializers.CharField(max_length=32)
-    email = serializers.EmailField(required=False, allow_blank=True)
-    teams = PlaceSerializer(many=True, required=False)
+    email = serializers.EmailField(
+        required=False, allow_blank=True, help_text="E-mail address of the account."
+    )
+    teams = PlaceSerializer(
+        many=True, required=False, help_text="Teams to add the account to, with its role in each."
+    )
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices),
         required=False,
         help_text="Roles in the whole portal.",
     )
 
+    examples = {"teams": [{"team": "vision", "role": "member"}]}
+
 
 class UserChangeSerializer(StrictSerializer):
     """What is left out stays."""
 
-    email = serializers.EmailField(required=False, allow_blank=True)
+    email = serializers.EmailField(
+        required=False, allow_blank=True, help_text="E-mail address of the account."
+    )
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices), required=False, help_text="All roles from now on."
     )
     teams = PlaceSerializer(many=True, required=False, help_text="All places from now on.")
+
+    examples = {"teams": [{"team": "vision", "role": "member"}]}
 
 
 class DeactivateSerializer(StrictSerializer):
@@ -137,13 +153,17 @@ class RevokeSessionsSerializer(StrictSerializer):
 
 
 class RevokedSessionsSerializer(serializers.Serializer[Any]):
+    """How many sessions were revoked."""
+
     revoked = serializers.IntegerField(help_text="How many sessions were listed.")
 
 
 class SignInSerializer(serializers.ModelSerializer[Event]):
     """A sign-in, a refused one, or the end of a session."""
 
-    action = serializers.CharField(source="kind")
+    action = serializers.CharField(
+        source="kind", help_text="Sign-in, refused sign-in or end of a session, as a code."
+    )
 
     class Meta:
         model = Event

@@ -35,6 +35,7 @@ USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description=
 
 
 class _View(ApiView):
+    tag = "users"
     scopes = {"GET": Scope.USERS_READ, "*": Scope.USERS_READ}
 
     def check_permissions(self, request: UserRequest) -> None:  # type: ignore[override]
@@ -48,6 +49,8 @@ class _View(ApiView):
 
 
 class Providers(_View):
+    operation_ids = {"get": "listSignInProviders"}
+
     @operation(
         "List the sign-in providers",
         description="For administrators.",
@@ -60,6 +63,8 @@ class Providers(_View):
 
 
 class ProviderDetail(_View):
+    operation_ids = {"get": "getSignInProvider"}
+
     @operation(
         "Read a sign-in provider", responses={200: ProviderSerializer}, parameters=[PROVIDER], errors=[404]
     )
@@ -69,6 +74,8 @@ class ProviderDetail(_View):
 
 
 class Preview(_View):
+    operation_ids = {"post": "previewSignIn"}
+
     @operation(
         "Preview a sign-in",
         description="What a sign-in with these claims would do. Signs nobody in and changes nothing.",
@@ -84,6 +91,8 @@ class Preview(_View):
 
 
 class Test(_View):
+    operation_ids = {"post": "testSignInProvider"}
+
     @operation(
         "Test a directory",
         description="LDAP only: reads somebody's attributes and groups by the account that searches, and "
@@ -106,6 +115,12 @@ class Test(_View):
     list="List the accounts that are linked to a provider", of="By name. For administrators.", errors=[404]
 )
 class LinkViewSet(ListViewSet):
+    tag = "users"
+    operation_ids = {
+        "list": "listSignInLinks",
+        "create": "createSignInLink",
+        "destroy": "deleteSignInLink",
+    }
     queryset = IdentityLink.objects.none()
     serializer_class = IdentityLinkSerializer
     permission_classes = [Administrates]

@@ -29,11 +29,17 @@ class IdentityLink(models.Model):
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="identities")
     provider = models.CharField(max_length=40)
-    subject = models.CharField(max_length=255, blank=True)
-    expected = models.CharField(max_length=150, blank=True)
+    subject = models.CharField(
+        max_length=255, blank=True, help_text="Subject at the provider, as in its tokens."
+    )
+    expected = models.CharField(
+        max_length=150,
+        blank=True,
+        help_text="E-mail address to link at the first sign-in; empty once linked.",
+    )
     how = models.CharField(max_length=20, choices=LinkedBy)
     created_at = models.DateTimeField(auto_now_add=True)
-    last_sign_in_at = models.DateTimeField(null=True, blank=True)
+    last_sign_in_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last sign-in.")
 
     class Meta:
         ordering = ["provider", "user__username"]

@@ -37,10 +37,12 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
     """Somebody asks to be taken into a team. `team` is null once there is no such team any more."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    requester = serializers.CharField(source="requester.username")
+    requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
     state = serializers.ChoiceField(JoinState.choices)
     role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
-    decided_by = serializers.CharField(source="decided_by.username", allow_null=True, default=None)
+    decided_by = serializers.CharField(
+        source="decided_by.username", allow_null=True, default=None, help_text="Who decided it."
+    )
 
     class Meta:
         model = JoinRequest
@@ -56,9 +58,13 @@ class JoinAskSerializer(StrictSerializer):
         required=False, allow_blank=True, default="", max_length=MAX_MESSAGE, help_text="For the owners."
     )
 
+    examples = {"message": "I train the models of the new project."}
+
 
 class JoinApproveSerializer(StrictSerializer):
-    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    role = serializers.ChoiceField(
+        Role.choices, default=Role.MEMBER, help_text="Role that the new member gets."
+    )
     note = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_MESSAGE)
 
 
@@ -102,6 +108,8 @@ class TeamFilter(filters.FilterSet):
     of="Those that you are not in; nothing where the portal does not list teams to everybody.",
 )
 class JoinableTeamViewSet(ListViewSet):
+    tag = "teams"
+    operation_ids = {"list": "listJoinableTeams"}
     queryset = Team.objects.none()
     serializer_class = JoinableTeamSerializer
     filterset_class = TeamFilter
@@ -118,6 +126,14 @@ class JoinableTeamViewSet(ListViewSet):
     retrieve="Read a request to join",
 )
 class JoinRequestViewSet(ReadViewSet):
+    tag = "teams"
+    operation_ids = {
+        "list": "listJoinRequests",
+        "retrieve": "getJoinRequest",
+        "approve": "approveJoinRequest",
+        "cancel": "cancelJoinRequest",
+        "deny": "denyJoinRequest",
+    }
     queryset = JoinRequest.objects.none()
     serializer_class = JoinRequestSerializer
     filterset_class = JoinFilter
@@ -169,6 +185,8 @@ class JoinRequestViewSet(ReadViewSet):
 class AskToJoin(ApiView):
     """Asking, below the team that is asked."""
 
+    tag = "teams"
+    operation_ids = {"post": "requestToJoinTeam"}
     scopes = SCOPES
 
     @operation(

@@ -35,18 +35,20 @@ class JoinRequest(models.Model):
     team = models.ForeignKey(
         "accounts.Team", null=True, on_delete=models.SET_NULL, related_name="join_requests"
     )
-    team_name = models.CharField(max_length=80)
+    team_name = models.CharField(max_length=80, help_text="Name of the team, for people.")
     requester = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="join_requests"
     )
-    message = models.TextField(max_length=MAX_MESSAGE, blank=True)
+    message = models.TextField(
+        max_length=MAX_MESSAGE, blank=True, help_text="What the asker says to the team's owners."
+    )
     state = models.CharField(max_length=10, choices=JoinState, default=JoinState.OPEN)
     role = models.CharField(max_length=10, blank=True)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    decided_at = models.DateTimeField(null=True, blank=True)
-    decision_note = models.TextField(blank=True)
+    decided_at = models.DateTimeField(null=True, blank=True, help_text="When it was decided.")
+    decision_note = models.TextField(blank=True, help_text="Note of the person who decided.")
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField()
 

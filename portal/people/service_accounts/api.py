@@ -41,6 +41,16 @@ from portal.people.service_accounts.serializers import (
     errors=[404],
 )
 class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
+    tag = "tokens"
+    operation_ids = {
+        "list": "listServiceAccounts",
+        "create": "createServiceAccount",
+        "retrieve": "getServiceAccount",
+        "partial_update": "updateServiceAccount",
+        "destroy": "deleteServiceAccount",
+        "deactivate": "deactivateServiceAccount",
+        "reactivate": "reactivateServiceAccount",
+    }
     queryset = User.objects.none()
     serializer_class = ServiceAccountSerializer
     scopes = TEAM_SCOPES
@@ -135,6 +145,8 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     errors=[404],
 )
 class ServiceTokenViewSet(ListViewSet):
+    tag = "tokens"
+    operation_ids = {"list": "listServiceAccountTokens", "create": "createServiceAccountToken"}
     queryset = ApiToken.objects.none()
     serializer_class = TokenSerializer
     scopes = TOKEN_SCOPES

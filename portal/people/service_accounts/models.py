@@ -19,16 +19,18 @@ class TrustRule(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     account = models.ForeignKey(User, on_delete=models.CASCADE, related_name="trust_rules")
     name = models.CharField(max_length=80)
-    issuer = models.CharField(max_length=255, db_index=True)
-    audience = models.CharField(max_length=255)
+    issuer = models.CharField(
+        max_length=255, db_index=True, help_text="URL of the issuer that signs the tokens."
+    )
+    audience = models.CharField(max_length=255, help_text="Audience that the tokens must have.")
     conditions = models.JSONField(default=list)
     scopes = models.JSONField(default=list)
-    lifetime_s = models.PositiveIntegerField()
+    lifetime_s = models.PositiveIntegerField(help_text="Lifetime of an issued token, in seconds.")
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    last_used_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="When it was last used.")
 
     class Meta:
         ordering = ["created_at", "id"]

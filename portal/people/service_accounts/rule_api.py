@@ -34,6 +34,14 @@ from portal.people.service_accounts.serializers import (
     errors=[404],
 )
 class TrustRuleViewSet(ReadViewSet):
+    tag = "tokens"
+    operation_ids = {
+        "list": "listTrustRules",
+        "create": "createTrustRule",
+        "retrieve": "getTrustRule",
+        "destroy": "deleteTrustRule",
+        "check": "checkTrustRules",
+    }
     queryset = TrustRule.objects.none()
     serializer_class = TrustRuleSerializer
     scopes = TOKEN_SCOPES

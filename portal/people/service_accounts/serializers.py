@@ -35,20 +35,24 @@ class ServiceAccountSerializer(serializers.ModelSerializer[User]):
 
 
 class ConditionSerializer(StrictSerializer):
-    claim = serializers.CharField(max_length=64)
+    """What a claim of a token has to be."""
+
+    claim = serializers.CharField(max_length=64, help_text="Name of the claim.")
     match = serializers.ChoiceField(
         [item.value for item in Match],
         default=Match.EXACT.value,
         help_text="In a `glob`, `*` stands for all but “/”, `**` for all, `?` for one character but “/”.",
     )
-    value = serializers.CharField(max_length=MAX_VALUE)
+    value = serializers.CharField(max_length=MAX_VALUE, help_text="Required value of the claim.")
 
 
 class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
     """Which tokens of an issuer are exchanged for a short one of the account."""
 
     conditions = ConditionSerializer(many=True, help_text="All have to hold.")
-    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(Scope.choices), help_text="What the issued tokens may do."
+    )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
     class Meta:
@@ -65,7 +69,11 @@ class TrustRuleCreateSerializer(StrictSerializer):
     issuer = serializers.CharField(max_length=255, help_text="One of those that the operator has allowed.")
     audience = serializers.CharField(max_length=255, help_text="What `aud` of the token has to be.")
     conditions = ConditionSerializer(many=True, help_text="One of them has to say whose pipeline it is.")
-    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices), allow_empty=False)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(Scope.choices),
+        allow_empty=False,
+        help_text="What the issued tokens may do.",
+    )
     lifetime_s = serializers.IntegerField(
         default=600,
         min_value=MIN_LIFETIME_S,
@@ -73,30 +81,36 @@ class TrustRuleCreateSerializer(StrictSerializer):
         help_text="Of the tokens that it gives.",
     )
 
+    examples = {"issuer": "https://token.actions.githubusercontent.com"}
+
 
 class ClaimsSerializer(StrictSerializer):
     claims = serializers.DictField(help_text="Those of a token. Neither signature nor time is looked at.")
 
+    examples = {"claims": {"sub": "repo:octo/app", "repository": "octo/app"}}
+
 
 class CheckedConditionSerializer(serializers.Serializer[Any]):
-    claim = serializers.CharField()
-    match = serializers.CharField()
-    value = serializers.CharField()
+    """A condition of a trust rule, and whether a token meets it."""
+
+    claim = serializers.CharField(help_text="Name of the claim.")
+    match = serializers.CharField(help_text="How the value is compared.")
+    value = serializers.CharField(help_text="Required value of the claim.")
     seen = serializers.CharField(
         allow_null=True, help_text="What the claim is; null: missing, or no plain value."
     )
-    holds = serializers.BooleanField()
+    holds = serializers.BooleanField(help_text="Whether the claims meet the condition.")
 
 
 class RulePreviewSerializer(serializers.Serializer[Any]):
     """What a rule would say of a token with these claims."""
 
-    rule = serializers.UUIDField(source="rule.pk")
+    rule = serializers.UUIDField(source="rule.pk", help_text="Id of the rule.")
     name = serializers.CharField(source="rule.name")
-    matches = serializers.BooleanField()
+    matches = serializers.BooleanField(help_text="Whether all conditions hold.")
     issuer = serializers.BooleanField(help_text="Whether `iss` is the rule's.")
     audience = serializers.BooleanField(help_text="Whether `aud` is the rule's.")
-    conditions = CheckedConditionSerializer(many=True)
+    conditions = CheckedConditionSerializer(many=True, help_text="The conditions, with the result of each.")
 
 
 class ServiceAccountCreateSerializer(StrictSerializer):

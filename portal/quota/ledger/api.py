@@ -40,10 +40,10 @@ class LedgerSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField(source="team.slug")
     period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
-    period_ends_at = serializers.DateTimeField()
+    period_ends_at = serializers.DateTimeField(help_text="When the credit is refilled next.")
     quota = serializers.IntegerField(help_text=UNIT)
-    credit = serializers.IntegerField()
-    spent = serializers.IntegerField()
+    credit = serializers.IntegerField(help_text="Credit for this period, in weighted milli-GPU-seconds.")
+    spent = serializers.IntegerField(help_text="Credit spent in this period, in weighted milli-GPU-seconds.")
     balance = serializers.IntegerField(help_text="Below zero by one accounting tick at most.")
     unbilled = serializers.IntegerField(help_text="What ran on after the budget was gone.")
     per_hour = serializers.IntegerField(help_text="What is spent in an hour at the present rate.")
@@ -53,7 +53,11 @@ class LedgerSerializer(serializers.Serializer[Any]):
 
 class LedgerChangeSerializer(StrictSerializer):
     quota = serializers.IntegerField(min_value=0, help_text=UNIT)
-    period = serializers.ChoiceField(choices=Period.choices, default=Period.MONTH)
+    period = serializers.ChoiceField(
+        choices=Period.choices, default=Period.MONTH, help_text="How often the credit is refilled."
+    )
+
+    examples = {"quota": 8000}
 
 
 class CreditSerializer(StrictSerializer):
@@ -62,9 +66,11 @@ class CreditSerializer(StrictSerializer):
 
 
 class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
+    """A movement of a team's GPU-hours."""
+
     team = serializers.CharField(source="account.team.slug")
-    kind = serializers.ChoiceField(EntryKind.choices)
-    actor = serializers.CharField(source="actor_label")
+    kind = serializers.ChoiceField(EntryKind.choices, help_text="What changed the balance.")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
 
     class Meta:
         model = LedgerEntry
@@ -78,6 +84,14 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     retrieve="Read a team's ledger",
 )
 class LedgerViewSet(TaggedViewSet, ReadViewSet):
+    tag = "gpu-hours"
+    operation_ids = {
+        "list": "listLedgers",
+        "retrieve": "getLedger",
+        "update": "setLedger",
+        "destroy": "deleteLedger",
+        "credits": "creditLedger",
+    }
     queryset = LedgerAccount.objects.none()
     serializer_class = LedgerSerializer
     permission_classes = [SetsLimits]
@@ -163,6 +177,8 @@ class EntryFilter(filters.FilterSet):
     of="The newest first. Spending is one entry for each team and hour.",
 )
 class EntryViewSet(ListViewSet):
+    tag = "gpu-hours"
+    operation_ids = {"list": "listLedgerEntries"}
     queryset = LedgerEntry.objects.none()
     serializer_class = LedgerEntrySerializer
     filterset_class = EntryFilter

@@ -33,7 +33,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField(source="team.slug")
     month = serializers.DateField(help_text="Its first day.")
-    currency = serializers.SerializerMethodField()
+    currency = serializers.SerializerMethodField(help_text="Currency code (ISO 4217), as `EUR`.")
     amount_cents = serializers.IntegerField(help_text="For each month, in hundredths of `currency`.")
     spent_cents = serializers.IntegerField(
         help_text="What was held in the month so far, at the prices of flavors."
@@ -51,8 +51,16 @@ class BudgetSerializer(serializers.Serializer[Any]):
 
 
 class BudgetChangeSerializer(StrictSerializer):
-    amount_cents = serializers.IntegerField(min_value=0, max_value=budgets.MAX_CENTS)
-    blocks = serializers.BooleanField(default=False)
+    amount_cents = serializers.IntegerField(
+        min_value=0,
+        max_value=budgets.MAX_CENTS,
+        help_text="Amount of money, in hundredths of the currency's unit.",
+    )
+    blocks = serializers.BooleanField(
+        default=False, help_text="Whether it blocks new workspaces once it is spent."
+    )
+
+    examples = {"amount_cents": 500_000}
 
 
 @documented(
@@ -61,6 +69,13 @@ class BudgetChangeSerializer(StrictSerializer):
     retrieve="Read a team's budget",
 )
 class BudgetViewSet(TaggedViewSet, ReadViewSet):
+    tag = "gpu-hours"
+    operation_ids = {
+        "list": "listBudgets",
+        "retrieve": "getBudget",
+        "update": "setBudget",
+        "destroy": "deleteBudget",
+    }
     queryset = Budget.objects.none()
     serializer_class = BudgetSerializer
     permission_classes = [SetsLimits]

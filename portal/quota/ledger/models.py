@@ -82,10 +82,12 @@ class LedgerEntry(models.Model):
     """One movement of a ledger. Spending is one entry for each team and hour; `amount` has its sign."""
 
     account = models.ForeignKey(LedgerAccount, on_delete=models.CASCADE, related_name="entries")
-    at = models.DateTimeField()
+    at = models.DateTimeField(help_text="When it was booked.")
     kind = models.CharField(max_length=8, choices=EntryKind)
-    amount = models.BigIntegerField()
-    balance = models.BigIntegerField()
+    amount = models.BigIntegerField(
+        help_text="Change of the balance in weighted milli-GPU-seconds; negative if it was spent."
+    )
+    balance = models.BigIntegerField(help_text="Balance after the entry, in weighted milli-GPU-seconds.")
     actor_label = models.CharField(max_length=80)
     note = models.CharField(max_length=200, blank=True)
 

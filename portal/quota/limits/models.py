@@ -30,7 +30,9 @@ class Cohort(models.Model):
     parent = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
     )
-    weight_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+    weight_milli = models.PositiveIntegerField(
+        default=WEIGHT_ONE, help_text="Weight in fair sharing, in thousandths."
+    )
 
     class Meta:
         ordering = ["slug"]
@@ -79,7 +81,9 @@ class Quota(models.Model):
     )
     cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.CASCADE, related_name="quotas")
     resource = models.CharField(max_length=80, validators=[validate_resource])
-    quota = models.PositiveBigIntegerField(default=0)
+    quota = models.PositiveBigIntegerField(
+        default=0, help_text="Guaranteed amount, in the resource's base unit."
+    )
     borrowing_limit = models.PositiveBigIntegerField(null=True, blank=True)
     lending_limit = models.PositiveBigIntegerField(null=True, blank=True)
 
@@ -110,7 +114,9 @@ class SiteLimit(models.Model):
     """The most that all together may hold of a resource, however much there is."""
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
-    amount = models.PositiveBigIntegerField()
+    amount = models.PositiveBigIntegerField(
+        help_text="The most that the whole site may hold, in the resource's base unit."
+    )
 
     class Meta:
         ordering = ["resource"]
@@ -133,7 +139,9 @@ class MemberCap(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="member_caps"
     )
     resource = models.CharField(max_length=80, validators=[validate_resource])
-    amount = models.PositiveBigIntegerField()
+    amount = models.PositiveBigIntegerField(
+        help_text="The most that a member may hold, in the resource's base unit."
+    )
 
     class Meta:
         ordering = ["resource"]
@@ -201,7 +209,9 @@ class ResourceRate(models.Model):
     """What a GPU of a model costs in GPU-hours for each hour, in thousandths. Without a row: 1000."""
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
-    rate_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+    rate_milli = models.PositiveIntegerField(
+        default=WEIGHT_ONE, help_text="Price of an hour of a whole unit, in thousandths of a GPU-hour."
+    )
 
     class Meta:
         ordering = ["resource"]

@@ -60,9 +60,11 @@ class QuotaWrittenSerializer(QuotaSerializer):
 
 
 class QuotaChangeSerializer(StrictSerializer):
-    quota = Amount()
+    quota = Amount(help_text="Guaranteed amount, in the resource's base unit.")
     borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
     lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
+
+    examples = {"quota": 8000, "borrowing_limit": 4000, "lending_limit": 4000}
 
 
 class QuotaCreateSerializer(QuotaChangeSerializer):
@@ -70,12 +72,19 @@ class QuotaCreateSerializer(QuotaChangeSerializer):
     cohort = serializers.CharField(max_length=40, required=False, help_text="Short name; or a team.")
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
 
+    examples = {"cohort": "research"}
+
 
 class CohortSerializer(serializers.ModelSerializer[Cohort]):
     """A group of teams, or of cohorts, inside which unused quota may be borrowed."""
 
-    parent = serializers.CharField(source="parent.slug", default=None, allow_null=True)  # type: ignore[assignment]
-    team_count = serializers.IntegerField()
+    parent = serializers.CharField(
+        source="parent.slug",
+        default=None,
+        allow_null=True,
+        help_text="Slug of the parent cohort; null for none.",
+    )  # type: ignore[assignment]
+    team_count = serializers.IntegerField(help_text="Number of teams in the cohort.")
 
     class Meta:
         model = Cohort
@@ -92,14 +101,24 @@ class _Weight(serializers.IntegerField):
 
 class CohortChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
-    parent = serializers.CharField(max_length=40, allow_null=True, default=None)  # type: ignore[assignment]
+    parent = serializers.CharField(
+        max_length=40,
+        allow_null=True,
+        default=None,
+        help_text="Slug of the parent cohort; null for none.",
+    )  # type: ignore[assignment]
     weight_milli = _Weight()
 
 
 class CohortCreateSerializer(StrictSerializer):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
-    parent = serializers.CharField(max_length=40, allow_null=True, default=None)  # type: ignore[assignment]
+    parent = serializers.CharField(
+        max_length=40,
+        allow_null=True,
+        default=None,
+        help_text="Slug of the parent cohort; null for none.",
+    )  # type: ignore[assignment]
     weight_milli = _Weight()
 
 
@@ -107,22 +126,28 @@ class ShareSerializer(serializers.Serializer[Any]):
     """A team's place among the others."""
 
     team = serializers.CharField()
-    cohort = serializers.CharField(allow_null=True)
+    cohort = serializers.CharField(allow_null=True, help_text="Slug of the cohort.")
     weight_milli = serializers.IntegerField(help_text="Thousandths.")
     reclaim = serializers.BooleanField(help_text="Whether it takes back what others borrowed from it.")
 
 
 class ShareChangeSerializer(StrictSerializer):
-    cohort = serializers.CharField(max_length=40, allow_null=True, default=None)
+    cohort = serializers.CharField(
+        max_length=40, allow_null=True, default=None, help_text="Slug of the cohort."
+    )
     weight_milli = _Weight()
-    reclaim = serializers.BooleanField(default=True)
+    reclaim = serializers.BooleanField(
+        default=True, help_text="Whether it may take back at once what others borrowed from it."
+    )
+
+    examples = {"cohort": "research"}
 
 
 class BarSerializer(serializers.Serializer[Any]):
     """How a team stands with one resource. Amounts in base units; null where there is no limit."""
 
-    resource = serializers.CharField()
-    label = serializers.CharField()  # type: ignore[assignment]
+    resource = serializers.CharField(help_text="Which resource, as `gpu:h100`; `gpu` for all GPUs.")
+    label = serializers.CharField(help_text="Name of the resource for people.")  # type: ignore[assignment]
     factor = serializers.SerializerMethodField(help_text="Base units in one of what people count.")
     unit = serializers.SerializerMethodField(
         help_text="What people count it in, where the label does not say."
@@ -151,7 +176,7 @@ class UsageSerializer(serializers.Serializer[Any]):
     """How a team stands."""
 
     team = serializers.CharField()
-    resources = BarSerializer(many=True)
+    resources = BarSerializer(many=True, help_text="Limits and use by resource.")
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
@@ -181,7 +206,7 @@ class MemberCapWrittenSerializer(MemberCapSerializer):
 
 
 class MemberCapChangeSerializer(StrictSerializer):
-    amount = Amount()
+    amount = Amount(help_text="The most that a member may hold, in the resource's base unit.")
 
 
 class MemberCapCreateSerializer(MemberCapChangeSerializer):
@@ -217,7 +242,7 @@ class SiteLimitWrittenSerializer(SiteLimitSerializer):
 
 
 class SiteLimitChangeSerializer(StrictSerializer):
-    amount = Amount()
+    amount = Amount(help_text="The most that the whole site may hold, in the resource's base unit.")
 
 
 class RateSerializer(serializers.ModelSerializer[ResourceRate]):
@@ -236,3 +261,5 @@ class RateSerializer(serializers.ModelSerializer[ResourceRate]):
 
 class RateChangeSerializer(StrictSerializer):
     rate_milli = serializers.IntegerField(min_value=0, max_value=MAX_RATE_MILLI, help_text="Thousandths.")
+
+    examples = {"rate_milli": 1000}

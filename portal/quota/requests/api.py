@@ -87,6 +87,15 @@ def _team(actor: User, slug: str) -> Team:
 
 
 class RequestViewSet(ReadViewSet):
+    tag = "requests"
+    operation_ids = {
+        "list": "listQuotaRequests",
+        "create": "createQuotaRequest",
+        "retrieve": "getQuotaRequest",
+        "approve": "approveQuotaRequest",
+        "cancel": "cancelQuotaRequest",
+        "deny": "denyQuotaRequest",
+    }
     queryset = QuotaRequest.objects.none()
     serializer_class = RequestSerializer
     filterset_class = RequestFilter
@@ -221,6 +230,8 @@ class GrantFilter(filters.FilterSet):
 
 @documented(list="List grants")
 class GrantViewSet(ListViewSet):
+    tag = "requests"
+    operation_ids = {"list": "listGrants", "revoke": "revokeGrant"}
     queryset = Grant.objects.none()
     serializer_class = GrantSerializer
     filterset_class = GrantFilter
@@ -258,6 +269,14 @@ class RuleFilter(filters.FilterSet):
 
 @documented(list="List auto-approve rules", retrieve="Read an auto-approve rule")
 class RuleViewSet(TaggedViewSet, ReadViewSet):
+    tag = "requests"
+    operation_ids = {
+        "list": "listAutoApproveRules",
+        "create": "createAutoApproveRule",
+        "retrieve": "getAutoApproveRule",
+        "partial_update": "updateAutoApproveRule",
+        "destroy": "deleteAutoApproveRule",
+    }
     queryset = AutoApproveRule.objects.none()
     serializer_class = RuleSerializer
     filterset_class = RuleFilter
@@ -328,6 +347,13 @@ def _any_team(slug: str) -> Team:
     retrieve="Read a delegation",
 )
 class DelegationViewSet(ReadViewSet):
+    tag = "requests"
+    operation_ids = {
+        "list": "listDelegations",
+        "create": "createDelegation",
+        "retrieve": "getDelegation",
+        "revoke": "revokeDelegation",
+    }
     queryset = Delegation.objects.none()
     serializer_class = DelegationSerializer
     permission_classes = [WritesAsApprover]

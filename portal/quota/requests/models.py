@@ -40,7 +40,7 @@ class AutoApproveRule(models.Model):
     amount_at_most = models.PositiveBigIntegerField(
         help_text=_("Of all such grants that a team holds at once.")
     )
-    hours_at_most = models.PositiveIntegerField()
+    hours_at_most = models.PositiveIntegerField(help_text="Maximum duration that it approves, in hours.")
     enabled = models.BooleanField(default=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
@@ -88,7 +88,7 @@ class QuotaRequest(models.Model):
     kind = models.CharField(max_length=12, choices=RequestKind, default=RequestKind.QUOTA)
     resource = models.CharField(max_length=80)
     amount = models.PositiveBigIntegerField()
-    until = models.DateTimeField(null=True, blank=True)
+    until = models.DateTimeField(null=True, blank=True, help_text="Requested end; null for no end.")
     note = models.TextField(max_length=2000)
     workspace = models.ForeignKey(
         "workspaces.Workspace",
@@ -101,10 +101,14 @@ class QuotaRequest(models.Model):
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    decided_at = models.DateTimeField(null=True, blank=True)
-    decision_note = models.TextField(blank=True)
-    granted_amount = models.PositiveBigIntegerField(null=True, blank=True)
-    granted_until = models.DateTimeField(null=True, blank=True)
+    decided_at = models.DateTimeField(null=True, blank=True, help_text="When it was decided.")
+    decision_note = models.TextField(blank=True, help_text="Note of the person who decided.")
+    granted_amount = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Granted amount, in the resource's base unit."
+    )
+    granted_until = models.DateTimeField(
+        null=True, blank=True, help_text="End of the grant; null if there is none."
+    )
     rule = models.ForeignKey(
         AutoApproveRule, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )

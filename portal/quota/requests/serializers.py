@@ -35,8 +35,17 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
     """More than the quota says, for a team or as the cap of one member (`username`); ends by itself."""
 
     team = serializers.CharField(source="team.slug")
-    username = serializers.CharField(source="user.username", allow_null=True, default=None)
-    request = serializers.UUIDField(source="request_id", allow_null=True)
+    username = serializers.CharField(
+        source="user.username",
+        allow_null=True,
+        default=None,
+        help_text="Name of the account that it is for; null where it is for all of the team.",
+    )
+    request = serializers.UUIDField(
+        source="request_id",
+        allow_null=True,
+        help_text="Id of the request that it answers; null for none.",
+    )
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
 
     class Meta:
@@ -59,8 +68,8 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     """A request for more, and what became of it."""
 
     team = serializers.CharField(source="team.slug")
-    requester = serializers.CharField(source="requester.username")
-    kind = serializers.ChoiceField(RequestKind.choices)
+    requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
+    kind = serializers.ChoiceField(RequestKind.choices, help_text="Which limit the request would raise.")
     state = serializers.ChoiceField(RequestState.choices)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
     workspace = serializers.UUIDField(
@@ -69,8 +78,12 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     decided_by = serializers.CharField(
         source="decided_by.username", allow_null=True, default=None, help_text="Null where a rule decided."
     )
-    rule = serializers.UUIDField(source="rule_id", allow_null=True)
-    grant = serializers.SerializerMethodField()
+    rule = serializers.UUIDField(
+        source="rule_id",
+        allow_null=True,
+        help_text="Id of the rule that approved it automatically; null if a person decides.",
+    )
+    grant = serializers.SerializerMethodField(help_text="Id of the grant; null for none.")
 
     class Meta:
         model = QuotaRequest
@@ -107,8 +120,10 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
 
 class BorrowerSerializer(serializers.Serializer[Any]):
-    team = serializers.CharField()
-    amount = serializers.IntegerField()
+    """A team that has borrowed what is missing."""
+
+    team = serializers.CharField(help_text="Short name of the team that has borrowed it.")
+    amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
 
 
 class EvidenceSerializer(serializers.Serializer[Evidence]):
@@ -118,7 +133,10 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     used = serializers.IntegerField(help_text="Held now: by the team, of a cap by the member.")
     mean_30_days = serializers.IntegerField(source="mean", help_text="Held on average over 30 days.")
     hours_30_days = serializers.IntegerField(source="hours", help_text="GPU-hours and the like, in 30 days.")
-    workspaces_30_days = serializers.IntegerField(source="workspaces")
+    workspaces_30_days = serializers.IntegerField(
+        source="workspaces",
+        help_text="Number of workspaces in the last 30 days: of the team or, for a cap, of the member.",
+    )
     idle_percent = serializers.SerializerMethodField(
         help_text="Of the accelerators held now that report their use, those that do nothing."
     )
@@ -127,9 +145,13 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     )
     quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
     grant = serializers.IntegerField(help_text="Part of the quota that comes from grants.")
-    cohort_left = serializers.IntegerField(allow_null=True)
+    cohort_left = serializers.IntegerField(
+        allow_null=True, help_text="Amount that the cohort can still lend."
+    )
     site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
-    site_free = serializers.IntegerField(source="free", allow_null=True)
+    site_free = serializers.IntegerField(
+        source="free", allow_null=True, help_text="Free capacity of the whole site."
+    )
     site_committed = serializers.IntegerField(source="committed", help_text="All quotas and grants.")
     would_reclaim = BorrowerSerializer(
         source="borrowers", many=True, help_text="Who borrows what approving might take back."
@@ -152,7 +174,9 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
 class RequestDetailSerializer(RequestSerializer):
     """A request with its evidence, which is null for who may not decide it."""
 
-    evidence = serializers.SerializerMethodField()
+    evidence = serializers.SerializerMethodField(
+        help_text="Facts for the decision; null if you may not decide."
+    )
 
     class Meta(RequestSerializer.Meta):
         fields = [*RequestSerializer.Meta.fields, "evidence"]
@@ -216,14 +240,20 @@ class StartSerializer(StrictSerializer):
 
 class AskSerializer(StrictSerializer):
     team = serializers.CharField(max_length=40)
-    kind = serializers.ChoiceField(RequestKind.choices, default=RequestKind.QUOTA)
+    kind = serializers.ChoiceField(
+        RequestKind.choices, default=RequestKind.QUOTA, help_text="Which limit to raise."
+    )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount = amount_field()
     until = serializers.DateTimeField(
         required=False, allow_null=True, help_text="When the grant ends by itself; without it, never."
     )
     note = serializers.CharField(max_length=2000, help_text="What it is for. The approver reads it.")
-    start = StartSerializer(required=False, allow_null=True)
+    start = StartSerializer(
+        required=False,
+        allow_null=True,
+        help_text="Workspace to start after the approval; null for none.",
+    )
 
 
 class ApproveSerializer(StrictSerializer):
@@ -264,20 +294,27 @@ class RuleCreateSerializer(StrictSerializer):
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount_at_most = amount_field()
-    hours_at_most = serializers.IntegerField(min_value=1, max_value=8784)
+    hours_at_most = serializers.IntegerField(
+        min_value=1, max_value=8784, help_text="Maximum duration that it approves, in hours."
+    )
 
 
 class RuleChangeSerializer(StrictSerializer):
     amount_at_most = amount_field(required=False)
-    hours_at_most = serializers.IntegerField(min_value=1, max_value=8784, required=False)
+    hours_at_most = serializers.IntegerField(
+        min_value=1,
+        max_value=8784,
+        required=False,
+        help_text="Maximum duration that it approves, in hours.",
+    )
     enabled = serializers.BooleanField(required=False)
 
 
 class DelegationSerializer(serializers.ModelSerializer[Delegation]):
     """While it lasts, the delegate may decide in place of the approver."""
 
-    approver = serializers.CharField(source="approver.username")
-    delegate = serializers.CharField(source="delegate.username")
+    approver = serializers.CharField(source="approver.username", help_text="Username of the approver.")
+    delegate = serializers.CharField(source="delegate.username", help_text="Username of the delegate.")
 
     class Meta:
         model = Delegation

@@ -43,7 +43,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
     team = serializers.CharField(source="team.slug")
     state = serializers.ChoiceField(ReservationState.choices)
-    title = serializers.SerializerMethodField()
+    title = serializers.SerializerMethodField(help_text="Purpose of the reservation.")
     note = serializers.SerializerMethodField()
     amounts = serializers.SerializerMethodField(
         help_text="Base units by resource, such as 4000 of `gpu:h100`."
@@ -68,10 +68,15 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
 
 class ReservationWriteSerializer(StrictSerializer):
-    title = serializers.CharField(max_length=80)
-    amounts = serializers.DictField(child=serializers.IntegerField(min_value=1))
+    title = serializers.CharField(max_length=80, help_text="Purpose of the reservation.")
+    amounts = serializers.DictField(
+        child=serializers.IntegerField(min_value=1),
+        help_text='Amount by resource, in base units, as `{"gpu:h100": 2000}`.',
+    )
     starts_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField()
+
+    examples = {"title": "Workshop", "amounts": {"gpu:h100": 2000}}
 
 
 class ReservationCreateSerializer(ReservationWriteSerializer):
@@ -96,6 +101,16 @@ class ReservationFilter(filters.FilterSet):
     retrieve="Read a reservation",
 )
 class ReservationViewSet(ReadViewSet):
+    tag = "queue"
+    operation_ids = {
+        "list": "listReservations",
+        "create": "createReservation",
+        "retrieve": "getReservation",
+        "update": "setReservation",
+        "approve": "approveReservation",
+        "cancel": "cancelReservation",
+        "deny": "denyReservation",
+    }
     queryset = Reservation.objects.none()
     serializer_class = ReservationSerializer
     filterset_class = ReservationFilter
@@ -217,7 +232,7 @@ class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]
 
     username = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    granted_by = serializers.CharField(source="granted_by.username")
+    granted_by = serializers.CharField(source="granted_by.username", help_text="Who granted it.")
 
     class Meta:
         model = BookingPermission
@@ -239,6 +254,12 @@ class PermitSerializer(StrictSerializer):
     of="Your own; all for who decides or operates.",
 )
 class BookingPermissionViewSet(ListViewSet):
+    tag = "queue"
+    operation_ids = {
+        "list": "listBookingPermissions",
+        "create": "createBookingPermission",
+        "revoke": "revokeBookingPermission",
+    }
     queryset = BookingPermission.objects.none()
     serializer_class = BookingPermissionSerializer
     scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}

@@ -26,8 +26,10 @@ class ProposedMoveSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(allow_null=True)
     owner = serializers.CharField(allow_null=True)
     team = serializers.CharField(allow_null=True)
-    preemptible = serializers.BooleanField(allow_null=True)
-    loses_work = serializers.BooleanField(allow_null=True)
+    preemptible = serializers.BooleanField(
+        allow_null=True, help_text="Whether the workspace can be preempted."
+    )
+    loses_work = serializers.BooleanField(allow_null=True, help_text="Whether preemption loses work.")
     from_node = serializers.CharField(help_text="The node that it would leave.")
     from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
     to_node = serializers.CharField(
@@ -56,8 +58,8 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
     moves = ProposedMoveSerializer(many=True, help_text="Who would go where.")
     proposed_at = serializers.DateTimeField(help_text="When it was first found.")
     seen_at = serializers.DateTimeField(help_text="When it was last found to work out.")
-    decided_at = serializers.DateTimeField(allow_null=True)
-    decided_by = serializers.CharField(allow_blank=True)
+    decided_at = serializers.DateTimeField(allow_null=True, help_text="When it was decided.")
+    decided_by = serializers.CharField(allow_blank=True, help_text="Who decided it.")
 
 
 def _move(row: MoveRow) -> dict[str, Any]:
@@ -107,6 +109,13 @@ class RebalanceProposalFilter(filters.FilterSet):
     "newest first. Those that were decided are kept for 30 days.",
 )
 class RebalanceProposalViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listRebalanceProposals",
+        "retrieve": "getRebalanceProposal",
+        "apply": "applyRebalanceProposal",
+        "dismiss": "dismissRebalanceProposal",
+    }
     queryset = RebalanceProposal.objects.none()
     serializer_class = RebalanceProposalSerializer
     filterset_class = RebalanceProposalFilter

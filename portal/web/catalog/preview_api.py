@@ -52,22 +52,28 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
     team = serializers.CharField(max_length=40, required=False, help_text="For whom; needs a template, too.")
     template = serializers.CharField(max_length=81, required=False)
     flavor = serializers.CharField(max_length=60, required=False)
-    template_draft = TemplateCreateSerializer(required=False)
-    flavor_draft = FlavorCreateSerializer(required=False)
+    template_draft = TemplateCreateSerializer(
+        required=False, help_text="A template to preview without saving it."
+    )
+    flavor_draft = FlavorCreateSerializer(required=False, help_text="A flavor to preview without saving it.")
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
     """Where it fits, what it costs, and for a team what would happen now."""
 
     message = serializers.CharField(source="sentence")
-    pools = PoolFitSerializer(many=True, source="fits.pools")
+    pools = PoolFitSerializer(
+        many=True, source="fits.pools", help_text="Whether it fits each pool, with reasons."
+    )
     gpu_hours_per_hour_min = serializers.FloatField(help_text="What an hour takes from the ledger.")
-    gpu_hours_per_hour_max = serializers.FloatField()
-    verdict = VerdictSerializer(allow_null=True)
+    gpu_hours_per_hour_max = serializers.FloatField(help_text="Maximum GPU-hours that an hour costs.")
+    verdict = VerdictSerializer(
+        allow_null=True, help_text="Admission verdict for a request now; null without a team."
+    )
     network = serializers.CharField(
         help_text="What it could reach at most, as template and team say; empty where these close nothing."
     )
-    warnings = serializers.SerializerMethodField()
+    warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
     def to_representation(self, found: Preview) -> dict[str, Any]:
         sentence, verdict = found.sentence, found.verdict
@@ -92,6 +98,8 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
 class CatalogPreview(ApiView):
     """A question about entries of the catalog, of which nothing is kept."""
 
+    tag = "catalog"
+    operation_ids = {"post": "previewCatalogEntries"}
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(

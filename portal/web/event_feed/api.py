@@ -93,6 +93,8 @@ FROM_NOW = OpenApiParameter(
 
 
 class FeedViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {"list": "listEvents", "follow": "followEvents"}
     queryset = Event.objects.none()
     serializer_class = FeedEventSerializer
     filterset_class = FeedFilter

@@ -30,28 +30,34 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(
         source="key.id", help_text="`<what>-<id>`: of a request, device, node, pool or token."
     )
-    kind = serializers.ChoiceField(ItemKind.choices)
-    urgent = serializers.BooleanField()
-    since = serializers.DateTimeField(source="key.since")
+    kind = serializers.ChoiceField(ItemKind.choices, help_text="What kind of decision or problem it is.")
+    urgent = serializers.BooleanField(help_text="Whether it is urgent.")
+    since = serializers.DateTimeField(source="key.since", help_text="When it began to wait.")
     due_at = serializers.DateTimeField(allow_null=True, help_text="When it is over by itself, or begins.")
     who = serializers.CharField(help_text="Who asks, or what is in trouble.")
-    title = serializers.CharField()
-    detail = serializers.CharField(allow_blank=True)
+    title = serializers.CharField(help_text="Title of the item.")
+    detail = serializers.CharField(allow_blank=True, help_text="Details, for people.")
     reason = serializers.CharField(help_text="Why it waits for you.")
-    url = serializers.CharField()
+    url = serializers.CharField(help_text="Path of the page in the portal.")
     simulated = serializers.BooleanField()
 
 
 class InboxPageSerializer(serializers.Serializer[Any]):
+    """What waits for you, in pages."""
+
     count = serializers.IntegerField(help_text="How many things wait for you, of all kinds.")
-    next = serializers.URLField(allow_null=True)
-    previous = serializers.URLField(allow_null=True)
-    results = InboxItemSerializer(many=True)
+    next = serializers.URLField(allow_null=True, help_text="Address of the next page; null on the last one.")
+    previous = serializers.URLField(
+        allow_null=True, help_text="Address of the page before; null on the first one."
+    )
+    results = InboxItemSerializer(many=True, help_text="The rows, in the order of the list.")
 
 
 class Inbox(ApiView):
     """What waits for whom comes from several tables, so that there is no query set to page through."""
 
+    tag = "requests"
+    operation_ids = {"get": "listInbox"}
     scopes = {"*": Scope.INBOX_READ}
     query_params = frozenset({"kind", "cursor", "page_size"})
 

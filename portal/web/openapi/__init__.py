@@ -1,1 +1,1 @@
-"""The OpenAPI document of REST: names of its operations, its problems, its version. Knows no room."""
+"""The OpenAPI document of REST: its tags, its problems, its version. Knows no room."""

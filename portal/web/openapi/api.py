@@ -20,6 +20,8 @@ class BerthVersionSerializer(serializers.Serializer[Any]):
 
 
 class VersionView(ApiView):
+    tag = "site"
+    operation_ids = {"get": "getVersion"}
     permission_classes = [WhoeverSignedIn]
 
     @operation(

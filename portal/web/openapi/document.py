@@ -8,8 +8,8 @@ from typing import Any
 
 from portal.common.problem_serializers import SCHEMAS
 from portal.common.problems import CONTENT_TYPE
-from portal.web.openapi.meanings import describe
-from portal.web.openapi.operations import TAGS
+from portal.web.openapi.descriptions import describe
+from portal.web.openapi.tags import TAGS
 
 _RETRY_AFTER = {
     "description": "After how many seconds it may be tried again.",
@@ -52,11 +52,12 @@ ANSWERS = {
 
 def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]:
     """Say what tags, answers and fields mean; have each problem defined once, and referenced."""
-    result["tags"] = [{"name": name, "description": tag.description} for name, tag in TAGS.items()]
+    result["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     components = result["components"]
     components["schemas"] |= SCHEMAS
     components["schemas"] = dict(sorted(components["schemas"].items()))
     _may_be_anything(components["schemas"])
+    _list_choices_once(components["schemas"])
     describe(result)
     used: set[str] = set()
     for answers in _answers(result):
@@ -76,6 +77,14 @@ def _may_be_anything(schemas: dict[str, Any]) -> None:
         for field in definition.get("properties", {}).values():
             if {} in field.get("oneOf", ()):
                 del field["oneOf"]
+
+
+def _list_choices_once(schemas: dict[str, Any]) -> None:
+    """The schema of an enum lists its values: a field that references it does not repeat the list."""
+    for definition in schemas.values():
+        for field in definition.get("properties", {}).values():
+            if "enum" not in field and "description" in field:
+                field["description"] = field["description"].partition("\n\n* `")[0]
 
 
 def _answers(result: dict[str, Any]) -> Iterator[dict[str, Any]]:

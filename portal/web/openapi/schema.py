@@ -1,4 +1,4 @@
-"""How the OpenAPI document is made of the views: drf-spectacular's way, with names given by hand."""
+"""How drf-spectacular documents one operation."""
 
 from __future__ import annotations
 
@@ -6,20 +6,33 @@ from typing import Any
 
 from drf_spectacular.drainage import warn
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import force_instance
 from drf_spectacular.utils import OpenApiParameter
 
-from portal.web.openapi.operations import name_and_tag
+from portal.web.openapi.examples import add_examples
+from portal.web.openapi.tags import TAGS
 
 
 class Schema(AutoSchema):
-    """One operation. What has no name in `operations` is warned of, which `--fail-on-warn` refuses."""
+    """One operation, with the name and the tag that its view states.
+
+    Warns of an operation without them, which `--fail-on-warn` refuses.
+    """
 
     def get_operation_id(self) -> str:
-        found = name_and_tag(self.method, self.path)
-        if found is None:
-            warn(f"{self.method} {self.path} has no name in portal/web/openapi/operations.py")
+        action = getattr(self.view, "action", None) or self.method.lower()
+        operation_id: str | None = getattr(self.view, "operation_ids", {}).get(action)
+        if operation_id is None:
+            warn(f'no name for {self.method} {self.path}: add "{action}" to `operation_ids` of its view')
             return str(super().get_operation_id())
-        return found[0]
+        return operation_id
+
+    def get_tags(self) -> list[str]:
+        tag: str = getattr(self.view, "tag", "")
+        if tag not in TAGS:
+            warn(f"no tag for {self.method} {self.path}: set `tag` of its view to one of {', '.join(TAGS)}")
+            return super().get_tags()
+        return [tag]
 
     def get_override_parameters(self) -> list[Any]:
         """The orders of a list, beside what its method lists."""
@@ -34,6 +47,8 @@ class Schema(AutoSchema):
         )
         return [*given, sort]
 
-    def get_tags(self) -> list[str]:
-        found = name_and_tag(self.method, self.path)
-        return [found[1]] if found else super().get_tags()
+    def _map_basic_serializer(self, serializer: Any, direction: str) -> dict[str, Any]:
+        schema: dict[str, Any] = super()._map_basic_serializer(serializer, direction)
+        if direction == "request":
+            add_examples(force_instance(serializer), schema.get("properties", {}))
+        return schema

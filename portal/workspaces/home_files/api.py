@@ -32,22 +32,27 @@ class FileEntrySerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField(help_text="For people: what is not printable as an escape.")
     path = serializers.CharField(help_text="By which it is asked for.")
-    kind = serializers.ChoiceField(["file", "folder", "link", "other"])
-    size_bytes = serializers.IntegerField()
-    changed_at = serializers.DateTimeField(allow_null=True)
+    kind = serializers.ChoiceField(
+        ["file", "folder", "link", "other"],
+        help_text="Whether it is a file, a folder, a link or something else.",
+    )
+    size_bytes = serializers.IntegerField(help_text="Size in bytes.")
+    changed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last changed.")
 
 
 class FileListingSerializer(serializers.Serializer[Any]):
     """A part of a folder: folders first, then by name."""
 
-    path = serializers.CharField()
+    path = serializers.CharField(help_text="Path in the home folder; empty for all of it.")
     total = serializers.IntegerField(help_text="How many there are in all.")
-    offset = serializers.IntegerField()
-    entries = FileEntrySerializer(many=True)
+    offset = serializers.IntegerField(help_text="Number of entries before these.")
+    entries = FileEntrySerializer(many=True, help_text="The files and folders.")
 
 
 class _Path(StrictSerializer):
     path = serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False, help_text=_PATH_WORDS)
+
+    examples = {"path": "data/train.csv"}
 
 
 class FilePathSerializer(_Path):
@@ -59,11 +64,17 @@ class FileRenameSerializer(_Path):
         max_length=services.MAX_PATH, trim_whitespace=False, help_text="Its new path. Nothing is replaced."
     )
 
+    examples = {"to": "data/training.csv"}
+
 
 class FileDeleteSerializer(StrictSerializer):
     paths = serializers.ListField(
-        child=serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False), max_length=100
+        child=serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False),
+        max_length=100,
+        help_text="Paths in the home folder.",
     )
+
+    examples = {"paths": ["data/old.csv"]}
 
 
 class FileDownloadSerializer(StrictSerializer):
@@ -74,16 +85,22 @@ class FileDownloadSerializer(StrictSerializer):
         list(services.FORMS), default="file", help_text="`zip` and `tar` for folders."
     )
 
+    examples = {"path": "data/train.csv"}
+
 
 class FileUploadSerializer(_Path):
     replace = serializers.BooleanField(default=False, help_text="Whether a file of this path is replaced.")
 
 
 class FileTransferSerializer(serializers.Serializer[Any]):
+    """Where a file is sent to or fetched from, once and soon."""
+
     url = serializers.CharField(help_text="Good once, for two minutes (GET) or an hour (PUT, with a length).")
 
 
 class FilesView(ApiView):
+    tag = "files"
+    operation_ids = {"get": "listFiles"}
     scopes = SCOPES
     query_params = frozenset({"path", "offset"})
 
@@ -109,6 +126,8 @@ class FilesView(ApiView):
 
 
 class FoldersView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "createFolder"}
     scopes = SCOPES
 
     @operation(
@@ -124,6 +143,8 @@ class FoldersView(ApiView):
 
 
 class RenameView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "renameFile"}
     scopes = SCOPES
 
     @operation(
@@ -139,6 +160,8 @@ class RenameView(ApiView):
 
 
 class DeleteView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "deleteFiles"}
     scopes = SCOPES
 
     @operation(
@@ -155,6 +178,8 @@ class DeleteView(ApiView):
 
 
 class DownloadsView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "createFileDownload"}
     scopes = SCOPES
 
     @operation(
@@ -172,6 +197,8 @@ class DownloadsView(ApiView):
 
 
 class UploadsView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "createFileUpload"}
     scopes = SCOPES
 
     @operation(

@@ -70,6 +70,8 @@ class NewHomeArchiveSerializer(StrictSerializer):
 
 
 class ArchivesView(ApiView):
+    tag = "files"
+    operation_ids = {"get": "listArchives", "post": "createArchive"}
     scopes = SCOPES
 
     @operation(
@@ -99,6 +101,8 @@ class ArchivesView(ApiView):
 
 
 class ArchiveView(ApiView):
+    tag = "files"
+    operation_ids = {"get": "getArchive", "delete": "deleteArchive"}
     scopes = SCOPES
 
     @operation(
@@ -122,6 +126,8 @@ class ArchiveView(ApiView):
 
 
 class RestoreView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "restoreArchive"}
     scopes = SCOPES
 
     @operation(
@@ -139,6 +145,8 @@ class RestoreView(ApiView):
 
 
 class CancelView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "cancelArchive"}
     scopes = SCOPES
 
     @operation(

@@ -65,6 +65,8 @@ class LostHomeFilter(filters.FilterSet):
     of="Your own, and all for operators and auditors; the newest loss first.",
 )
 class LostHomeViewSet(ListViewSet):
+    tag = "machines"
+    operation_ids = {"list": "listLostHomes", "recreate": "recreateLostHome"}
     queryset = LostHome.objects.none()
     serializer_class = LostHomeSerializer
     filterset_class = LostHomeFilter
@@ -96,11 +98,11 @@ class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
     workspaces = serializers.ListField(
         child=serializers.CharField(), help_text="`team/user/name`, the first 500 of those that end as lost."
     )
-    workspace_count = serializers.IntegerField()
+    workspace_count = serializers.IntegerField(help_text="Number of workspaces.")
     homes = serializers.ListField(
         child=serializers.CharField(), help_text="`team/user`, the first 500 that lie only there."
     )
-    home_count = serializers.IntegerField()
+    home_count = serializers.IntegerField(help_text="Number of home folders.")
     archive_count = serializers.IntegerField(
         help_text="How many archives of home folders lie there, and are lost with it."
     )
@@ -117,8 +119,12 @@ class MachineDeleteSerializer(StrictSerializer):
         max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
     )
 
+    examples = {"confirm": "node-2"}
+
 
 class MachineLossViewSet(ApiViewSet):
+    tag = "machines"
+    operation_ids = {"delete_with_losses": "deleteMachineWithLosses", "losses": "getMachineLosses"}
     serializer_class = LossesSerializer
     scopes = POOL_SCOPES
     lookup_url_kwarg = "machine_id"

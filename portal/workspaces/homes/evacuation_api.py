@@ -40,7 +40,7 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
 
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")
-    homes = serializers.IntegerField()
+    homes = serializers.IntegerField(help_text="Number of home folders.")
     used_mib = serializers.IntegerField(help_text="The sum of what was last measured of them.")
     measured = serializers.IntegerField(help_text="Of how many that is.")
     ready = serializers.IntegerField(help_text="How many can be moved at once.")
@@ -64,6 +64,8 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
 class MoveHomesSerializer(StrictSerializer):
     to = serializers.CharField(max_length=120, help_text="Name of the node to which they shall go.")
 
+    examples = {"to": "node-2"}
+
 
 class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
     """All homes on one node, which go, or have gone, to another one."""
@@ -80,7 +82,9 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
         help_text="How many lie on the node yet and shall go, those on their way among them."
     )
     bytes_done = serializers.IntegerField(help_text="What has been copied.")
-    asked_by = serializers.CharField(source="asked_by.username", allow_null=True, default=None)
+    asked_by = serializers.CharField(
+        source="asked_by.username", allow_null=True, default=None, help_text="Username of the requester."
+    )
     reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
     message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
 
@@ -113,6 +117,12 @@ class HomeEvacuationFilter(filters.FilterSet):
     of="For operators and auditors; the newest first.",
 )
 class HomeEvacuationViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listHomeEvacuations",
+        "retrieve": "getHomeEvacuation",
+        "cancel": "cancelHomeEvacuation",
+    }
     queryset = HomeEvacuation.objects.none()
     serializer_class = HomeEvacuationSerializer
     filterset_class = HomeEvacuationFilter
@@ -142,6 +152,8 @@ class HomeEvacuationViewSet(ReadViewSet):
 
 
 class NodeHomesViewSet(ApiViewSet):
+    tag = "machines"
+    operation_ids = {"homes": "getNodeHomes", "move_homes": "evacuateNodeHomes"}
     serializer_class = HomesThereSerializer
     scopes = SCOPES
     lookup_url_kwarg = "node_id"

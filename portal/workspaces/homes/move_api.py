@@ -41,7 +41,9 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     pool = serializers.CharField(source="pool.slug")
     from_node = serializers.CharField(source="source_name", help_text="The machine where it lies, or lay.")
     to_node = serializers.CharField(source="target_name", help_text="The machine to which it goes.")
-    asked_by = serializers.CharField(source="asked_by.username", allow_null=True, default=None)
+    asked_by = serializers.CharField(
+        source="asked_by.username", allow_null=True, default=None, help_text="Username of the requester."
+    )
     reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
 
     class Meta:
@@ -89,6 +91,13 @@ class NewHomeMoveSerializer(StrictSerializer):
     of="Your own, and all for operators and auditors; the newest first.",
 )
 class HomeMoveViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listHomeMoves",
+        "create": "moveHome",
+        "retrieve": "getHomeMove",
+        "cancel": "cancelHomeMove",
+    }
     queryset = HomeMove.objects.none()
     serializer_class = HomeMoveSerializer
     filterset_class = HomeMoveFilter

@@ -72,7 +72,7 @@ class LostHome(models.Model):
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
     node = models.CharField(max_length=120)
     used_mib = models.PositiveBigIntegerField(null=True, blank=True)
-    lost_at = models.DateTimeField()
+    lost_at = models.DateTimeField(help_text="When it was lost.")
     begun_anew_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -127,7 +127,7 @@ class HomeEvacuation(models.Model):
     asked_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
-    asked_at = models.DateTimeField()
+    asked_at = models.DateTimeField(help_text="When it was requested.")
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.JSONField(default=dict, blank=True)
     next_at = models.DateTimeField(db_index=True)
@@ -176,10 +176,10 @@ class HomeMove(models.Model):
     evacuation = models.ForeignKey(
         HomeEvacuation, null=True, blank=True, on_delete=models.SET_NULL, related_name="moves"
     )
-    asked_at = models.DateTimeField()
-    started_at = models.DateTimeField(null=True, blank=True)
+    asked_at = models.DateTimeField(help_text="When it was requested.")
+    started_at = models.DateTimeField(null=True, blank=True, help_text="When it began.")
     ended_at = models.DateTimeField(null=True, blank=True)
-    bytes_done = models.PositiveBigIntegerField(default=0)
+    bytes_done = models.PositiveBigIntegerField(default=0, help_text="Bytes copied so far.")
     bytes_total = models.PositiveBigIntegerField(default=0)
     left_out = models.PositiveBigIntegerField(default=0)
     reason = models.JSONField(default=dict, blank=True)
@@ -243,14 +243,14 @@ class HomeArchive(models.Model):
     state = models.CharField(max_length=10, choices=HomeArchiveState, default=HomeArchiveState.MAKING)
     open = models.BooleanField(default=True)
     left = models.BooleanField(default=False)
-    asked_at = models.DateTimeField()
-    made_at = models.DateTimeField(null=True, blank=True)
+    asked_at = models.DateTimeField(help_text="When it was requested.")
+    made_at = models.DateTimeField(null=True, blank=True, help_text="When it was created.")
     restored_at = models.DateTimeField(null=True, blank=True)
     empties = models.BooleanField(default=False)
     away_at = models.DateTimeField(null=True, blank=True)
     size_bytes = models.PositiveBigIntegerField(default=0)
     home_bytes = models.PositiveBigIntegerField(default=0)
-    entries = models.PositiveBigIntegerField(default=0)
+    entries = models.PositiveBigIntegerField(default=0, help_text="Number of files and folders in it.")
     left_out = models.PositiveBigIntegerField(default=0)
     bytes_done = models.PositiveBigIntegerField(default=0)
     stream_bytes = models.PositiveBigIntegerField(default=0)

@@ -94,7 +94,9 @@ class Workspace(models.Model):
     termination_reason = models.CharField(
         max_length=20, choices=TerminationReason, blank=True, default=TerminationReason.NONE
     )
-    generation = models.PositiveIntegerField(default=0)
+    generation = models.PositiveIntegerField(
+        default=0, help_text="Number of starts so far. Increases with each start."
+    )
 
     lease = models.CharField(max_length=32, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
@@ -105,11 +107,18 @@ class Workspace(models.Model):
 
     # The charge by resource (`portal.quota.limits.resources`): as requested until placed, then as held.
     amounts = models.JSONField(default=dict, blank=True)
-    priority = models.SmallIntegerField(default=0)
-    preemptible = models.BooleanField(default=True)
+    priority = models.SmallIntegerField(
+        default=0, help_text="Higher values go first in the queue; 0 is the default."
+    )
+    preemptible = models.BooleanField(default=True, help_text="Whether it can be preempted.")
     # Its user's word, None where nothing was said. `loses_work` follows from it, else from the catalog.
-    checkpointed = models.BooleanField(null=True, blank=True, default=None)
-    loses_work = models.BooleanField(default=True)
+    checkpointed = models.BooleanField(
+        null=True,
+        blank=True,
+        default=None,
+        help_text="Whether the work saves checkpoints; null if the owner did not say.",
+    )
+    loses_work = models.BooleanField(default=True, help_text="Whether preemption loses work.")
     expected_s = models.PositiveIntegerField(default=28_800)
     # For how long it may run from ready on; None for no end. `ends_at` is when that is over, moved by
     # extensions, and `ends_version` counts what was said of its end: who stops it compares both.
@@ -125,15 +134,19 @@ class Workspace(models.Model):
     endpoint = models.CharField(max_length=200, blank=True)
 
     created_at = models.DateTimeField(auto_now_add=True)
-    state_since = models.DateTimeField()
-    requested_at = models.DateTimeField()
-    admitted_at = models.DateTimeField(null=True, blank=True)
-    placed_at = models.DateTimeField(null=True, blank=True)
+    state_since = models.DateTimeField(help_text="When it entered this state.")
+    requested_at = models.DateTimeField(help_text="When it was requested.")
+    admitted_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was admitted from the queue."
+    )
+    placed_at = models.DateTimeField(null=True, blank=True, help_text="When nodes were allocated.")
     # The checks of its devices before it is started, where they were needed.
     checks_began_at = models.DateTimeField(null=True, blank=True)
     checks_ended_at = models.DateTimeField(null=True, blank=True)
-    launched_at = models.DateTimeField(null=True, blank=True)
-    ready_at = models.DateTimeField(null=True, blank=True)
+    launched_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its start was sent to the nodes."
+    )
+    ready_at = models.DateTimeField(null=True, blank=True, help_text="When it was ready.")
 
     objects = models.Manager.from_queryset(WorkspaceQuerySet)()
 

@@ -60,6 +60,8 @@ class OrphanDeleteSerializer(StrictSerializer):
         max_length=200, required=False, allow_blank=True, default="", help_text="Of a home folder: its name."
     )
 
+    examples = {"confirm": "vision/anna"}
+
 
 class OrphanFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
@@ -75,6 +77,8 @@ class OrphanFilter(filters.FilterSet):
     "newest first.",
 )
 class OrphanViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {"list": "listOrphans", "retrieve": "getOrphan", "delete_orphan": "deleteOrphan"}
     queryset = Orphan.objects.none()
     serializer_class = OrphanSerializer
     filterset_class = OrphanFilter

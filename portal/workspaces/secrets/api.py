@@ -38,7 +38,7 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
     everywhere = serializers.BooleanField(
         help_text="Whether every workspace of its user or team gets it; those of a template do in any case."
     )
-    size_bytes = serializers.IntegerField()
+    size_bytes = serializers.IntegerField(help_text="Size in bytes.")
     version = serializers.IntegerField(help_text="Counts its values.")
     vault_path = serializers.CharField(help_text="Where Vault keeps it; empty where the portal does.")
     vault_key = serializers.CharField(help_text="Which key of what is there.")
@@ -80,21 +80,32 @@ class SecretWriteSerializer(StrictSerializer):
     vault_key = serializers.CharField(
         max_length=MAX_KEY, required=False, help_text="Which key of what is there."
     )
-    kind = serializers.ChoiceField(SecretKind.choices, required=False)
+    kind = serializers.ChoiceField(
+        SecretKind.choices,
+        required=False,
+        help_text="Whether workspaces get it as an environment variable or as a file.",
+    )
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
-    everywhere = serializers.BooleanField(required=False)
+    everywhere = serializers.BooleanField(
+        required=False, help_text="Whether every workspace gets it by default."
+    )
+
+    examples = {"vault_path": "teams/vision/huggingface", "vault_key": "token"}
 
 
 class SecretChangeSerializer(StrictSerializer):
     """What is given is changed; the value stays."""
 
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
-    everywhere = serializers.BooleanField(required=False)
+    everywhere = serializers.BooleanField(
+        required=False, help_text="Whether every workspace gets it by default."
+    )
 
 
 class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     """What the secrets of all holders do alike."""
 
+    tag = "secrets"
     queryset = Secret.objects.none()
     serializer_class = SecretSerializer
     scopes = SCOPES
@@ -169,6 +180,14 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
 
 @documented(list="List your secrets", of="Names and facts.", retrieve="Read one of your secrets")
 class OwnSecretViewSet(SecretViewSet):
+    operation_ids = {
+        "list": "listMySecrets",
+        "retrieve": "getMySecret",
+        "update": "setMySecret",
+        "partial_update": "updateMySecret",
+        "destroy": "deleteMySecret",
+    }
+
     def holder(self) -> Holder:
         return self.request.user
 
@@ -180,6 +199,14 @@ class OwnSecretViewSet(SecretViewSet):
     errors=[404],
 )
 class TeamSecretViewSet(SecretViewSet):
+    operation_ids = {
+        "list": "listTeamSecrets",
+        "retrieve": "getTeamSecret",
+        "update": "setTeamSecret",
+        "partial_update": "updateTeamSecret",
+        "destroy": "deleteTeamSecret",
+    }
+
     def holder(self) -> Holder:
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
@@ -191,6 +218,14 @@ class TeamSecretViewSet(SecretViewSet):
     errors=[404],
 )
 class TemplateSecretViewSet(SecretViewSet):
+    operation_ids = {
+        "list": "listTemplateSecrets",
+        "retrieve": "getTemplateSecret",
+        "update": "setTemplateSecret",
+        "partial_update": "updateTemplateSecret",
+        "destroy": "deleteTemplateSecret",
+    }
+
     def holder(self) -> Holder:
         return selectors.template_of(self.request.user, self.kwargs["slug"])
 

@@ -51,7 +51,12 @@ class Secret(models.Model):
         Template, null=True, blank=True, on_delete=models.CASCADE, related_name="secrets"
     )
     name = models.CharField(max_length=MAX_NAME)
-    kind = models.CharField(max_length=4, choices=SecretKind, default=SecretKind.ENV)
+    kind = models.CharField(
+        max_length=4,
+        choices=SecretKind,
+        default=SecretKind.ENV,
+        help_text="Whether workspaces get it as an environment variable or as a file.",
+    )
     sealed = models.TextField(editable=False)
     vault_path = models.CharField(max_length=MAX_PATH, blank=True, default="")
     vault_key = models.CharField(max_length=MAX_KEY, blank=True, default="")
@@ -63,12 +68,16 @@ class Secret(models.Model):
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
-    changed_at = models.DateTimeField(default=timezone.now, editable=False)
+    changed_at = models.DateTimeField(
+        default=timezone.now, editable=False, help_text="When it was last changed."
+    )
     changed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
-    delivered_at = models.DateTimeField(null=True, blank=True)
+    delivered_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was last delivered to a workspace."
+    )
     delivered_to = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )

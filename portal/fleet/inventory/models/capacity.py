@@ -61,17 +61,25 @@ class Pool(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, validators=[slug_validator])
     name = models.CharField(max_length=80)
-    driver = models.CharField(max_length=40)
+    driver = models.CharField(max_length=40, help_text="Driver of the pool, as `local` or `kubernetes`.")
     config = models.JSONField(default=dict, blank=True)
     simulated = models.BooleanField(default=False, editable=False)
     enabled = models.BooleanField(default=True)
     state = models.CharField(max_length=12, choices=PoolState, default=PoolState.UNKNOWN)
-    state_message = models.TextField(blank=True)
+    state_message = models.TextField(blank=True, help_text="Why it is in this state, in words.")
     capabilities = models.JSONField(default=list, blank=True)
     placement_policy = models.CharField(
-        max_length=16, choices=PlacementPolicy, default=PlacementPolicy.FRAGMENTATION
+        max_length=16,
+        choices=PlacementPolicy,
+        default=PlacementPolicy.FRAGMENTATION,
+        help_text="Whether to pack work onto few nodes or spread it over all.",
     )
-    rebalancing = models.CharField(max_length=10, choices=RebalancingPolicy, default=RebalancingPolicy.SITE)
+    rebalancing = models.CharField(
+        max_length=10,
+        choices=RebalancingPolicy,
+        default=RebalancingPolicy.SITE,
+        help_text="Whether running work moves to better places; `site` uses the site's setting.",
+    )
     # When devices are checked; hours, 0 for never.
     check_every_hours = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
@@ -83,11 +91,13 @@ class Pool(models.Model):
     # Whether idle MIG instances may be destroyed, and others created, for a start.
     mig_repartition = models.BooleanField(default=False)
     inventory_due_at = models.DateTimeField(null=True, blank=True)
-    inventory_at = models.DateTimeField(null=True, blank=True)
+    inventory_at = models.DateTimeField(
+        null=True, blank=True, help_text="Time of the last inventory; null before the first."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
     # Nothing new is placed there; what runs goes on.
-    retiring = models.BooleanField(default=False)
+    retiring = models.BooleanField(default=False, help_text="Whether it is being emptied before removal.")
     # Its row stays for what ran there; the short name is free again.
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
@@ -139,35 +149,54 @@ class Node(models.Model):
     name = models.CharField(max_length=120)
     cpu_milli = models.PositiveIntegerField(default=0)
     memory_mib = models.PositiveBigIntegerField(default=0)
-    disk_mib = models.PositiveBigIntegerField(default=0)
+    disk_mib = models.PositiveBigIntegerField(default=0, help_text="Disk space in MiB.")
     isolation = models.CharField(
-        max_length=12, choices=[(item.value, item.value) for item in Isolation], default=Isolation.NONE.value
+        max_length=12,
+        choices=[(item.value, item.value) for item in Isolation],
+        default=Isolation.NONE.value,
+        help_text="Isolation between workspaces.",
     )
     limits = models.CharField(
         max_length=12,
         choices=[(item.value, item.value) for item in LimitEnforcement],
         default=LimitEnforcement.NONE.value,
+        help_text="Resource limits that it can enforce.",
     )
     # What no workspace there can take too much of; values of `LimitedResource`.
     limited = models.JSONField(default=list, blank=True)
     programs = models.JSONField(default=dict, blank=True)
-    accelerator_note = models.TextField(blank=True)
+    accelerator_note = models.TextField(
+        blank=True,
+        help_text="Why its accelerators cannot be used, in words; empty if they can.",
+    )
     # For placement: what it provides (`rdma`, `memory_tier:cxl`, …), its labels, and where it stands.
     provides = models.JSONField(default=list, blank=True)
     # Software environments that are whole there: `digest`, `size_mib`, `programs` (`held_environments`).
     environments = models.JSONField(default=list, blank=True)
     labels = models.JSONField(default=dict, blank=True)
-    rack = models.CharField(max_length=60, blank=True)
-    block = models.CharField(max_length=60, blank=True)
-    driver_version = models.CharField(max_length=40, blank=True)
-    cuda_version = models.CharField(max_length=20, blank=True)
+    rack = models.CharField(max_length=60, blank=True, help_text="Name of the rack; empty if unknown.")
+    block = models.CharField(
+        max_length=60,
+        blank=True,
+        help_text="Name of the block of racks; empty if unknown.",
+    )
+    driver_version = models.CharField(
+        max_length=40, blank=True, help_text="Version of the GPU driver; empty without a driver."
+    )
+    cuda_version = models.CharField(
+        max_length=20,
+        blank=True,
+        help_text="Newest CUDA version that the driver supports; empty without a driver.",
+    )
     accelerator_state = models.CharField(max_length=30, blank=True)
     facts = models.JSONField(default=dict, blank=True)
     warnings = models.JSONField(default=list, blank=True)
-    online = models.BooleanField(default=False)
-    cordoned = models.BooleanField(default=False)
-    cordon_reason = models.TextField(blank=True)
-    seen_at = models.DateTimeField(null=True, blank=True)
+    online = models.BooleanField(default=False, help_text="Whether the node is online.")
+    cordoned = models.BooleanField(
+        default=False, help_text="Whether it is cordoned: no new work is placed on it."
+    )
+    cordon_reason = models.TextField(blank=True, help_text="Why it is cordoned, in words.")
+    seen_at = models.DateTimeField(null=True, blank=True, help_text="When it was last seen.")
     # It has left for good; its row stays for what was placed there. Nothing is asked of it or shown of it.
     retired = models.BooleanField(default=False)
 
@@ -184,23 +213,34 @@ class Device(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
-    uuid = models.CharField(max_length=80, unique=True)
-    index = models.PositiveIntegerField(default=0)
+    uuid = models.CharField(max_length=80, unique=True, help_text="UUID of the accelerator, from its driver.")
+    index = models.PositiveIntegerField(default=0, help_text="Index on its node, from 0.")
     model = models.CharField(max_length=80)
     memory_mib = models.PositiveIntegerField(default=0)
     kind = models.CharField(
-        max_length=8, choices=[(item.value, item.value) for item in DeviceKind], default=DeviceKind.GPU.value
+        max_length=8,
+        choices=[(item.value, item.value) for item in DeviceKind],
+        default=DeviceKind.GPU.value,
+        help_text="Whether it is a whole GPU or a MIG instance.",
     )
-    parent_uuid = models.CharField(max_length=80, blank=True)
-    mig_mode = models.BooleanField(default=False)
-    mig_profile = models.CharField(max_length=40, blank=True)
+    parent_uuid = models.CharField(
+        max_length=80,
+        blank=True,
+        help_text="UUID of the GPU of a MIG instance; empty for a whole GPU.",
+    )
+    mig_mode = models.BooleanField(default=False, help_text="Whether it is partitioned into MIG instances.")
+    mig_profile = models.CharField(max_length=40, blank=True, help_text="MIG profile, as `1g.10gb`.")
     mig_start = models.IntegerField(default=-1)
     island = models.CharField(max_length=40, blank=True)
     numa = models.IntegerField(default=-1)
-    compute_capability = models.CharField(max_length=8, blank=True)
+    compute_capability = models.CharField(
+        max_length=8, blank=True, help_text="CUDA compute capability, as `9.0`; empty if unknown."
+    )
     facts = models.JSONField(default=dict, blank=True)
-    cordoned = models.BooleanField(default=False)
-    cordon_reason = models.TextField(blank=True)
+    cordoned = models.BooleanField(
+        default=False, help_text="Whether it is cordoned: no new work is placed on it."
+    )
+    cordon_reason = models.TextField(blank=True, help_text="Why it is cordoned, in words.")
     cordon_cause = models.CharField(max_length=10, choices=CordonCause, blank=True)
     # What brings it back, in the words of `provisioning.gpu.check`; and what a check held against it that
     # does not keep it from work.
@@ -216,9 +256,9 @@ class Device(models.Model):
     clean_free_mib = models.PositiveIntegerField(null=True, blank=True)
     # After a change of its MIG layout that failed no other one is planned before this.
     layout_fixed_until = models.DateTimeField(null=True, blank=True)
-    healthy = models.BooleanField(default=True)
-    health_note = models.TextField(blank=True)
-    present = models.BooleanField(default=True)
+    healthy = models.BooleanField(default=True, help_text="Whether it is healthy.")
+    health_note = models.TextField(blank=True, help_text="Known problem, in words; empty for none.")
+    present = models.BooleanField(default=True, help_text="Whether its node still reports it.")
 
     class Meta:
         ordering = ["node", "index"]

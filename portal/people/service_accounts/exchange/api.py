@@ -43,12 +43,16 @@ class OAuthError(exceptions.APIException):
 
 
 class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
-    grant_type = serializers.ChoiceField([GRANT_TYPE])
+    grant_type = serializers.ChoiceField([GRANT_TYPE], help_text="Grant type (RFC 8693).")
     subject_token = serializers.CharField(
         help_text="The signed JWT of an issuer that the operator has allowed."
     )
-    subject_token_type = serializers.ChoiceField(SUBJECT_TYPES)
-    requested_token_type = serializers.ChoiceField(TOKEN_TYPES, required=False)
+    subject_token_type = serializers.ChoiceField(
+        SUBJECT_TYPES, help_text="Type of `subject_token` (RFC 8693)."
+    )
+    requested_token_type = serializers.ChoiceField(
+        TOKEN_TYPES, required=False, help_text="Type of the requested token (RFC 8693)."
+    )
     scope = serializers.CharField(
         required=False, help_text="Some of the rule's scopes; without it, all of them."
     )
@@ -56,23 +60,31 @@ class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
         required=False, help_text="Its name, needed where rules of several let the token in."
     )
 
+    examples = {"subject_token": "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZXBvOm9jdG8vYXBwIn0.c2lnbmF0dXJl"}
+
 
 class TokenExchangeSerializer(serializers.Serializer[Any]):
-    access_token = serializers.CharField()
-    issued_token_type = serializers.ChoiceField(TOKEN_TYPES)
-    token_type = serializers.ChoiceField(["Bearer"])
+    """A token of Berth in exchange for one of a pipeline (RFC 8693)."""
+
+    access_token = serializers.CharField(help_text="The token. Shown only once.")
+    issued_token_type = serializers.ChoiceField(TOKEN_TYPES, help_text="Type of the issued token (RFC 8693).")
+    token_type = serializers.ChoiceField(["Bearer"], help_text="How to send the token (RFC 6750).")
     expires_in = serializers.IntegerField(help_text="Seconds.")
-    scope = serializers.CharField()
+    scope = serializers.CharField(help_text="Scopes of the token, separated by spaces.")
 
 
 class OAuthErrorSerializer(serializers.Serializer[Any]):
-    error = serializers.CharField()
-    error_description = serializers.CharField()
+    """A refusal in the form of RFC 6749."""
+
+    error = serializers.CharField(help_text="Error code of RFC 6749 or RFC 8693.")
+    error_description = serializers.CharField(help_text="Description of the error.")
 
 
 class TokenExchange(ApiView):
     """The token that is brought is the proof: no session and no other token counts."""
 
+    tag = "tokens"
+    operation_ids = {"post": "exchangeToken"}
     authentication_classes: list[Any] = []
     permission_classes = [AllowAny]
     parser_classes = [FormParser]

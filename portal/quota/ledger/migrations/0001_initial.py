@@ -43,10 +43,10 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('account', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='entries', to='ledger.ledgeraccount')),
-                ('at', models.DateTimeField()),
+                ('at', models.DateTimeField(help_text='When it was booked.')),
                 ('kind', models.CharField(choices=[('opened', 'Opened'), ('changed', 'Grant changed'), ('refill', 'Refilled'), ('credit', 'Credit'), ('spent', 'Spent')], max_length=8)),
-                ('amount', models.BigIntegerField()),
-                ('balance', models.BigIntegerField()),
+                ('amount', models.BigIntegerField(help_text='Change of the balance in weighted milli-GPU-seconds; negative if it was spent.')),
+                ('balance', models.BigIntegerField(help_text='Balance after the entry, in weighted milli-GPU-seconds.')),
                 ('actor_label', models.CharField(max_length=80)),
                 ('note', models.CharField(blank=True, max_length=200)),
             ],

@@ -96,6 +96,14 @@ class QuotaFilter(filters.FilterSet):
     retrieve="Read a quota",
 )
 class QuotaViewSet(TaggedViewSet, ReadViewSet):
+    tag = "quotas"
+    operation_ids = {
+        "list": "listQuotas",
+        "create": "createQuota",
+        "retrieve": "getQuota",
+        "update": "setQuota",
+        "destroy": "deleteQuota",
+    }
     queryset = Quota.objects.none()
     serializer_class = QuotaSerializer
     filterset_class = QuotaFilter
@@ -204,6 +212,8 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
 class TeamUsage(ApiView):
     """A statement of how a team stands, not a resource of rows."""
 
+    tag = "quotas"
+    operation_ids = {"get": "getTeamUsage"}
     scopes = SCOPES
 
     @operation(
@@ -230,6 +240,14 @@ class CapFilter(filters.FilterSet):
     retrieve="Read a cap",
 )
 class CapViewSet(TaggedViewSet, ReadViewSet):
+    tag = "quotas"
+    operation_ids = {
+        "list": "listMemberCaps",
+        "create": "createMemberCap",
+        "retrieve": "getMemberCap",
+        "update": "setMemberCap",
+        "destroy": "deleteMemberCap",
+    }
     queryset = MemberCap.objects.none()
     serializer_class = MemberCapSerializer
     filterset_class = CapFilter

@@ -65,6 +65,14 @@ RESOURCE = OpenApiParameter("resource", str, OpenApiParameter.PATH, description=
     retrieve="Read a cohort",
 )
 class CohortViewSet(TaggedViewSet, ReadViewSet):
+    tag = "quotas"
+    operation_ids = {
+        "list": "listCohorts",
+        "create": "createCohort",
+        "retrieve": "getCohort",
+        "update": "setCohort",
+        "destroy": "deleteCohort",
+    }
     queryset = Cohort.objects.none()
     serializer_class = CohortSerializer
     permission_classes = [SetsLimits]
@@ -156,6 +164,8 @@ def _share(team: Team) -> Response:
 class TeamShareDetail(ApiView):
     """One setting of each team, which is always there."""
 
+    tag = "quotas"
+    operation_ids = {"get": "getTeamShare", "put": "setTeamShare"}
     scopes = SCOPES
 
     @operation("Read a team's share", responses={200: ShareSerializer}, errors=[404])
@@ -205,6 +215,13 @@ class _OfResource(TaggedViewSet, ReadViewSet):
 
 @documented(list="List limits of the site", retrieve="Read a limit of the site")
 class SiteLimitViewSet(_OfResource):
+    tag = "quotas"
+    operation_ids = {
+        "list": "listSiteLimits",
+        "retrieve": "getSiteLimit",
+        "update": "setSiteLimit",
+        "destroy": "deleteSiteLimit",
+    }
     queryset = SiteLimit.objects.none()
     serializer_class = SiteLimitSerializer
     missing = QuotaCode.NO_SUCH_SITE_LIMIT
@@ -251,6 +268,13 @@ class SiteLimitViewSet(_OfResource):
     retrieve="Read a rate",
 )
 class RateViewSet(_OfResource):
+    tag = "gpu-hours"
+    operation_ids = {
+        "list": "listRates",
+        "retrieve": "getRate",
+        "update": "setRate",
+        "destroy": "deleteRate",
+    }
     queryset = ResourceRate.objects.none()
     serializer_class = RateSerializer
     missing = QuotaCode.NO_SUCH_RATE

@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
                 ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\\Z', 'Use lower-case letters, digits and hyphens; begin and end with a letter or digit.')])),
                 ('name', models.CharField(max_length=80)),
                 ('parent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='quotas.cohort')),
-                ('weight_milli', models.PositiveIntegerField(default=1000)),
+                ('weight_milli', models.PositiveIntegerField(default=1000, help_text='Weight in fair sharing, in thousandths.')),
             ],
             options={
                 'ordering': ['slug'],
@@ -56,7 +56,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='member_caps', to='accounts.team')),
                 ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='member_caps', to=settings.AUTH_USER_MODEL)),
                 ('resource', models.CharField(max_length=80, validators=[portal.quota.limits.resources.validate_resource])),
-                ('amount', models.PositiveBigIntegerField()),
+                ('amount', models.PositiveBigIntegerField(help_text="The most that a member may hold, in the resource's base unit.")),
             ],
             options={
                 'ordering': ['resource'],
@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
             name='ResourceRate',
             fields=[
                 ('resource', models.CharField(max_length=80, primary_key=True, serialize=False, validators=[portal.quota.limits.resources.validate_resource])),
-                ('rate_milli', models.PositiveIntegerField(default=1000)),
+                ('rate_milli', models.PositiveIntegerField(default=1000, help_text='Price of an hour of a whole unit, in thousandths of a GPU-hour.')),
             ],
             options={
                 'ordering': ['resource'],
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
             name='SiteLimit',
             fields=[
                 ('resource', models.CharField(max_length=80, primary_key=True, serialize=False, validators=[portal.quota.limits.resources.validate_resource])),
-                ('amount', models.PositiveBigIntegerField()),
+                ('amount', models.PositiveBigIntegerField(help_text="The most that the whole site may hold, in the resource's base unit.")),
             ],
             options={
                 'ordering': ['resource'],
@@ -90,7 +90,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='quotas', to='accounts.team')),
                 ('cohort', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='quotas', to='quotas.cohort')),
                 ('resource', models.CharField(max_length=80, validators=[portal.quota.limits.resources.validate_resource])),
-                ('quota', models.PositiveBigIntegerField(default=0)),
+                ('quota', models.PositiveBigIntegerField(default=0, help_text="Guaranteed amount, in the resource's base unit.")),
                 ('borrowing_limit', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('lending_limit', models.PositiveBigIntegerField(blank=True, null=True)),
             ],
