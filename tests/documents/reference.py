@@ -18,7 +18,7 @@ from django.utils.functional import Promise
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
 VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
-SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environments", "secrets", "notices")
+SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environment-builds", "secrets", "audit-log")
 """Which documents have tables of settings, in the order of the page."""
 SUBJECTS_OF_SETTINGS = "\n## Settings of a subject\n"
 """The heading that begins the generated part of the settings. What is above it is written by hand."""
