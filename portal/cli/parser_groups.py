@@ -257,18 +257,21 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
         made.set_defaults(function=f"service_account_{name}")
         if named:
             made.add_argument("username", metavar="NAME", help="with or without svc-")
-        made.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
+        team = "default: your only team" if named else "default: all your teams"
+        made.add_argument("--team", default="", metavar="SLUG", help=team)
         if asks:
             made.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         return cast(argparse.ArgumentParser, made)
 
-    verb("ls", "List service accounts; without --team of all your teams.", named=False)
+    verb("ls", "List service accounts.", named=False)
     create = verb("create", "Create a service account and print its name.")
     create.add_argument("--description", default="", metavar="TEXT", help="purpose")
-    leave = verb("deactivate", "Revoke its tokens and stop its workspaces; files stay.", asks=True)
+    leave = verb(
+        "deactivate", "Deactivate a service account: revoke its tokens and stop its workspaces.", asks=True
+    )
     leave.add_argument("--note", default="", help="for the audit log")
-    verb("reactivate", "Reactivate it; it needs new tokens.")
-    verb("tokens", "List its tokens, without secrets.")
+    verb("reactivate", "Reactivate a service account, which needs new tokens.")
+    verb("tokens", "List the tokens of a service account, without secrets.")
     issue = verb("issue", "Create a token and print its secret, which is shown only once.")
     issue.add_argument("purpose", metavar="PURPOSE", help="purpose of the token")
     issue.add_argument("--days", type=positive, default=0, metavar="D", help="lifetime in days")
