@@ -44,7 +44,11 @@ KINDS = (
                 ),
                 1.2,
             ),
-            Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),
+            Group(
+                _("For owners, approvers and operators"),
+                ("quotas", "people", "catalog", "site-file"),
+                1.2,
+            ),
             Group(
                 _("For those who run Berth"),
                 ("operations", "runbook", "multiuser", "machines", "gpu-server", "environment-builds",
