@@ -1,4 +1,4 @@
-"""What arguments may be, and those that several commands share."""
+"""Types of arguments, and arguments of several commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def port(text: str) -> int:
 
 
 def forward(text: str) -> tuple[int, int]:
-    """`[LOCAL:]PORT`: a port of this machine, 0 for any that is free, and one inside a workspace."""
+    """Parse `[LOCAL:]PORT` into the local port (0: any free one) and the port in the workspace."""
     local, colon, inside = text.rpartition(":")
     try:
         number = port(inside)
@@ -25,14 +25,14 @@ def forward(text: str) -> tuple[int, int]:
 
 
 def one_workspace(command: argparse.ArgumentParser) -> None:
-    command.add_argument("workspace", help="its name or id")
-    command.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")
+    command.add_argument("workspace", help="name or id")
+    command.add_argument("--team", default="", metavar="SLUG", help="team, if you use the name in several")
 
 
-def wait(command: argparse.ArgumentParser, words: str = "until it is ready") -> None:
+def wait(command: argparse.ArgumentParser, words: str = "wait until it is ready") -> None:
     command.add_argument("--wait", action="store_true", help=words)
     command.add_argument(
-        "--timeout", type=positive, default=600, metavar="SECONDS", help="of waiting; default: 600"
+        "--timeout", type=positive, default=600, metavar="SECONDS", help="with --wait; default: 600"
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import django
@@ -18,12 +19,14 @@ from django.utils.functional import Promise
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
 VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
-SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environments", "secrets", "notices")
+SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environment-builds", "secrets", "audit-log")
 """Which documents have tables of settings, in the order of the page."""
 SUBJECTS_OF_SETTINGS = "\n## Settings of a subject\n"
 """The heading that begins the generated part of the settings. What is above it is written by hand."""
 EVERYWHERE = ("--json", "--quiet")
-"""Options that every command has: told once."""
+"""Options of every command, listed once."""
+SHARED_BY = 8
+"""Rows of arguments that at least this many commands share are listed once."""
 SUBJECTS = {
     "Rule": "Rules that keep a request waiting",
     "PlacementCode": "Placement on nodes and devices",
@@ -113,51 +116,96 @@ def cli() -> str:
         "```",
         (top.epilog or "").strip(),
         "```",
-        "",
-        *_of_every(top),
     ]
+    tables = {words: _arguments(command) for words, command in commands(top)}
+    shared = _shared(tables.values())
+    parts += ["", "Every command has the options `--help`, and:", "", *_table(_of_every(top))]
+    parts += ["", "Shared by several commands, as their usage shows:", "", *_table(shared)]
     for words, command in commands(top):
         parts += ["", f"## {words}", (command.description or "").strip()]
-        if command.epilog:
-            parts += ["", "```", command.epilog.strip(), "```"]
-        rows = [_argument(each) for each in command._actions if each.help != argparse.SUPPRESS]
-        rows = [each for each in rows if each]
-        if rows:
-            parts += ["", "| argument | |", "|---|---|", *rows]
+        parts += ["", f"`{_usage(words, command)}`"] if _own(command) else []
+        parts += ["", "```", command.epilog.strip(), "```"] if command.epilog else []
+        rows = [row for row in tables[words] if row not in shared]
+        parts += ["", *_table(rows)] if rows else []
     return "\n".join(parts) + "\n"
 
 
+def _table(rows: Iterable[str]) -> list[str]:
+    return ["| argument | meaning |", "|---|---|", *rows]
+
+
+def _shared(tables: Iterable[list[str]]) -> list[str]:
+    """The rows of at least `SHARED_BY` commands, the commonest first and one for each argument."""
+    shared: dict[str, str] = {}
+    for row, count in Counter(row for rows in tables for row in rows).most_common():
+        if count >= SHARED_BY:
+            shared.setdefault(row.split(" | ")[0], row)
+    return list(shared.values())
+
+
 def _of_every(top: argparse.ArgumentParser) -> list[str]:
-    """What every command takes, once."""
+    """Rows of the options of every command."""
     _, first = next(commands(top))
-    rows = [f"| `{', '.join(each.option_strings)}` | {each.help} |" for each in first._actions
+    return [f"| `{', '.join(each.option_strings)}` | {each.help} |" for each in first._actions
             if not set(EVERYWHERE).isdisjoint(each.option_strings)]  # fmt: skip
-    return ["Every command takes `--help`, and:", "", "| argument | |", "|---|---|", *rows]
 
 
 def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The commands of a parser by their words, those of groups one by one."""
+    """The commands of a parser by their words. A group is one too if it runs by itself."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
-                inner = list(commands(command))
-                if not inner:
+                if command.get_default("function"):
                     yield f"{parser.prog} {name}", command
-                yield from inner
+                yield from commands(command)
+
+
+def _arguments(command: argparse.ArgumentParser) -> list[str]:
+    """Rows of a command's own arguments. Those without help stand in the usage only."""
+    return [_argument(action) for action in _own(command) if action.help]
+
+
+def _own(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    """A command's actions, without help, commands of its own and the options of every command."""
+    return [
+        action
+        for action in command._actions
+        if action.help != argparse.SUPPRESS
+        and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+        and set(EVERYWHERE).isdisjoint(action.option_strings)
+    ]
+
+
+def _usage(words: str, command: argparse.ArgumentParser) -> str:
+    """One line: options, then positional arguments. Brackets mark optional ones, “…” repeatable ones."""
+    if command.usage:
+        return command.usage
+    parts = [words]
+    for action in sorted(_own(command), key=lambda action: not action.option_strings):
+        text = _value(action)
+        if action.option_strings:
+            text = f"{action.option_strings[-1]} {text}".strip()
+        if isinstance(action, argparse._AppendAction) or action.nargs in ("+", argparse.REMAINDER):
+            text += " …"
+        parts.append(text if action.required else f"[{text}]")
+    return " ".join(parts)
+
+
+def _value(action: argparse.Action) -> str:
+    """The placeholder of an argument's value; empty for a flag."""
+    if action.nargs == 0:
+        return ""
+    if isinstance(action.metavar, str):
+        return action.metavar
+    return "|".join(map(str, action.choices)) if action.choices is not None else action.dest.upper()
 
 
 def _argument(action: argparse.Action) -> str:
-    told = isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
-    if told or not set(EVERYWHERE).isdisjoint(action.option_strings):
-        return ""
-    metavar = action.metavar if isinstance(action.metavar, str) else ""
-    if action.choices is not None and not metavar:
-        metavar = "|".join(map(str, action.choices))
+    value = _value(action)
     if action.option_strings:
-        value = "" if action.nargs == 0 else f" {metavar or action.dest.upper()}"
-        names = ", ".join(f"`{each}{value}`" for each in action.option_strings)
+        names = ", ".join(f"`{f'{each} {value}'.strip()}`" for each in action.option_strings)
     else:
-        names = f"`{metavar or action.dest.upper()}`"
+        names = f"`{value}`"
     default = action.default if isinstance(action.default, int | float | str) else None
     words = (action.help or "") % {"default": default, "prog": "berth"}
     return f"| {names.replace('|', chr(92) + '|')} | {_safe(words)} |"

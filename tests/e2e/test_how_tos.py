@@ -188,7 +188,8 @@ def test_the_consoles_of_the_guides(here: HowToMachine) -> None:
         here.do(f"mkdir {home}/data && touch {home}/data/old.bin && echo weights > model.bin")
         here.do(f"chown -R --reference={home} {home}/data")
         here.do("berth stop trial --wait")
-        sessions = [session for name in ("ci", "notices", "people") for session in blocks(name, "console")]
+        guides = ("ci", "webhooks", "people", "files")
+        sessions = [session for name in guides for session in blocks(name, "console")]
         assert len(sessions) == 5
         for session in sessions:
             console.follow(session, here.do, made_up=made_up)

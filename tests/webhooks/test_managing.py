@@ -36,7 +36,7 @@ def test_a_kind_has_one_type_and_types_have_subjects_that_pages_know():
 
 
 def test_the_document_lists_every_type():
-    text = (settings.BASE_DIR / "docs" / "notices.md").read_text()
+    text = (settings.BASE_DIR / "docs" / "webhooks.md").read_text()
     assert [name for name in TYPES if f"`{name}`" not in text] == []
 
 

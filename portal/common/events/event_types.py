@@ -1,7 +1,7 @@
 """What others are told of: the types of events of webhooks and of teams' channels, made of kinds of entries.
 
 Names and meanings are a promise to receivers: a type is never renamed, its kinds may become more.
-docs/notices.md lists them; a test compares.
+docs/webhooks.md lists them; a test compares.
 """
 
 from __future__ import annotations

@@ -38,14 +38,22 @@ KINDS = (
         (
             Group(
                 _("For everybody"),
-                ("troubleshooting", "environments", "repositories", "secrets", "progress", "notices", "ci"),
+                (
+                    *("troubleshooting", "command-line", "environments", "repositories", "secrets", "files"),
+                    *("progress", "notices", "webhooks", "ci"),
+                ),
                 1.2,
             ),
-            Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),
+            Group(
+                _("For owners, approvers and operators"),
+                ("quotas", "people", "catalog", "site-file"),
+                1.2,
+            ),
             Group(
                 _("For those who run Berth"),
-                ("operations", "runbook", "multiuser", "machines", "gpu-server", "systemd", "containers",
-                 "postgresql", "tls", "sign-in", "scim", "monitoring", "backup"),
+                ("operations", "runbook", "multiuser", "machines", "gpu-server", "environment-builds",
+                 "systemd", "containers", "postgresql", "tls", "sign-in", "scim", "account-security",
+                 "audit-log", "monitoring", "backup"),
                 1.1,
             ),
         ),
