@@ -20,10 +20,11 @@ from portal.common.hours import HoursField
 from portal.common.scopes import Scope
 from portal.reclaim import keeping, lifetimes, presenters
 from portal.reclaim.engine.activity import SignalKind
-from portal.workspaces import gpus, resizing, selectors
-from portal.workspaces.api import IF_MATCH, LOOK_AGAIN_S, location_of, require_match
+from portal.workspaces import gpus, resizing, rows, selectors
+from portal.workspaces.api import LOOK_AGAIN_S, location_of
 from portal.workspaces.models import Workspace
-from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_held
+from portal.workspaces.serializers import WorkspaceSerializer
+from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
 
 class ExtendSerializer(StrictSerializer):
@@ -224,7 +225,7 @@ class Extend(ApiView):
                 seconds=seconds,
                 idempotency_key=idempotency.key_of(request),
             )
-        row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
+        row = rows.read_by_id(request.user, workspace_id)
         headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
         if done.replayed:
             headers[idempotency.REPLAYED] = "true"
@@ -303,7 +304,7 @@ def _changed(request: UserRequest, workspace_id: UUID, service: Callable[..., Wo
     with transaction.atomic():
         require_match(request, workspace_id)
         service(actor=request.user, workspace_id=workspace_id)
-    row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
+    row = rows.read_by_id(request.user, workspace_id)
     headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache", "Location": location_of(row)}
     return Response(WorkspaceSerializer(row).data, status=202, headers=headers)
 

@@ -10,7 +10,6 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import reverse
-from django.utils.http import parse_etags
 from django.views.decorators.http import condition
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
@@ -19,7 +18,6 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.catalog import selectors as catalog
 from portal.common import idempotency
 from portal.common.api import (
     ListViewSet,
@@ -32,7 +30,7 @@ from portal.common.api import (
     named_in,
     operation,
 )
-from portal.common.errors import InvalidInput, NotFound, PreconditionFailed
+from portal.common.errors import InvalidInput, NotFound
 from portal.common.events import live, stream
 from portal.common.events.models import Event
 from portal.common.filtering import MomentFilter
@@ -42,34 +40,22 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, Team, User
-from portal.workspaces import changes, listing, log_stream, selectors, services, software
+from portal.workspaces import changes, log_stream, rows, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.order import WorkspaceOrder
-from portal.workspaces.serializers import (
-    EventSerializer,
-    LogSerializer,
+from portal.workspaces.order_serializers import (
     WorkspaceChangeSerializer,
     WorkspaceCreateSerializer,
-    WorkspaceSerializer,
-    etag_of,
-    git_of,
-    version_of,
-    with_held,
+    order_of,
 )
-from portal.workspaces.transitions import locked
+from portal.workspaces.rows import WorkspaceRow
+from portal.workspaces.serializers import EventSerializer, LogSerializer, WorkspaceSerializer
+from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
 LOOK_AGAIN_S = 2
 """After how long a workspace that starts or ends may be further."""
-IF_MATCH = OpenApiParameter(
-    "If-Match",
-    str,
-    OpenApiParameter.HEADER,
-    description="Only while the workspace is as in the answer that had this `ETag`.",
-)
-
 TAIL = OpenApiParameter(
     "tail",
     {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
@@ -114,22 +100,17 @@ class WorkspaceViewSet(ListViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Workspace]:
-        if self.action != "list":
-            return with_held(selectors.workspaces_for(self.request.user))
-        found = selectors.rows_for(self.request.user)
-        return found if "state" in self.request.query_params else found.live()
+        visible = selectors.rows_for(self.request.user)
+        return visible if "state" in self.request.query_params else visible.live()
 
     def paginate_queryset(self, queryset: Any) -> Any:
-        found: Any = super().paginate_queryset(queryset.values(*listing.KEYS, "name"))
-        return listing.listed([row["id"] for row in found])
+        page: Any = super().paginate_queryset(queryset.values(*rows.KEYS, "name"))
+        return rows.read([row["id"] for row in page])
 
-    def get_object(self) -> Workspace:
-        workspace_id = self.kwargs["workspace_id"]
-        workspace = self.get_queryset().filter(pk=workspace_id).first()
-        # The selector refuses what is not there.
-        return workspace or selectors.workspace_by_id(self.request.user, workspace_id)
+    def get_object(self) -> WorkspaceRow:
+        return rows.read_by_id(self.request.user, self.kwargs["workspace_id"])
 
-    def answer(self, row: Workspace, *, status: int = 200, **headers: str) -> Response:
+    def answer(self, row: WorkspaceRow, *, status: int = 200, **headers: str) -> Response:
         headers |= {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
         return super().answer(row, status=status, **headers)
 
@@ -146,21 +127,8 @@ class WorkspaceViewSet(ListViewSet):
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, WorkspaceCreateSerializer)
-        order = WorkspaceOrder(
-            team=team_named(request.user, given.get("team", "")),
-            template=catalog.template_by_slug(request.user, given["template"]),
-            flavor=catalog.flavor_by_slug(request.user, given["flavor"]),
-            name=given.get("name", ""),
-            expected_s=given.get("expected_s"),
-            lifetime_s=given.get("lifetime_s"),
-            priority=given["priority"],
-            checkpointed=given["checkpointed"],
-            environment=software.named(request.user, given.get("environment", "")),
-            secrets=given["secrets"],
-            git=git_of(request, given),
-            start_without_gpu=given["start_without_gpu"],
-        )
+        body = body_of(request, WorkspaceCreateSerializer)
+        order = order_of(request, team_named(request.user, body.get("team", "")), body)
         creation = services.create(
             actor=request.user, order=order, idempotency_key=idempotency.key_of(request)
         )
@@ -244,10 +212,10 @@ class WorkspaceViewSet(ListViewSet):
     def stop(self, request: UserRequest, workspace_id: UUID) -> Response:
         return self._accepted(self._act(services.stop))
 
-    def _accepted(self, workspace: Workspace) -> Response:
+    def _accepted(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
-    def _act(self, service: Callable[..., Workspace], **given: Any) -> Workspace:
+    def _act(self, service: Callable[..., Workspace], **given: Any) -> WorkspaceRow:
         """Call the service, under the client's precondition where it sends one."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
@@ -332,27 +300,6 @@ def _tail(request: UserRequest) -> int:
 def location_of(workspace: Workspace) -> str:
     """The path at which it is read."""
     return reverse("api:workspace-detail", args=[workspace.pk])
-
-
-def require_match(request: UserRequest, workspace_id: UUID) -> None:
-    """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
-
-    Not by `condition`, for which a weak tag matches nothing (RFC 9110, 13.1.1): ours promises that what
-    a person would act on is as it was, which is the part before its dot.
-    """
-    header = request.headers.get("If-Match", "").strip()
-    if not header or header == "*":
-        return
-    present = locked(workspace_id)
-    versions = {tag.removeprefix("W/").strip('"').partition(".")[0] for tag in parse_etags(header)}
-    if version_of(present) not in versions:
-        label = State(present.state).label.lower()
-        raise PreconditionFailed(
-            Reason(
-                CommonCode.VERSION_CHANGED, {"name": present.name, "state": present.state, "label": label}
-            ),
-            state=present.state,
-        )
 
 
 def team_named(actor: User, slug: str) -> Team:
