@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +10,6 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from portal.catalog import selectors as catalog
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
@@ -20,9 +17,7 @@ from portal.common.hours import HoursField
 from portal.common.scopes import Scope
 from portal.reclaim import keeping, lifetimes, presenters
 from portal.reclaim.engine.activity import SignalKind
-from portal.workspaces import gpus, resizing, rows, selectors
-from portal.workspaces.api import LOOK_AGAIN_S, location_of
-from portal.workspaces.models import Workspace
+from portal.workspaces import rows, selectors
 from portal.workspaces.serializers import WorkspaceSerializer
 from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
@@ -42,12 +37,6 @@ class KeepSerializer(StrictSerializer):
         max_value=keeping.MAX_KEEP_S / 3600,
         default=2 * 3600,
     )
-
-
-class ResizeSerializer(StrictSerializer):
-    """Which flavor a workspace shall have."""
-
-    flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
 
 
 class SignalSerializer(serializers.Serializer[Any]):
@@ -232,88 +221,8 @@ class Extend(ApiView):
         return Response(WorkspaceSerializer(row).data, headers=headers)
 
 
-class ReleaseGpu(ApiView):
-    """Its accelerators, given back."""
-
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Release a workspace's GPUs",
-        description=(
-            "It goes on without accelerators: what runs is stopped and starts again without them, so kernels "
-            "lose their variables and files stay. What waits asks for less; what is stopped starts without "
-            "them. They are free once nothing of it is left on them. Releasing twice is success."
-        ),
-        request=None,
-        responses={202: WorkspaceSerializer},
-        goes_on_s=LOOK_AGAIN_S,
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
-        errors=[404, 409, 412, 429],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return _changed(request, workspace_id, gpus.release)
-
-
-class AttachGpu(ApiView):
-    """Its accelerators, taken again."""
-
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Attach a workspace's GPUs again",
-        description=(
-            "Takes back what `release-gpu` did: what runs is stopped now and waits in the queue as a start, "
-            "its expected time in `queue`; release it again to go on without. Attaching twice is success."
-        ),
-        request=None,
-        responses={202: WorkspaceSerializer},
-        goes_on_s=LOOK_AGAIN_S,
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
-        errors=[404, 409, 412, 429],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return _changed(request, workspace_id, gpus.attach)
-
-
-class Resize(ApiView):
-    """Its flavor, another one."""
-
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Resize a workspace",
-        description=(
-            "Gives it another flavor: what runs is stopped now and waits in the queue as a start, so kernels "
-            "lose their variables and files stay; what waits asks for the new one; what is stopped takes it "
-            "the next time. What would be refused is refused before anything stops. One whose GPUs are "
-            "released stays so. The flavor that it has already is success."
-        ),
-        request=ResizeSerializer,
-        responses={202: WorkspaceSerializer},
-        goes_on_s=LOOK_AGAIN_S,
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
-        errors=[400, 404, 409, 412, 415, 422, 429],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
-        return _changed(request, workspace_id, partial(resizing.resize, flavor=flavor))
-
-
-def _changed(request: UserRequest, workspace_id: UUID, service: Callable[..., Workspace]) -> Response:
-    selectors.workspace_by_id(request.user, workspace_id)
-    with transaction.atomic():
-        require_match(request, workspace_id)
-        service(actor=request.user, workspace_id=workspace_id)
-    row = rows.read_by_id(request.user, workspace_id)
-    headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache", "Location": location_of(row)}
-    return Response(WorkspaceSerializer(row).data, status=202, headers=headers)
-
-
 urlpatterns = [
     *routes("workspaces/<uuid:workspace_id>/extend", Extend, "workspace-extend"),
     *routes("workspaces/<uuid:workspace_id>/keep", Keep, "workspace-keep"),
-    *routes("workspaces/<uuid:workspace_id>/release-gpu", ReleaseGpu, "workspace-release-gpu"),
-    *routes("workspaces/<uuid:workspace_id>/attach-gpu", AttachGpu, "workspace-attach-gpu"),
-    *routes("workspaces/<uuid:workspace_id>/resize", Resize, "workspace-resize"),
     *routes("workspaces/<uuid:workspace_id>/activity", Activity, "workspace-activity"),
 ]

@@ -8,16 +8,16 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import condition
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
-from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.catalog import selectors as catalog
 from portal.common import idempotency
 from portal.common.api import (
     ListViewSet,
@@ -30,9 +30,8 @@ from portal.common.api import (
     named_in,
     operation,
 )
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.errors import InvalidInput
 from portal.common.events import live, stream
-from portal.common.events.models import Event
 from portal.common.filtering import MomentFilter
 from portal.common.pagination import whole_number
 from portal.common.reasons.codes import CommonCode
@@ -40,16 +39,17 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, Team, User
-from portal.workspaces import changes, log_stream, rows, selectors, services
+from portal.workspaces import changes, gpus, log_stream, resizing, rows, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order_serializers import (
+    ResizeSerializer,
     WorkspaceChangeSerializer,
     WorkspaceCreateSerializer,
     order_of,
 )
 from portal.workspaces.rows import WorkspaceRow
-from portal.workspaces.serializers import EventSerializer, LogSerializer, WorkspaceSerializer
+from portal.workspaces.serializers import LogSerializer, WorkspaceSerializer
 from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
@@ -212,6 +212,56 @@ class WorkspaceViewSet(ListViewSet):
     def stop(self, request: UserRequest, workspace_id: UUID) -> Response:
         return self._accepted(self._act(services.stop))
 
+    @operation(
+        "Release a workspace's GPUs",
+        description=(
+            "It goes on without accelerators: what runs is stopped and starts again without them, so kernels "
+            "lose their variables and files stay. What waits asks for less; what is stopped starts without "
+            "them. They are free once nothing of it is left on them. Releasing twice is success."
+        ),
+        responses={202: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
+        errors=[404, 409, 412, 429],
+    )
+    @action(detail=True, methods=["post"], url_path="release-gpu")
+    def release_gpu(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return self._accepted(self._act(gpus.release))
+
+    @operation(
+        "Attach a workspace's GPUs again",
+        description=(
+            "Takes back what `release-gpu` did: what runs is stopped now and waits in the queue as a start, "
+            "its expected time in `queue`; release it again to go on without. Attaching twice is success."
+        ),
+        responses={202: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
+        errors=[404, 409, 412, 429],
+    )
+    @action(detail=True, methods=["post"], url_path="attach-gpu")
+    def attach_gpu(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return self._accepted(self._act(gpus.attach))
+
+    @operation(
+        "Resize a workspace",
+        description=(
+            "Gives it another flavor: what runs is stopped now and waits in the queue as a start, so kernels "
+            "lose their variables and files stay; what waits asks for the new one; what is stopped takes it "
+            "the next time. What would be refused is refused before anything stops. One whose GPUs are "
+            "released stays so. The flavor that it has already is success."
+        ),
+        request=ResizeSerializer,
+        responses={202: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
+        errors=[400, 404, 409, 412, 415, 422, 429],
+    )
+    @action(detail=True, methods=["post"])
+    def resize(self, request: UserRequest, workspace_id: UUID) -> Response:
+        flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
+        return self._accepted(self._act(resizing.resize, flavor=flavor))
+
     def _accepted(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
@@ -318,85 +368,6 @@ def team_named(actor: User, slug: str) -> Team:
     raise InvalidInput(reason, errors={"team": ["This field is required."]})
 
 
-def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:
-    """The events after `Last-Event-ID`, then each new one as it happens."""
-    user = request.user
-    workspace = selectors.workspace_by_id(user, workspace_id)
-    after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
-    if after is None:
-        raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
-    token = request.auth if isinstance(request.auth, ApiToken) else None
-
-    def look(after: int) -> stream.Batch:
-        if not accounts.still_valid(user, token):
-            return stream.Batch(over=True)
-        try:
-            seen = selectors.workspace_by_id(user, workspace_id)
-        except NotFound:
-            return stream.Batch(over=True)
-        rows = list(selectors.events_of(seen, after=after)[: stream.BATCH])
-        data: Any = EventSerializer(rows, many=True).data
-        # Nothing follows the end. The state was read before the events, so none is left behind.
-        return stream.Batch(list(data), over=seen.state == State.TERMINATED and len(rows) < stream.BATCH)
-
-    if workspace.state == State.TERMINATED and not selectors.events_of(workspace, after=after).exists():
-        # Tells a browser's EventSource not to come back.
-        return HttpResponse(status=204)
-    return stream.response(live.workspace_channel(workspace_id), look, after=after, user_id=user.pk)
-
-
-LAST_EVENT_ID = OpenApiParameter(
-    "Last-Event-ID",
-    int,
-    OpenApiParameter.HEADER,
-    description="Go on after this event; without it, from the first.",
-)
-
-
-class EventViewSet(ListViewSet):
-    queryset = Event.objects.none()
-    serializer_class = EventSerializer
-    renderer_classes = [JSONRenderer, stream.EventStreamRenderer]
-    scopes = SCOPES
-    ordering = ("id",)
-
-    def get_queryset(self) -> QuerySet[Event]:
-        workspace = selectors.workspace_by_id(self.request.user, self.kwargs["workspace_id"])
-        return selectors.events_of(workspace)
-
-    @operation(
-        "List a workspace's events",
-        description="Oldest first. `Accept: text/event-stream` answers like `events/stream`.",
-        responses={(200, "application/json"): EventSerializer(many=True)},
-        errors=[400, 404],
-    )
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(request.accepted_renderer, stream.EventStreamRenderer):
-            return _stream(self.request, self.kwargs["workspace_id"])
-        return super().list(request, *args, **kwargs)
-
-    @operation(
-        "Follow a workspace's events",
-        description=(
-            "Server-sent events: those so far, then each as it happens. The id of a message is the event's, "
-            "its data the event as in the list. Comments keep the connection open. After some minutes the "
-            "stream ends: connect again with `Last-Event-ID`. It ends for good, with 204 when asked again, "
-            "once the workspace is deleted."
-        ),
-        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
-        parameters=[LAST_EVENT_ID],
-        errors=[400, 404, 429],
-    )
-    @action(
-        detail=False,
-        url_path="stream",
-        renderer_classes=[stream.EventStreamRenderer, JSONRenderer],
-    )
-    def follow(self, request: UserRequest, workspace_id: UUID) -> Any:
-        return _stream(request, workspace_id)
-
-
 router = Router()
 router.register("workspaces", WorkspaceViewSet)
-router.register("workspaces/<uuid:workspace_id>/events", EventViewSet, basename="workspace-event")
 urlpatterns = router.urls

@@ -149,6 +149,12 @@ class WorkspaceChangeSerializer(StrictSerializer):
     priority = _priority(help_text="Higher ones go first. Above 0 for owners of the team and operators only.")
 
 
+class ResizeSerializer(StrictSerializer):
+    """Which flavor a workspace shall have."""
+
+    flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
+
+
 def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> WorkspaceOrder:
     """Return the order in the validated body of a `WorkspaceOrderSerializer`.
 
