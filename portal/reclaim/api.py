@@ -1,31 +1,20 @@
-"""Over REST: how long workspaces live, and whether they have their GPUs."""
+"""What is held against workspaces, and a word that one is needed, over REST."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from portal.catalog.models import MAX_LIFETIME_H
-from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.hours import HoursField
 from portal.common.scopes import Scope
-from portal.reclaim import keeping, lifetimes, presenters
+from portal.reclaim import keeping, presenters
 from portal.reclaim.engine.activity import SignalKind
-from portal.workspaces import rows, selectors
-from portal.workspaces.serializers import WorkspaceSerializer
-from portal.workspaces.versions import IF_MATCH, etag_of, require_match
-
-
-class ExtendSerializer(StrictSerializer):
-    """By how much a workspace shall live longer."""
-
-    hours = HoursField(source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H)
+from portal.workspaces import selectors
 
 
 class KeepSerializer(StrictSerializer):
@@ -182,47 +171,7 @@ class Keep(ApiView):
         return Response(ActivitySerializer(presenters.activity_of(workspace)).data)
 
 
-class Extend(ApiView):
-    """The end of a workspace, moved."""
-
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Extend a workspace",
-        description=(
-            "Moves the end of a running workspace, as far as its flavor and the site allow; a stop that was "
-            "announced is taken back. With an `Idempotency-Key`, repeating the request within a day moves "
-            "nothing more and answers with `Idempotent-Replayed: true`."
-        ),
-        request=ExtendSerializer,
-        responses={200: WorkspaceSerializer},
-        parameters=[
-            OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH),
-            idempotency.PARAMETER,
-            IF_MATCH,
-        ],
-        errors=[400, 404, 409, 412, 415],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        seconds: int = body_of(request, ExtendSerializer)["seconds"]
-        selectors.workspace_by_id(request.user, workspace_id)
-        with transaction.atomic():
-            require_match(request, workspace_id)
-            done = lifetimes.extend(
-                actor=request.user,
-                workspace_id=workspace_id,
-                seconds=seconds,
-                idempotency_key=idempotency.key_of(request),
-            )
-        row = rows.read_by_id(request.user, workspace_id)
-        headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
-        if done.replayed:
-            headers[idempotency.REPLAYED] = "true"
-        return Response(WorkspaceSerializer(row).data, headers=headers)
-
-
 urlpatterns = [
-    *routes("workspaces/<uuid:workspace_id>/extend", Extend, "workspace-extend"),
     *routes("workspaces/<uuid:workspace_id>/keep", Keep, "workspace-keep"),
     *routes("workspaces/<uuid:workspace_id>/activity", Activity, "workspace-activity"),
 ]

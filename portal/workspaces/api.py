@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import transaction
@@ -39,10 +39,11 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, Team, User
-from portal.workspaces import changes, gpus, log_stream, resizing, rows, selectors, services
+from portal.workspaces import changes, extending, gpus, log_stream, resizing, rows, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order_serializers import (
+    ExtendSerializer,
     ResizeSerializer,
     WorkspaceChangeSerializer,
     WorkspaceCreateSerializer,
@@ -52,6 +53,7 @@ from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.serializers import LogSerializer, WorkspaceSerializer
 from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
+T = TypeVar("T")
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
 LOOK_AGAIN_S = 2
@@ -171,7 +173,8 @@ class WorkspaceViewSet(ListViewSet):
     )
     def partial_update(self, request: UserRequest, workspace_id: UUID) -> Response:
         given = body_of(request, WorkspaceChangeSerializer)
-        return self.answer(self._act(changes.change, **given))
+        self._act(changes.change, **given)
+        return self.answer(self.get_object())
 
     @operation(
         "Delete a workspace",
@@ -185,8 +188,9 @@ class WorkspaceViewSet(ListViewSet):
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
-        workspace = self._act(services.delete)
-        return Response(status=204) if workspace.state == State.TERMINATED else self._accepted(workspace)
+        self._act(services.delete)
+        row = self.get_object()
+        return Response(status=204) if row.state == State.TERMINATED else self._accepted(row)
 
     @operation(
         "Start a workspace",
@@ -198,7 +202,7 @@ class WorkspaceViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"])
     def start(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return self._accepted(self._act(services.start))
+        return self._accepted_after(services.start)
 
     @operation(
         "Stop a workspace",
@@ -210,7 +214,26 @@ class WorkspaceViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"])
     def stop(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return self._accepted(self._act(services.stop))
+        return self._accepted_after(services.stop)
+
+    @operation(
+        "Extend a workspace",
+        description=(
+            "Moves the end of a running workspace, as far as its flavor and the site allow; a stop that was "
+            "announced is taken back. With an `Idempotency-Key`, repeating the request within a day moves "
+            "nothing more and answers with `Idempotent-Replayed: true`."
+        ),
+        request=ExtendSerializer,
+        responses={200: WorkspaceSerializer},
+        parameters=[idempotency.PARAMETER, IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def extend(self, request: UserRequest, workspace_id: UUID) -> Response:
+        seconds: int = body_of(request, ExtendSerializer)["seconds"]
+        extension = self._act(extending.extend, seconds=seconds, idempotency_key=idempotency.key_of(request))
+        headers = {idempotency.REPLAYED: "true"} if extension.replayed else {}
+        return self.answer(self.get_object(), status=200, **headers)
 
     @operation(
         "Release a workspace's GPUs",
@@ -226,7 +249,7 @@ class WorkspaceViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"], url_path="release-gpu")
     def release_gpu(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return self._accepted(self._act(gpus.release))
+        return self._accepted_after(gpus.release)
 
     @operation(
         "Attach a workspace's GPUs again",
@@ -241,7 +264,7 @@ class WorkspaceViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"], url_path="attach-gpu")
     def attach_gpu(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return self._accepted(self._act(gpus.attach))
+        return self._accepted_after(gpus.attach)
 
     @operation(
         "Resize a workspace",
@@ -260,19 +283,22 @@ class WorkspaceViewSet(ListViewSet):
     @action(detail=True, methods=["post"])
     def resize(self, request: UserRequest, workspace_id: UUID) -> Response:
         flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
-        return self._accepted(self._act(resizing.resize, flavor=flavor))
+        return self._accepted_after(resizing.resize, flavor=flavor)
+
+    def _accepted_after(self, service: Callable[..., Workspace], **given: Any) -> Response:
+        self._act(service, **given)
+        return self._accepted(self.get_object())
 
     def _accepted(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
-    def _act(self, service: Callable[..., Workspace], **given: Any) -> WorkspaceRow:
-        """Call the service, under the client's precondition where it sends one."""
+    def _act(self, service: Callable[..., T], **given: Any) -> T:
+        """Call the service, under the client's precondition where it sends one, and return its answer."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
             require_match(self.request, workspace_id)
-            service(actor=self.request.user, workspace_id=workspace_id, **given)
-        return self.get_object()
+            return service(actor=self.request.user, workspace_id=workspace_id, **given)
 
     @operation(
         "Read a workspace's log",

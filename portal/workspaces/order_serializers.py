@@ -149,6 +149,12 @@ class WorkspaceChangeSerializer(StrictSerializer):
     priority = _priority(help_text="Higher ones go first. Above 0 for owners of the team and operators only.")
 
 
+class ExtendSerializer(StrictSerializer):
+    """By how much a workspace shall live longer."""
+
+    hours = HoursField(source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H)
+
+
 class ResizeSerializer(StrictSerializer):
     """Which flavor a workspace shall have."""
 
