@@ -44,6 +44,8 @@ from portal.web.openapi import api as version
 from portal.web.openapi.served import SchemaView
 from portal.workspaces import api as workspaces
 from portal.workspaces import bulk_api as bulk
+from portal.workspaces import efficiency_api as efficiency
+from portal.workspaces import event_api as workspace_events
 from portal.workspaces import package_api as packages
 from portal.workspaces.home_files import api as home_files
 from portal.workspaces.home_files import archive_api as home_archives
@@ -65,6 +67,8 @@ class Docs(SpectacularSwaggerSplitView):
 app_name = "api"
 v1 = [
     *workspaces.urlpatterns,
+    *workspace_events.urlpatterns,
+    *efficiency.urlpatterns,
     *bulk.urlpatterns,
     *packages.urlpatterns,
     *homes.urlpatterns,

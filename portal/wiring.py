@@ -54,9 +54,9 @@ from portal.quota.ledger.domain_events import BudgetChanged
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.requests.services import requests
 from portal.quota.reservations import services as reservations
-from portal.reclaim import mornings
+from portal.reclaim import extensions, mornings
 from portal.reports import budgets as reported_budgets
-from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
+from portal.scheduling import admission, cycle, drains, evictions, forecasts, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.web.inbox import pushing
 from portal.workspaces import deletion_policies, machine_losses, machine_removal, notices, software
@@ -72,11 +72,13 @@ from portal.workspaces.domain_events import (
     StateChanged,
     StopAsked,
     StrangersFound,
+    WorkspaceExtended,
     WorkspaceFailed,
     WorkspaceQueued,
     WorkspaceReady,
     WorkspaceWaits,
 )
+from portal.workspaces.extension_policy import extension_policy
 from portal.workspaces.gateway import publishing
 from portal.workspaces.homes import deletions
 from portal.workspaces.homes import lost as lost_homes
@@ -84,6 +86,7 @@ from portal.workspaces.orphans import services as orphans
 from portal.workspaces.secrets.models import Secret, purpose_of
 from portal.workspaces.secrets.services import delete_all_of as delete_secrets
 from portal.workspaces.secrets.services import delete_with_template
+from portal.workspaces.start_forecasts import start_forecasts
 
 SEALED = [
     idempotency.SEALED,
@@ -107,6 +110,8 @@ def connect() -> None:
     removal_policy.connect(machine_removal.KeepMachinesWithHomes())
     entry_deletion.connect(deletion_policies.KeepEntriesInUse())
     admission_policy.connect(admission.QueueAdmission())
+    start_forecasts.connect(forecasts.AdmissionForecasts())
+    extension_policy.connect(extensions.LimitExtensions())
     ports.require_connected()
     # events
     in_transaction(NoticesWritten, channels.notices_written)
@@ -158,6 +163,7 @@ def connect() -> None:
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
     in_transaction(StopAsked, mornings.forget)
+    in_transaction(WorkspaceExtended, extensions.workspace_extended)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready)
     in_transaction(WorkspaceFailed, notices.failed)

@@ -46,6 +46,11 @@ def format_thousandths(value: int | None, digits: int = 2) -> str:
     return NOTHING if value is None else format_number(value / MILLI, digits)
 
 
+def format_share(share: float | None) -> str:
+    """Return a share from 0 to 1 in percent; a dash where it is not known."""
+    return NOTHING if share is None else f"{100 * share:.0f} %"
+
+
 def format_reading(value: float) -> str:
     """A measured value: one decimal at most, and three digits where it is below one."""
     return format_number(value, 1) if abs(value) >= 1 or value == 0 else f"{value:.3g}"

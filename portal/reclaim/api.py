@@ -1,39 +1,20 @@
-"""Over REST: how long workspaces live, and whether they have their GPUs."""
+"""What is held against workspaces, and a word that one is needed, over REST."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from portal.catalog import selectors as catalog
-from portal.catalog.models import MAX_LIFETIME_H
-from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.hours import HoursField
 from portal.common.scopes import Scope
-from portal.reclaim import keeping, lifetimes, presenters
+from portal.reclaim import keeping, presenters
 from portal.reclaim.engine.activity import SignalKind
-from portal.workspaces import gpus, resizing, selectors
-from portal.workspaces.api import IF_MATCH, LOOK_AGAIN_S, location_of, require_match
-from portal.workspaces.models import Workspace
-from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_held
-
-
-class ExtendSerializer(StrictSerializer):
-    """By how much a workspace shall live longer."""
-
-    hours = HoursField(
-        source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."
-    )
-
-    examples = {"hours": 4}
+from portal.workspaces import selectors
 
 
 class KeepSerializer(StrictSerializer):
@@ -48,12 +29,6 @@ class KeepSerializer(StrictSerializer):
     )
 
     examples = {"hours": 4}
-
-
-class ResizeSerializer(StrictSerializer):
-    """Which flavor a workspace shall have."""
-
-    flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
 
 
 class SignalSerializer(serializers.Serializer[Any]):
@@ -209,135 +184,7 @@ class Keep(ApiView):
         return Response(ActivitySerializer(presenters.activity_of(workspace)).data)
 
 
-class Extend(ApiView):
-    """The end of a workspace, moved."""
-
-    tag = "workspaces"
-    operation_ids = {"post": "extendWorkspace"}
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Extend a workspace",
-        description=(
-            "Moves the end of a running workspace, as far as its flavor and the site allow; a stop that was "
-            "announced is taken back. With an `Idempotency-Key`, repeating the request within a day moves "
-            "nothing more and answers with `Idempotent-Replayed: true`."
-        ),
-        request=ExtendSerializer,
-        responses={200: WorkspaceSerializer},
-        parameters=[
-            OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH),
-            idempotency.PARAMETER,
-            IF_MATCH,
-        ],
-        errors=[400, 404, 409, 412, 415],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        seconds: int = body_of(request, ExtendSerializer)["seconds"]
-        selectors.workspace_by_id(request.user, workspace_id)
-        with transaction.atomic():
-            require_match(request, workspace_id)
-            done = lifetimes.extend(
-                actor=request.user,
-                workspace_id=workspace_id,
-                seconds=seconds,
-                idempotency_key=idempotency.key_of(request),
-            )
-        row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
-        headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
-        if done.replayed:
-            headers[idempotency.REPLAYED] = "true"
-        return Response(WorkspaceSerializer(row).data, headers=headers)
-
-
-class ReleaseGpu(ApiView):
-    """Its accelerators, given back."""
-
-    tag = "workspaces"
-    operation_ids = {"post": "releaseWorkspaceGpu"}
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Release a workspace's GPUs",
-        description=(
-            "It goes on without accelerators: what runs is stopped and starts again without them, so kernels "
-            "lose their variables and files stay. What waits asks for less; what is stopped starts without "
-            "them. They are free once nothing of it is left on them. Releasing twice is success."
-        ),
-        request=None,
-        responses={202: WorkspaceSerializer},
-        goes_on_s=LOOK_AGAIN_S,
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
-        errors=[404, 409, 412, 429],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return _changed(request, workspace_id, gpus.release)
-
-
-class AttachGpu(ApiView):
-    """Its accelerators, taken again."""
-
-    tag = "workspaces"
-    operation_ids = {"post": "attachWorkspaceGpu"}
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Attach a workspace's GPUs again",
-        description=(
-            "Takes back what `release-gpu` did: what runs is stopped now and waits in the queue as a start, "
-            "its expected time in `queue`; release it again to go on without. Attaching twice is success."
-        ),
-        request=None,
-        responses={202: WorkspaceSerializer},
-        goes_on_s=LOOK_AGAIN_S,
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
-        errors=[404, 409, 412, 429],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return _changed(request, workspace_id, gpus.attach)
-
-
-class Resize(ApiView):
-    """Its flavor, another one."""
-
-    tag = "workspaces"
-    operation_ids = {"post": "resizeWorkspace"}
-    scopes = {"*": Scope.WORKSPACES_WRITE}
-
-    @operation(
-        "Resize a workspace",
-        description=(
-            "Gives it another flavor: what runs is stopped now and waits in the queue as a start, so kernels "
-            "lose their variables and files stay; what waits asks for the new one; what is stopped takes it "
-            "the next time. What would be refused is refused before anything stops. One whose GPUs are "
-            "released stays so. The flavor that it has already is success."
-        ),
-        request=ResizeSerializer,
-        responses={202: WorkspaceSerializer},
-        goes_on_s=LOOK_AGAIN_S,
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
-        errors=[400, 404, 409, 412, 415, 422, 429],
-    )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
-        return _changed(request, workspace_id, partial(resizing.resize, flavor=flavor))
-
-
-def _changed(request: UserRequest, workspace_id: UUID, service: Callable[..., Workspace]) -> Response:
-    selectors.workspace_by_id(request.user, workspace_id)
-    with transaction.atomic():
-        require_match(request, workspace_id)
-        service(actor=request.user, workspace_id=workspace_id)
-    row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
-    headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache", "Location": location_of(row)}
-    return Response(WorkspaceSerializer(row).data, status=202, headers=headers)
-
-
 urlpatterns = [
-    *routes("workspaces/<uuid:workspace_id>/extend", Extend, "workspace-extend"),
     *routes("workspaces/<uuid:workspace_id>/keep", Keep, "workspace-keep"),
-    *routes("workspaces/<uuid:workspace_id>/release-gpu", ReleaseGpu, "workspace-release-gpu"),
-    *routes("workspaces/<uuid:workspace_id>/attach-gpu", AttachGpu, "workspace-attach-gpu"),
-    *routes("workspaces/<uuid:workspace_id>/resize", Resize, "workspace-resize"),
     *routes("workspaces/<uuid:workspace_id>/activity", Activity, "workspace-activity"),
 ]

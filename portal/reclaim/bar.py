@@ -17,9 +17,9 @@ from portal.common.formatting import format_duration, format_time_left
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
-from portal.reclaim import keeping, lifetimes, presenters
+from portal.reclaim import keeping, presenters
 from portal.reclaim.engine.ladder import KEEPABLE
-from portal.workspaces import policies
+from portal.workspaces import extending, policies
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.models import Workspace
@@ -82,8 +82,8 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
                 LifetimeCode.NOT_NEAR_ITS_END, {"name": workspace.name, "near_s": NEAR.days * 86_400}
             )
             raise StateConflict(reason)
-        seconds = lifetimes.offered_s(workspace) or lifetimes.OFFERED_S
-        done = lifetimes.extend(actor=user, workspace_id=workspace.pk, seconds=seconds)
+        seconds = extending.offered_s(workspace) or extending.OFFERED_S
+        done = extending.extend(actor=user, workspace_id=workspace.pk, seconds=seconds)
     except PortalError as error:
         return error.status, {"code": error.reason.code.value, "text": error.sentence}
     ends_at = done.workspace.ends_at

@@ -17,7 +17,7 @@ from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
-from portal.reclaim import keeping, lifetimes, mornings, observing, pacing, passes
+from portal.reclaim import keeping, mornings, observing, pacing, passes
 from portal.reclaim.effective import Book, place_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
@@ -25,7 +25,7 @@ from portal.reclaim.engine.terms import Effective, Source
 from portal.reclaim.engine.week import DAYS, Week
 from portal.reclaim.models import PolicyScope, ReclaimNotice
 from portal.reclaim.rebalancing import selectors as rebalancing
-from portal.workspaces import policies
+from portal.workspaces import extending, policies
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -208,8 +208,8 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     began = workspace.ready_at or workspace.state_since
     reason = reason_of(notice.reason) if notice is not None else None
     may = actor is None or policies.may_operate(actor, workspace)
-    most_s = lifetimes.extendable_s(workspace) if may else 0
-    offered_s = min(lifetimes.OFFERED_S, most_s)
+    most_s = extending.extendable_s(workspace) if may else 0
+    offered_s = min(extending.OFFERED_S, most_s)
     end = ends_at or stops_at
     row = observing.present(workspace)
     site = passes.present_site()

@@ -2,18 +2,14 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.reclaim import gpu_views, home_views, policy_views, resize_views, views
+from portal.reclaim import home_views, policy_views, views
 from portal.reclaim.rebalancing import views as rebalancing
 
 app_name = "reclaim"
 AT = "reclaim-policies/"
 ONE = f"{AT}<uuid:policy_id>/"
 urlpatterns = [
-    path("workspaces/<uuid:workspace_id>/extend/", views.extend, name="extend"),
     path("workspaces/<uuid:workspace_id>/keep/", views.keep, name="keep"),
-    path("workspaces/<uuid:workspace_id>/release-gpu/", gpu_views.release, name="release-gpu"),
-    path("workspaces/<uuid:workspace_id>/attach-gpu/", gpu_views.attach, name="attach-gpu"),
-    path("workspaces/<uuid:workspace_id>/resize/", resize_views.resize, name="resize"),
     path("homes/archived/", home_views.archived, name="archived-homes"),
     path("homes/<int:home_id>/keep/", home_views.keep, name="keep-home"),
     path("homes/<int:home_id>/restore/", home_views.restore, name="restore-home"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from drf_spectacular.types import OpenApiTypes
@@ -15,17 +14,13 @@ from rest_framework.response import Response
 from portal.common.api import ApiView, UserRequest, operation, routes
 from portal.common.errors import InvalidInput
 from portal.common.formatting import MILLI_GPU_S_PER_HOUR
-from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.scopes import Scope
 from portal.common.texts import strip_nul
 from portal.reports import gpu_use
-from portal.reports.efficiency import efficiency_of
 from portal.reports.gpu_use import Amounts
 from portal.reports.models import Dimension
-from portal.workspaces import selectors
 
 
 class GpuUseAmountsSerializer(serializers.Serializer[Any]):
@@ -170,66 +165,6 @@ class GpuUse(ApiView):
         return Response(GpuUseSerializer(body).data)
 
 
-class EfficiencyHintSerializer(serializers.Serializer[Any]):
-    """What would help most."""
-
-    message = serializers.CharField()
-    next_action = serializers.CharField()
-    reason = ReasonSerializer(help_text="What `message` says, for programs.")
-
-
-class EfficiencySerializer(serializers.Serializer[Any]):
-    """What a workspace made of its GPUs in its present life, of seven days at most."""
-
-    since = serializers.DateTimeField(allow_null=True, help_text="null: it has no whole GPU now.")
-    until = serializers.DateTimeField(
-        allow_null=True, help_text="End of the period; null if the workspace has no whole GPU now."
-    )
-    used = serializers.FloatField(
-        allow_null=True,
-        help_text="The share, 0 to 1, of measured GPU time; null: too little was measured.",
-    )
-    measured = serializers.FloatField(help_text="The share, 0 to 1, of the time that was measured.")
-    hint = EfficiencyHintSerializer(allow_null=True, help_text="null: nothing stands out, or is known.")
-
-
-class WorkspaceEfficiency(ApiView):
-    """How much of its GPU time a workspace uses."""
-
-    tag = "workspaces"
-    operation_ids = {"get": "getWorkspaceEfficiency"}
-    scopes = {"*": Scope.WORKSPACES_READ}
-
-    @operation(
-        "Read how much of its GPUs a workspace uses",
-        description=(
-            "Of whole GPUs, from samples: shares and MIG instances tell nothing of their own. One hint at "
-            "most, where enough was measured."
-        ),
-        responses={200: EfficiencySerializer},
-        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],
-        errors=[404],
-    )
-    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        found = efficiency_of(selectors.workspace_by_id(request.user, workspace_id))
-        if found is None:
-            return Response({"since": None, "until": None, "used": None, "measured": 0.0, "hint": None})
-        hint = found.hint and {
-            "message": message_of(found.hint),
-            "next_action": next_action_of(found.hint),
-            "reason": found.hint.as_json(),
-        }
-        body = {
-            "since": found.since,
-            "until": found.until,
-            "used": None if found.used is None else round(found.used, 4),
-            "measured": round(found.measured, 4),
-            "hint": hint,
-        }
-        return Response(EfficiencySerializer(body).data)
-
-
 urlpatterns = [
     *routes("reports/gpu-use", GpuUse, "gpu-use"),
-    *routes("workspaces/<uuid:workspace_id>/efficiency", WorkspaceEfficiency, "workspace-efficiency"),
 ]

@@ -15,7 +15,7 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
 from portal.common.events import services as events
-from portal.common.formatting import format_money, format_number
+from portal.common.formatting import format_money, format_number, format_share
 from portal.people.accounts.models import Team
 from portal.people.accounts.selectors import owners_of
 from portal.reclaim.models import IdleSpell, SpellKind
@@ -82,8 +82,7 @@ def words(team: Team, since: date, until: date) -> list[str]:
     said = [_("It held GPUs for %(hours)s GPU-hours.") % {"hours": presenters.hours(found.held)}]
     if found.dark is not None:
         said.append(
-            _("%(dark)s of what was measured of it was without work.")
-            % {"dark": presenters.percent(found.dark)}
+            _("%(dark)s of what was measured of it was without work.") % {"dark": format_share(found.dark)}
         )
     if found.missing:
         said.append(_("%(hours)s GPU-hours were not measured.") % {"hours": presenters.hours(found.missing)})

@@ -9,7 +9,7 @@ from datetime import date
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_money, format_number
+from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_money, format_number, format_share
 from portal.common.svg import Bar, Spot, path
 from portal.reports.gpu_use import DAY, Amounts, Report
 from portal.reports.models import Dimension
@@ -79,13 +79,8 @@ def row(key: str, amounts: Amounts) -> Row:
         hours(amounts.reclaimed),
         hours(amounts.waited),
         format_money(amounts.money) if amounts.cost else NONE,
-        percent(amounts.dark),
+        format_share(amounts.dark),
     )
-
-
-def percent(share: float | None) -> str:
-    """A share from 0 to 1; a dash where it is not known."""
-    return NONE if share is None else f"{100 * share:.0f} %"
 
 
 def finding(found: Report) -> str:
@@ -93,7 +88,7 @@ def finding(found: Report) -> str:
     dark, before = found.total.dark, found.before.dark
     if dark is None:
         return _("Nothing was measured in these days.")
-    words = _("%(dark)s of the measured GPU time was without work.") % {"dark": percent(dark)}
+    words = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
     if before is None:
         return words
     points = round(100 * dark) - round(100 * before)
@@ -101,7 +96,7 @@ def finding(found: Report) -> str:
         return f"{words} {_('It was as much in as many days before.')}"
     return "{} {}".format(
         words,
-        _("It was %(before)s in as many days before.") % {"before": percent(before)},
+        _("It was %(before)s in as many days before.") % {"before": format_share(before)},
     )
 
 
@@ -111,7 +106,7 @@ def caveat(found: Report) -> str:
     if not share or round(100 * share) == 0:
         return ""
     return _("%(share)s of the GPU time was not measured, and is counted as neither.") % {
-        "share": percent(share)
+        "share": format_share(share)
     }
 
 

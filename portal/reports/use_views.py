@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from portal.common.formatting import format_share
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -59,12 +60,12 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
         "by_words": presenters.BY_WORDS[found.by],
         "finding": presenters.finding(found),
         "caveat": presenters.caveat(found),
-        "dark": presenters.percent(found.total.dark),
+        "dark": format_share(found.total.dark),
         "total": presenters.row("", found.total),
         "budget": budgets.statement(found.team) if found.team is not None else None,
         "chart": presenters.chart(found.days),
         "day_rows": [
-            (day, presenters.percent(amounts.dark if amounts is not None else None))
+            (day, format_share(amounts.dark if amounts is not None else None))
             for day, amounts in reversed(found.days)
         ],
         "rows": [presenters.row(line.key, line.amounts) for line in found.lines],

@@ -102,6 +102,11 @@ class Verdict:
         return message_of(self.basis) if self.basis is not None else ""
 
     @property
+    def starts_now(self) -> bool:
+        """Whether it would start at once."""
+        return self.outcome is Outcome.FITS_NOW
+
+    @property
     def possible(self) -> bool:
         """Whether it would start by itself, now or later."""
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)

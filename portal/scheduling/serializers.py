@@ -9,8 +9,6 @@ from typing import Any
 from rest_framework import serializers
 
 from portal.catalog.serializers import WarningSerializer
-from portal.common.api import StrictSerializer
-from portal.common.hours import HoursField
 from portal.common.problem_serializers import (
     AskSerializer,
     BlockerSerializer,
@@ -20,30 +18,11 @@ from portal.common.problem_serializers import (
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission
 from portal.scheduling.engine.placement.types import NodeReason
+from portal.workspaces.order_serializers import WorkspaceStartSerializer
 
 
-class PreviewSerializer(StrictSerializer):
+class PreviewSerializer(WorkspaceStartSerializer):
     """A request whose verdict is asked for; nothing is created."""
-
-    team = serializers.CharField(required=False, max_length=40)
-    template = serializers.CharField(max_length=81)
-    flavor = serializers.CharField(max_length=60)
-    expected_hours = HoursField(
-        source="expected_s",
-        required=False,
-        min_value=1 / 60,
-        max_value=720,
-        help_text="As for a new workspace: a short one may start where a long one waits.",
-    )
-    environment = serializers.CharField(
-        required=False,
-        allow_blank=True,
-        max_length=40,
-        help_text="Short name of the software environment; without it, the template's.",
-    )
-    start_without_gpu = serializers.BooleanField(
-        required=False, default=False, help_text="As for a new workspace: not to wait for accelerators."
-    )
 
 
 class VerdictSerializer(serializers.Serializer[Any]):

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.urls import reverse
-from django.utils.http import parse_etags
 from django.views.decorators.http import condition
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.catalog import selectors as catalog
@@ -32,9 +30,8 @@ from portal.common.api import (
     named_in,
     operation,
 )
-from portal.common.errors import InvalidInput, NotFound, PreconditionFailed
+from portal.common.errors import InvalidInput
 from portal.common.events import live, stream
-from portal.common.events.models import Event
 from portal.common.filtering import MomentFilter
 from portal.common.pagination import whole_number
 from portal.common.reasons.codes import CommonCode
@@ -42,34 +39,25 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, Team, User
-from portal.workspaces import changes, listing, log_stream, selectors, services, software
+from portal.workspaces import changes, extending, gpus, log_stream, resizing, rows, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.order import WorkspaceOrder
-from portal.workspaces.serializers import (
-    EventSerializer,
-    LogSerializer,
+from portal.workspaces.order_serializers import (
+    ExtendSerializer,
+    ResizeSerializer,
     WorkspaceChangeSerializer,
     WorkspaceCreateSerializer,
-    WorkspaceSerializer,
-    etag_of,
-    git_of,
-    version_of,
-    with_held,
+    order_of,
 )
-from portal.workspaces.transitions import locked
+from portal.workspaces.rows import WorkspaceRow
+from portal.workspaces.serializers import LogSerializer, WorkspaceSerializer
+from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
+T = TypeVar("T")
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
 LOOK_AGAIN_S = 2
 """After how long a workspace that starts or ends may be further."""
-IF_MATCH = OpenApiParameter(
-    "If-Match",
-    str,
-    OpenApiParameter.HEADER,
-    description="Only while the workspace is as in the answer that had this `ETag`.",
-)
-
 TAIL = OpenApiParameter(
     "tail",
     {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
@@ -110,6 +98,10 @@ class WorkspaceViewSet(ListViewSet):
         "log_stream": "followWorkspaceLog",
         "start": "startWorkspace",
         "stop": "stopWorkspace",
+        "extend": "extendWorkspace",
+        "resize": "resizeWorkspace",
+        "release_gpu": "releaseWorkspaceGpu",
+        "attach_gpu": "attachWorkspaceGpu",
     }
     queryset = Workspace.objects.none()
     serializer_class = WorkspaceSerializer
@@ -126,22 +118,17 @@ class WorkspaceViewSet(ListViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Workspace]:
-        if self.action != "list":
-            return with_held(selectors.workspaces_for(self.request.user))
-        found = selectors.rows_for(self.request.user)
-        return found if "state" in self.request.query_params else found.live()
+        visible = selectors.rows_for(self.request.user)
+        return visible if "state" in self.request.query_params else visible.live()
 
     def paginate_queryset(self, queryset: Any) -> Any:
-        found: Any = super().paginate_queryset(queryset.values(*listing.KEYS, "name"))
-        return listing.listed([row["id"] for row in found])
+        page: Any = super().paginate_queryset(queryset.values(*rows.KEYS, "name"))
+        return rows.read([row["id"] for row in page])
 
-    def get_object(self) -> Workspace:
-        workspace_id = self.kwargs["workspace_id"]
-        workspace = self.get_queryset().filter(pk=workspace_id).first()
-        # The selector refuses what is not there.
-        return workspace or selectors.workspace_by_id(self.request.user, workspace_id)
+    def get_object(self) -> WorkspaceRow:
+        return rows.read_by_id(self.request.user, self.kwargs["workspace_id"])
 
-    def answer(self, row: Workspace, *, status: int = 200, **headers: str) -> Response:
+    def answer(self, row: WorkspaceRow, *, status: int = 200, **headers: str) -> Response:
         headers |= {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
         return super().answer(row, status=status, **headers)
 
@@ -158,21 +145,8 @@ class WorkspaceViewSet(ListViewSet):
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, WorkspaceCreateSerializer)
-        order = WorkspaceOrder(
-            team=team_named(request.user, given.get("team", "")),
-            template=catalog.template_by_slug(request.user, given["template"]),
-            flavor=catalog.flavor_by_slug(request.user, given["flavor"]),
-            name=given.get("name", ""),
-            expected_s=given.get("expected_s"),
-            lifetime_s=given.get("lifetime_s"),
-            priority=given["priority"],
-            checkpointed=given["checkpointed"],
-            environment=software.named(request.user, given.get("environment", "")),
-            secrets=given["secrets"],
-            git=git_of(request, given),
-            start_without_gpu=given["start_without_gpu"],
-        )
+        body = body_of(request, WorkspaceCreateSerializer)
+        order = order_of(request, team_named(request.user, body.get("team", "")), body)
         creation = services.create(
             actor=request.user, order=order, idempotency_key=idempotency.key_of(request)
         )
@@ -215,7 +189,8 @@ class WorkspaceViewSet(ListViewSet):
     )
     def partial_update(self, request: UserRequest, workspace_id: UUID) -> Response:
         given = body_of(request, WorkspaceChangeSerializer)
-        return self.answer(self._act(changes.change, **given))
+        self._act(changes.change, **given)
+        return self.answer(self.get_object())
 
     @operation(
         "Delete a workspace",
@@ -229,8 +204,9 @@ class WorkspaceViewSet(ListViewSet):
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
-        workspace = self._act(services.delete)
-        return Response(status=204) if workspace.state == State.TERMINATED else self._accepted(workspace)
+        self._act(services.delete)
+        row = self.get_object()
+        return Response(status=204) if row.state == State.TERMINATED else self._accepted(row)
 
     @operation(
         "Start a workspace",
@@ -242,7 +218,7 @@ class WorkspaceViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"])
     def start(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return self._accepted(self._act(services.start))
+        return self._accepted_after(services.start)
 
     @operation(
         "Stop a workspace",
@@ -254,19 +230,91 @@ class WorkspaceViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"])
     def stop(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return self._accepted(self._act(services.stop))
+        return self._accepted_after(services.stop)
 
-    def _accepted(self, workspace: Workspace) -> Response:
+    @operation(
+        "Extend a workspace",
+        description=(
+            "Moves the end of a running workspace, as far as its flavor and the site allow; a stop that was "
+            "announced is taken back. With an `Idempotency-Key`, repeating the request within a day moves "
+            "nothing more and answers with `Idempotent-Replayed: true`."
+        ),
+        request=ExtendSerializer,
+        responses={200: WorkspaceSerializer},
+        parameters=[idempotency.PARAMETER, IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def extend(self, request: UserRequest, workspace_id: UUID) -> Response:
+        seconds: int = body_of(request, ExtendSerializer)["seconds"]
+        extension = self._act(extending.extend, seconds=seconds, idempotency_key=idempotency.key_of(request))
+        headers = {idempotency.REPLAYED: "true"} if extension.replayed else {}
+        return self.answer(self.get_object(), status=200, **headers)
+
+    @operation(
+        "Release a workspace's GPUs",
+        description=(
+            "It goes on without accelerators: what runs is stopped and starts again without them, so kernels "
+            "lose their variables and files stay. What waits asks for less; what is stopped starts without "
+            "them. They are free once nothing of it is left on them. Releasing twice is success."
+        ),
+        responses={202: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
+        errors=[404, 409, 412, 429],
+    )
+    @action(detail=True, methods=["post"], url_path="release-gpu")
+    def release_gpu(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return self._accepted_after(gpus.release)
+
+    @operation(
+        "Attach a workspace's GPUs again",
+        description=(
+            "Takes back what `release-gpu` did: what runs is stopped now and waits in the queue as a start, "
+            "its expected time in `queue`; release it again to go on without. Attaching twice is success."
+        ),
+        responses={202: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
+        errors=[404, 409, 412, 429],
+    )
+    @action(detail=True, methods=["post"], url_path="attach-gpu")
+    def attach_gpu(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return self._accepted_after(gpus.attach)
+
+    @operation(
+        "Resize a workspace",
+        description=(
+            "Gives it another flavor: what runs is stopped now and waits in the queue as a start, so kernels "
+            "lose their variables and files stay; what waits asks for the new one; what is stopped takes it "
+            "the next time. What would be refused is refused before anything stops. One whose GPUs are "
+            "released stays so. The flavor that it has already is success."
+        ),
+        request=ResizeSerializer,
+        responses={202: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
+        errors=[400, 404, 409, 412, 415, 422, 429],
+    )
+    @action(detail=True, methods=["post"])
+    def resize(self, request: UserRequest, workspace_id: UUID) -> Response:
+        flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
+        return self._accepted_after(resizing.resize, flavor=flavor)
+
+    def _accepted_after(self, service: Callable[..., Workspace], **given: Any) -> Response:
+        self._act(service, **given)
+        return self._accepted(self.get_object())
+
+    def _accepted(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
-    def _act(self, service: Callable[..., Workspace], **given: Any) -> Workspace:
-        """Call the service, under the client's precondition where it sends one."""
+    def _act(self, service: Callable[..., T], **given: Any) -> T:
+        """Call the service, under the client's precondition where it sends one, and return its answer."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
             require_match(self.request, workspace_id)
-            service(actor=self.request.user, workspace_id=workspace_id, **given)
-        return self.get_object()
+            return service(actor=self.request.user, workspace_id=workspace_id, **given)
 
     @operation(
         "Read a workspace's log",
@@ -346,27 +394,6 @@ def location_of(workspace: Workspace) -> str:
     return reverse("api:workspace-detail", args=[workspace.pk])
 
 
-def require_match(request: UserRequest, workspace_id: UUID) -> None:
-    """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
-
-    Not by `condition`, for which a weak tag matches nothing (RFC 9110, 13.1.1): ours promises that what
-    a person would act on is as it was, which is the part before its dot.
-    """
-    header = request.headers.get("If-Match", "").strip()
-    if not header or header == "*":
-        return
-    present = locked(workspace_id)
-    versions = {tag.removeprefix("W/").strip('"').partition(".")[0] for tag in parse_etags(header)}
-    if version_of(present) not in versions:
-        label = State(present.state).label.lower()
-        raise PreconditionFailed(
-            Reason(
-                CommonCode.VERSION_CHANGED, {"name": present.name, "state": present.state, "label": label}
-            ),
-            state=present.state,
-        )
-
-
 def team_named(actor: User, slug: str) -> Team:
     """The team named, or the only one that the actor has."""
     if slug:
@@ -383,87 +410,6 @@ def team_named(actor: User, slug: str) -> Team:
     raise InvalidInput(reason, errors={"team": ["This field is required."]})
 
 
-def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:
-    """The events after `Last-Event-ID`, then each new one as it happens."""
-    user = request.user
-    workspace = selectors.workspace_by_id(user, workspace_id)
-    after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
-    if after is None:
-        raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
-    token = request.auth if isinstance(request.auth, ApiToken) else None
-
-    def look(after: int) -> stream.Batch:
-        if not accounts.still_valid(user, token):
-            return stream.Batch(over=True)
-        try:
-            seen = selectors.workspace_by_id(user, workspace_id)
-        except NotFound:
-            return stream.Batch(over=True)
-        rows = list(selectors.events_of(seen, after=after)[: stream.BATCH])
-        data: Any = EventSerializer(rows, many=True).data
-        # Nothing follows the end. The state was read before the events, so none is left behind.
-        return stream.Batch(list(data), over=seen.state == State.TERMINATED and len(rows) < stream.BATCH)
-
-    if workspace.state == State.TERMINATED and not selectors.events_of(workspace, after=after).exists():
-        # Tells a browser's EventSource not to come back.
-        return HttpResponse(status=204)
-    return stream.response(live.workspace_channel(workspace_id), look, after=after, user_id=user.pk)
-
-
-LAST_EVENT_ID = OpenApiParameter(
-    "Last-Event-ID",
-    int,
-    OpenApiParameter.HEADER,
-    description="Go on after this event; without it, from the first.",
-)
-
-
-class EventViewSet(ListViewSet):
-    tag = "workspaces"
-    operation_ids = {"list": "listWorkspaceEvents", "follow": "followWorkspaceEvents"}
-    queryset = Event.objects.none()
-    serializer_class = EventSerializer
-    renderer_classes = [JSONRenderer, stream.EventStreamRenderer]
-    scopes = SCOPES
-    ordering = ("id",)
-
-    def get_queryset(self) -> QuerySet[Event]:
-        workspace = selectors.workspace_by_id(self.request.user, self.kwargs["workspace_id"])
-        return selectors.events_of(workspace)
-
-    @operation(
-        "List a workspace's events",
-        description="Oldest first. `Accept: text/event-stream` answers like `events/stream`.",
-        responses={(200, "application/json"): EventSerializer(many=True)},
-        errors=[400, 404],
-    )
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(request.accepted_renderer, stream.EventStreamRenderer):
-            return _stream(self.request, self.kwargs["workspace_id"])
-        return super().list(request, *args, **kwargs)
-
-    @operation(
-        "Follow a workspace's events",
-        description=(
-            "Server-sent events: those so far, then each as it happens. The id of a message is the event's, "
-            "its data the event as in the list. Comments keep the connection open. After some minutes the "
-            "stream ends: connect again with `Last-Event-ID`. It ends for good, with 204 when asked again, "
-            "once the workspace is deleted."
-        ),
-        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
-        parameters=[LAST_EVENT_ID],
-        errors=[400, 404, 429],
-    )
-    @action(
-        detail=False,
-        url_path="stream",
-        renderer_classes=[stream.EventStreamRenderer, JSONRenderer],
-    )
-    def follow(self, request: UserRequest, workspace_id: UUID) -> Any:
-        return _stream(request, workspace_id)
-
-
 router = Router()
 router.register("workspaces", WorkspaceViewSet)
-router.register("workspaces/<uuid:workspace_id>/events", EventViewSet, basename="workspace-event")
 urlpatterns = router.urls

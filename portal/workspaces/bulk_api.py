@@ -14,11 +14,12 @@ from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, o
 from portal.common.errors import PortalError
 from portal.common.problem_serializers import ProblemSerializer
 from portal.common.problems import document_of
-from portal.workspaces import selectors, services
+from portal.workspaces import rows, selectors, services
 from portal.workspaces.api import LOOK_AGAIN_S, SCOPES
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.serializers import WorkspaceSerializer, with_held
+from portal.workspaces.rows import WorkspaceRow
+from portal.workspaces.serializers import WorkspaceSerializer
 
 MAX_AT_ONCE = 100
 NOTE = (
@@ -83,14 +84,14 @@ class BulkView(ApiView):
             except PortalError as error:
                 problems[workspace_id] = document_of(error, request)
         done = [each for each in wanted if each not in problems]
-        rows = with_held(selectors.workspaces_for(request.user)).filter(pk__in=done)
-        shown = {row.pk: row for row in rows}
+        visible = selectors.rows_for(request.user).filter(pk__in=done)
+        shown = {row.pk: row for row in rows.read(list(visible.values_list("pk", flat=True)))}
         results = [self._result(each, shown.get(each), problems.get(each)) for each in wanted]
         headers = {"Location": reverse("api:workspace-list")}
         return Response({"results": results}, status=202, headers=headers)
 
     def _result(
-        self, workspace_id: Any, row: Workspace | None, problem: dict[str, Any] | None
+        self, workspace_id: Any, row: WorkspaceRow | None, problem: dict[str, Any] | None
     ) -> dict[str, Any]:
         left = row is not None and row.state != State.TERMINATED
         return {

@@ -42,6 +42,14 @@ class StopAsked(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspaceExtended(DomainEvent):
+    """A person has moved the end of a running workspace by so many seconds."""
+
+    workspace: Workspace
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointChanged(DomainEvent):
     """Its app answers, or will answer, somewhere else than before."""
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.workspaces import package_views, stream_urls, views
+from portal.workspaces import gpu_views, package_views, resize_views, stream_urls, views
 from portal.workspaces.homes import evacuation_views
 from portal.workspaces.homes import views as home_views
 
@@ -14,6 +14,10 @@ urlpatterns = [
     path("workspaces/<uuid:workspace_id>/open/", views.open_, name="open"),
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),
     path("workspaces/<uuid:workspace_id>/stop/", views.stop, name="stop"),
+    path("workspaces/<uuid:workspace_id>/extend/", views.extend, name="extend"),
+    path("workspaces/<uuid:workspace_id>/release-gpu/", gpu_views.release, name="release-gpu"),
+    path("workspaces/<uuid:workspace_id>/attach-gpu/", gpu_views.attach, name="attach-gpu"),
+    path("workspaces/<uuid:workspace_id>/resize/", resize_views.resize, name="resize"),
     path("workspaces/<uuid:workspace_id>/delete/", views.delete, name="delete"),
     path("workspaces/<uuid:workspace_id>/packages/", package_views.packages, name="packages"),
     path("workspaces/<uuid:workspace_id>/packages/reset/", package_views.reset, name="reset-packages"),

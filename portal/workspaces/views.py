@@ -16,11 +16,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_safe
 
-from portal.common.errors import NotFound, PortalError
+from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.events import live, stream
+from portal.common.formatting import format_day_time
 from portal.common.htmx import local_path, partial_of, wants
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import parse_hours
 from portal.common.typed_requests import SignedInRequest
-from portal.workspaces import policies, presenters, selectors, services
+from portal.workspaces import extending, policies, presenters, selectors, services
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -91,6 +95,26 @@ def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     except PortalError as error:
         return _refused(request, workspace, error)
     return to_workspace(workspace, opening=workspace.owner_id == request.user.pk)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Extend a workspace by `hours`. A GET, as after signing in anew, only shows its page."""
+    workspace = selectors.workspace_by_id(request.user, workspace_id)
+    if request.method != "POST":
+        return to_workspace(workspace)
+    try:
+        seconds = parse_hours(request.POST.get("hours", ""))
+        if seconds is None:
+            raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD))
+        done = extending.extend(actor=request.user, workspace_id=workspace_id, seconds=seconds)
+    except PortalError as error:
+        return _refused(request, workspace, error)
+    ends_at = done.workspace.ends_at
+    assert ends_at is not None  # what was extended has an end
+    words = _("%(name)s runs until %(time)s.")
+    messages.success(request, words % {"name": workspace.name, "time": format_day_time(ends_at)})
+    return to_workspace(workspace)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

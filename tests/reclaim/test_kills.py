@@ -23,10 +23,10 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.events.models import Event, Notification
 from portal.fleet.inventory.models import AllocatedDevice, Pool
-from portal.reclaim import keeping, lifetimes, observing, passes, policy_services
+from portal.reclaim import keeping, observing, passes, policy_services
 from portal.reclaim.models import LastPass, ReclaimNotice, WorkspaceActivity
 from portal.scheduling import snapshot_cache
-from portal.workspaces import gpus, resizing
+from portal.workspaces import extending, gpus, resizing
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.suite.choice import quick_of
@@ -225,7 +225,7 @@ def test_extending_is_killed_before_or_after_and_said_again_it_is_done_once(acce
     for statement in range(1, 100):
         with undone():
             with killed_before(statement) as hit:
-                lifetimes.extend(actor=alice, workspace_id=accelerated.pk, seconds=HOUR)
+                extending.extend(actor=alice, workspace_id=accelerated.pk, seconds=HOUR)
             if not hit:
                 assert Workspace.objects.get().ends_at == accelerated.ends_at + timedelta(hours=1)
                 break

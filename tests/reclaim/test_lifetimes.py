@@ -15,8 +15,8 @@ from portal.common.reasons.codes import LifetimeCode
 from portal.people.accounts.models import Team
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.reservations.models import Reservation, ReservationState
-from portal.reclaim import bar, lifetimes
-from portal.workspaces import services
+from portal.reclaim import bar
+from portal.workspaces import extending, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.workspaces.helpers import answer, run_until_ready
@@ -88,7 +88,7 @@ def test_of_template_and_flavor_the_shorter_holds(
     assert workspace.template.slug == "jupyterlab"
     assert workspace.lifetime_s == (None if default is None else default * HOUR)
     workspace = again(workspace)
-    assert lifetimes.longest_s(workspace) == (None if longest is None else longest * HOUR)
+    assert extending.longest_s(workspace) == (None if longest is None else longest * HOUR)
     if longest is not None:
         with pytest.raises(InvalidInput) as refused:
             make(alice, lifetime_s=longest * HOUR + 1)
@@ -120,7 +120,7 @@ def test_what_is_not_allowed_is_refused_at_its_field(make, alice, local_pool, se
 
 def test_extending_moves_the_end_is_recorded_and_moves_estimates(running, alice):
     before = running.ends_at
-    done = lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+    done = extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     kept = again(running)
     assert kept.ends_at == done.workspace.ends_at == before + timedelta(hours=2)
     assert kept.expected_s == round((kept.ends_at - kept.placed_at).total_seconds())
@@ -130,10 +130,10 @@ def test_extending_moves_the_end_is_recorded_and_moves_estimates(running, alice)
 
 
 def test_it_is_extended_to_the_longest_life_and_no_further(running, alice):
-    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=264 * HOUR)
+    extending.extend(actor=alice, workspace_id=running.pk, seconds=264 * HOUR)
     assert again(running).ends_at == running.ready_at + timedelta(hours=336)
     with pytest.raises(StateConflict) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert refused.value.reason.code is LifetimeCode.AT_LONGEST_LIFETIME
 
 
@@ -142,40 +142,40 @@ def test_it_is_extended_to_the_longest_life_and_no_further(running, alice):
 )
 def test_too_little_and_too_much_change_nothing(running, alice, seconds, code):
     with pytest.raises(InvalidInput) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=seconds)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=seconds)
     assert refused.value.reason.code == code
     assert again(running).ends_at == running.ends_at
 
 
 def test_what_is_over_its_end_gets_all_that_is_added(running, alice, clock):
     clock.move_to(running.ends_at + timedelta(hours=1))
-    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert again(running).ends_at == timezone.now() + timedelta(hours=1)
 
 
 def test_the_same_key_extends_once(running, alice):
     first, second = (
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR, idempotency_key="k")
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR, idempotency_key="k")
         for _ in range(2)
     )
     assert (first.replayed, second.replayed) == (False, True)
     assert again(running).ends_at == running.ends_at + timedelta(hours=1)
     with pytest.raises(StateConflict) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR, idempotency_key="k")
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR, idempotency_key="k")
     assert refused.value.code == "idempotency_key_reused"
 
 
 def test_a_key_of_a_new_workspace_is_another_one_for_its_extension(make, alice, sent, local_pool):
     made = make(alice, idempotency_key="k")
     run_until_ready(sent, made)
-    extended = lifetimes.extend(actor=alice, workspace_id=made.pk, seconds=HOUR, idempotency_key="k")
+    extended = extending.extend(actor=alice, workspace_id=made.pk, seconds=HOUR, idempotency_key="k")
     assert not extended.replayed and make(alice, idempotency_key="k") == made
 
 
 def test_a_refused_extension_does_not_use_up_its_key(running, alice):
     with pytest.raises(InvalidInput):
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=1, idempotency_key="k")
-    assert not lifetimes.extend(
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=1, idempotency_key="k")
+    assert not extending.extend(
         actor=alice, workspace_id=running.pk, seconds=HOUR, idempotency_key="k"
     ).replayed
 
@@ -183,17 +183,17 @@ def test_a_refused_extension_does_not_use_up_its_key(running, alice):
 def test_others_do_not_extend_it(running, bob, charlie):
     for stranger in (bob, charlie):
         with pytest.raises(NotAllowed):
-            lifetimes.extend(actor=stranger, workspace_id=running.pk, seconds=HOUR)
+            extending.extend(actor=stranger, workspace_id=running.pk, seconds=HOUR)
 
 
 def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
     Workspace.objects.filter(pk=running.pk).update(ends_at=None)
     with pytest.raises(StateConflict) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert refused.value.reason.code is LifetimeCode.HAS_NO_END
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
     with pytest.raises(StateConflict) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert refused.value.reason.code is LifetimeCode.NOT_RUNNING_NOW
 
 
@@ -202,11 +202,11 @@ def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):
     LedgerAccount.objects.create(
         team=running.team, quota=10, spent=10, period_started_at=now, charged_until=now
     )
-    assert lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     running.resources["accelerators"]["count"] = 1
     Workspace.objects.filter(pk=running.pk).update(resources=running.resources)
     with pytest.raises(StateConflict) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert refused.value.reason.code is LifetimeCode.HOURS_SPENT
 
 
@@ -223,9 +223,9 @@ def test_what_cannot_make_room_is_not_extended_into_a_booking_of_others(running,
     )
     Workspace.objects.filter(pk=running.pk).update(preemptible=False)
     with pytest.raises(StateConflict) as refused:
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     assert refused.value.reason.code is LifetimeCode.BOOKED_BEFORE
-    assert lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
 
 
 def test_a_new_start_is_a_new_life(running, alice, sent, clock, settings):

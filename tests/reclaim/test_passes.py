@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from portal.common.events.models import Event, Notification
-from portal.reclaim import lifetimes, passes
+from portal.reclaim import passes
 from portal.reclaim.models import ReclaimNotice
-from portal.workspaces import services
+from portal.workspaces import extending, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
@@ -65,7 +65,7 @@ def test_it_is_warned_once_and_stopped_at_its_end(running, alice, clock):
 
 def test_extending_takes_the_notice_back(running, alice, clock):
     assert at(clock, running.ends_at - timedelta(minutes=10)).warned == 1
-    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+    extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     assert not ReclaimNotice.objects.exists()
     assert at(clock, running.ends_at + timedelta(minutes=30)) == NONE
     assert again(running).state == State.RUNNING
@@ -76,7 +76,7 @@ def test_extending_wins_against_a_stop_that_has_been_decided(running, alice, clo
     real = passes.take_if_due
 
     def late(workspace_id):
-        lifetimes.extend(actor=alice, workspace_id=workspace_id, seconds=2 * HOUR)
+        extending.extend(actor=alice, workspace_id=workspace_id, seconds=2 * HOUR)
         return real(workspace_id)
 
     monkeypatch.setattr(passes, "take_if_due", late)
@@ -88,7 +88,7 @@ def test_extending_wins_against_a_notice_that_is_being_given(running, alice, clo
     real = passes._warn
 
     def late(found, now):
-        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+        extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
         return real(found, now)
 
     monkeypatch.setattr(passes, "_warn", late)

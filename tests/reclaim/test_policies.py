@@ -12,7 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, PreconditionFailed, StateConflict
 from portal.common.events.models import Event
 from portal.people.accounts.models import Team
-from portal.reclaim import effective, keeping, lifetimes, observing, passes, policy_services, presenters
+from portal.reclaim import effective, keeping, observing, passes, policy_services, presenters
 from portal.reclaim.models import (
     Absence,
     IdleSpell,
@@ -21,6 +21,7 @@ from portal.reclaim.models import (
     ReclaimPolicy,
     WorkspaceActivity,
 )
+from portal.workspaces import extending
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -109,7 +110,7 @@ def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, al
     idle(running, 1000)
     assert pass_now().warned == 1
     assert ReclaimNotice.objects.get().cause == "schedule"
-    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+    extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     clock.shift(HOUR)
     idle(running, 4000)
     assert pass_now() == passes.Passed()
@@ -139,7 +140,7 @@ def test_keeping_wins_against_a_schedule_that_has_been_decided(running, alice, c
 
 def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(running, alice, clock):
     make_policy("site", longest_hours=80)
-    assert lifetimes.extendable_s(running) == pytest.approx(8 * HOUR, abs=60)
+    assert extending.extendable_s(running) == pytest.approx(8 * HOUR, abs=60)
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
     began = running.ready_at
     clock.move_to(began + timedelta(hours=10))

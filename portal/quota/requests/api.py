@@ -12,7 +12,6 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.catalog import selectors as catalog
 from portal.common import etags
 from portal.common.api import (
     ListViewSet,
@@ -53,9 +52,7 @@ from portal.quota.requests.serializers import (
 )
 from portal.quota.requests.services import requests as services
 from portal.quota.requests.services import rules
-from portal.workspaces import software
-from portal.workspaces.order import WorkspaceOrder
-from portal.workspaces.serializers import git_of
+from portal.workspaces.order_serializers import order_of
 
 ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
@@ -141,18 +138,7 @@ class RequestViewSet(ReadViewSet):
             "note": given["note"],
         }
         if start := given.get("start"):
-            order = WorkspaceOrder(
-                team=team,
-                template=catalog.template_by_slug(request.user, start["template"]),
-                flavor=catalog.flavor_by_slug(request.user, start["flavor"]),
-                name=start.get("name", ""),
-                expected_s=start.get("expected_s"),
-                lifetime_s=start.get("lifetime_s"),
-                checkpointed=start["checkpointed"],
-                secrets=start["secrets"],
-                git=git_of(request, start),
-                environment=software.named(request.user, start.get("environment", "")),
-            )
+            order = order_of(request, team, start)
             made = services.ask_to_start(actor=request.user, order=order, **wanted)
         else:
             made = services.ask(actor=request.user, team=team, **wanted)

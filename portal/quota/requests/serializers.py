@@ -7,15 +7,13 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.catalog.models import MAX_LIFETIME_H
 from portal.common.api import StrictSerializer
-from portal.common.hours import HoursField
 from portal.people.accounts.models import Delegation
 from portal.quota.limits.models import Grant
 from portal.quota.requests import presenters
 from portal.quota.requests.evidence import Evidence
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
-from portal.workspaces.serializers import GitSerializer
+from portal.workspaces.order_serializers import WorkspaceOrderSerializer
 
 AMOUNT_MAX = 2**62
 AMOUNT_HELP = (
@@ -188,54 +186,8 @@ class RequestDetailSerializer(RequestSerializer):
         return EvidenceSerializer(found).data if found is not None else None
 
 
-class StartSerializer(StrictSerializer):
+class StartSerializer(WorkspaceOrderSerializer):
     """A workspace that waits for the approval and then starts by itself."""
-
-    template = serializers.CharField(max_length=81)
-    flavor = serializers.CharField(max_length=60)
-    name = serializers.CharField(max_length=60, required=False, allow_blank=True)
-    expected_hours = HoursField(
-        source="expected_s",
-        required=False,
-        min_value=1 / 60,
-        max_value=720,
-        help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
-    )
-    lifetime_hours = HoursField(
-        source="lifetime_s",
-        required=False,
-        min_value=1 / 60,
-        max_value=MAX_LIFETIME_H,
-        help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
-    )
-    checkpointed = serializers.BooleanField(
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text=(
-            "Whether its work goes on from a checkpoint if it has to make room and comes back. "
-            "Without it, what the template and flavor say is taken."
-        ),
-    )
-    environment = serializers.CharField(
-        required=False,
-        allow_blank=True,
-        max_length=40,
-        help_text="Short name of the software environment; without it, the template's.",
-    )
-    secrets = serializers.ListField(
-        child=serializers.CharField(max_length=64),
-        required=False,
-        max_length=50,
-        default=list,
-        help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
-    )
-    git = GitSerializer(
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="A repository to clone; without it, its template's.",
-    )
 
 
 class AskSerializer(StrictSerializer):

@@ -20,11 +20,8 @@ from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay
 from portal.reclaim.rebalancing import presenters as rebalancing
 from portal.reclaim.rebalancing import selectors as contentment
-from portal.workspaces.gpus import CHANGEABLE
 from portal.workspaces.homes.moves import may_move
-from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomePlace, Workspace
-from portal.workspaces.policies import may_operate
 
 register = template.Library()
 
@@ -48,20 +45,6 @@ def discontent(workspace: Workspace) -> dict[str, Any]:
 def progress(workspace: Workspace) -> dict[str, Any]:
     """How fast its work goes on, as it tells itself; nothing where it tells nothing."""
     return {"rows": pacing.progress_of(workspace)}
-
-
-@register.inclusion_tag("reclaim/gpu_act.html", takes_context=True)
-def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """The ways to release its GPUs or attach them again, and to resize it, for who may."""
-    user: User = context["request"].user
-    may = may_operate(user, workspace) and workspace.state in CHANGEABLE
-    attach = may and workspace.gpu_released
-    return {
-        "workspace": workspace,
-        "attach": attach,
-        "resize": may,
-        "release": may and not attach and workspace.accelerated and workspace.state != State.FAILED,
-    }
 
 
 @register.simple_tag(takes_context=True)

@@ -21,10 +21,10 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.scheduling import admission, offers
 from portal.workspaces import gpus, policies, resizing, selectors
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.start_forecasts import StartForecast, start_forecasts
 from portal.workspaces.views import to_workspace
 
 
@@ -34,7 +34,7 @@ class Row:
 
     flavor: Flavor
     size: str
-    verdict: admission.Verdict
+    verdict: StartForecast
     chosen: bool
 
     @property
@@ -62,7 +62,7 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state not in gpus.CHANGEABLE and error is None:
         error = StateConflict(Reason(LifetimeCode.NOT_RESIZABLE_NOW, {"name": workspace.name}))
-    rows = _rows(request, workspace, wanted) if workspace.state in gpus.CHANGEABLE else []
+    rows = _rows(workspace, wanted) if workspace.state in gpus.CHANGEABLE else []
     starts = workspace.state in (State.RUNNING, State.PENDING)
     context = {
         "workspace": workspace,
@@ -74,7 +74,7 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "possible": not starts or any(row.verdict.possible for row in rows),
         "error": error,
     }
-    return render(request, "reclaim/resize.html", context, status=error.status if error else 200)
+    return render(request, "workspaces/resize.html", context, status=error.status if error else 200)
 
 
 def _flavor(request: SignedInRequest, slug: str) -> Flavor:
@@ -83,26 +83,23 @@ def _flavor(request: SignedInRequest, slug: str) -> Flavor:
     return catalog.flavor_by_slug(request.user, slug)
 
 
-def _rows(request: SignedInRequest, workspace: Workspace, wanted: str) -> list[Row]:
+def _rows(workspace: Workspace, wanted: str) -> list[Row]:
     """The flavors that it may have in place of its own, where its files are."""
     offered = [
         flavor
-        for flavor in offers.choosable(request.user, workspace.team)
+        for flavor in catalog.flavors_of(workspace.team)
         if flavor != workspace.flavor and resizing.keeps_files(workspace, flavor)
     ]
-    shown = offers.shortlist([*offered, workspace.flavor], workspace.flavor.slug)
-    flavors = [flavor for flavor in shown if flavor != workspace.flavor]
-    verdicts = admission.assess_resize(workspace, flavors)
     return [
         Row(
             flavor,
             format_size(resizing.request_with(workspace, flavor)[0])
             if workspace.gpu_released
             else format_size(flavor.as_request()),
-            verdict,
+            forecast,
             flavor.slug == wanted,
         )
-        for flavor, verdict in zip(flavors, verdicts, strict=True)
+        for flavor, forecast in start_forecasts().resized(workspace, offered)
     ]
 
 

@@ -1,8 +1,8 @@
-"""Rows of a list of workspaces, without a model instance for each of the ten rows that stand behind one.
+"""Rows of workspaces as REST shows them, without a model instance for each of the ten rows behind one.
 
-A list finds the keys of a page by what is asked for (`KEYS`). Then it reads the columns that
-`WorkspaceSerializer` shows and no others in one query, and what the page's workspaces hold in another; their
-SQL is always the same, and made once.
+Lists and single answers read the columns that `WorkspaceSerializer` shows and no others in one query, and
+what the workspaces hold in another; their SQL is always the same, and made once. A list finds the keys of its
+page first (`KEYS`).
 
 The rows are read for each answer. What was made of those shown last is kept in the process, by all that the
 database has given: a row of which one column has changed is another row.
@@ -14,13 +14,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
+from portal.common.errors import NotFound
 from portal.common.prepared import Prepared, RawRow
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Allocation
+from portal.people.accounts.models import User
+from portal.workspaces import selectors
 from portal.workspaces.models import Workspace
 
 MAX_KEPT = 512
@@ -76,19 +81,28 @@ _JSON = frozenset(
 COLUMNS = (*_OWN, *(f"{name}__{column}" for name, columns in _RELATED.items() for column in columns))
 
 
-class ListedWorkspace(SimpleNamespace):
-    """One row, to be read as a `Workspace` is, as far as a list shows it.
+if TYPE_CHECKING:
 
-    `shown` is for its serializer, which keeps there what follows from the row alone.
-    """
+    class WorkspaceRow(Workspace):
+        """A workspace as far as REST shows it."""
 
-    shown: dict[Any, Any]
+        held: list[Any]
+        shown: dict[Any, Any]
 
-    external_name = Workspace.external_name
-    preempting = Workspace.preempting
-    runs_until = Workspace.runs_until
-    simulated = Workspace.simulated
-    gpu_released = Workspace.gpu_released
+else:
+
+    class WorkspaceRow(SimpleNamespace):
+        """One row, to be read as a `Workspace` is, as far as REST shows it.
+
+        `held` has its allocations by the names of their nodes. `shown` is for its serializer, which keeps
+        there what follows from the row alone.
+        """
+
+        external_name = Workspace.external_name
+        preempting = Workspace.preempting
+        runs_until = Workspace.runs_until
+        simulated = Workspace.simulated
+        gpu_released = Workspace.gpu_released
 
 
 _ROWS = Prepared(
@@ -106,8 +120,8 @@ _HELD = Prepared(
 )
 
 
-def listed(keys: Sequence[UUID]) -> list[ListedWorkspace]:
-    """The workspaces with these keys in the same order, each with what it holds (`held`).
+def read(keys: Sequence[UUID]) -> list[WorkspaceRow]:
+    """Return the workspaces with these keys in the same order, without those deleted since.
 
     They are only to be read: rows that say the same share the objects that say it.
     """
@@ -116,15 +130,23 @@ def listed(keys: Sequence[UUID]) -> list[ListedWorkspace]:
         held[workspace_id].append(tuple(allocated))
     rows = (_workspace(row, tuple(held[row[0]])) for row in _ROWS.raw_rows(keys))
     found = {workspace.pk: workspace for workspace in rows}
-    # Whatever has been deleted since its key was found is left out.
     return [found[key] for key in keys if key in found]
 
 
+def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
+    """Return one workspace. Raises `NotFound` when there is none or the actor may not see it."""
+    visible = selectors.rows_for(actor).filter(pk=workspace_id)
+    found = read(list(visible.values_list("pk", flat=True)))
+    if not found:
+        raise NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
+    return found[0]
+
+
 @lru_cache(maxsize=MAX_KEPT)
-def _workspace(raw: RawRow, held: tuple[RawRow, ...]) -> ListedWorkspace:
+def _workspace(raw: RawRow, held: tuple[RawRow, ...]) -> WorkspaceRow:
     """What the rows say that the database has given: kept by these rows, it is never older than they are."""
     row = _ROWS.converted(raw)
-    found = ListedWorkspace(pk=row[0], held=_held(held), shown={})
+    found = WorkspaceRow(pk=row[0], held=_held(held), shown={})
     own = found.__dict__
     own.update(zip(_OWN, row, strict=False))
     for name in _OWN_JSON:

@@ -17,11 +17,10 @@ from django.views.decorators.http import require_http_methods
 from portal.common.errors import PortalError
 from portal.common.formatting import format_duration
 from portal.common.typed_requests import SignedInRequest
-from portal.scheduling import admission
-from portal.scheduling.engine.model import Outcome
 from portal.workspaces import gpus, policies, selectors
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.start_forecasts import start_forecasts
 from portal.workspaces.views import to_workspace
 
 
@@ -83,14 +82,14 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
     """Whether it would start with its GPUs at once, were they asked for now; and when, in sentences."""
-    (verdict,) = admission.assess_attached([workspace])
-    if verdict.outcome is Outcome.FITS_NOW:
+    forecast = start_forecasts().attached(workspace)
+    if forecast.starts_now:
         return True, [_("its GPUs are free: it starts with them at once")]
-    if verdict.outcome is not Outcome.QUEUED:
-        return False, [each for each in (verdict.message, verdict.next_action) if each]
-    if verdict.eta_at is None:
+    if not forecast.possible:
+        return False, [each for each in (forecast.message, forecast.next_action) if each]
+    if forecast.eta_at is None:
         return False, [_("its GPUs are in use: it waits in the queue, and does not run meanwhile")]
-    wait_s = max(0.0, (verdict.eta_at - timezone.now()).total_seconds())
+    wait_s = max(0.0, (forecast.eta_at - timezone.now()).total_seconds())
     words = _("its GPUs are in use: it waits about %(time)s in the queue, and does not run meanwhile")
     return False, [words % {"time": format_duration(wait_s)}]
 

@@ -8,7 +8,7 @@ import pytest
 
 from portal.common.reasons.codes import EfficiencyCode
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour, DeviceSeries
-from portal.reports.efficiency import DeviceUse, efficiency_of, judge
+from portal.workspaces.efficiency import DeviceUse, efficiency_of, judge
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info
 from tests.reports.test_gpu_use import DAY, hold, measured

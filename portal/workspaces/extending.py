@@ -1,4 +1,4 @@
-"""When workspaces end, and how their users move that."""
+"""How far the end of a workspace may be moved, and moving it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import MAX_LIFETIME_H
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -20,14 +21,10 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
-from portal.quota.ledger.selectors import teams_without_hours
-from portal.quota.reservations.models import Reservation, ReservationState
-from portal.reclaim import keeping
-from portal.reclaim.effective import effective_of
-from portal.reclaim.engine.ladder import KEEPABLE, Cause
-from portal.reclaim.models import ReclaimNotice
 from portal.workspaces import policies
+from portal.workspaces.domain_events import WorkspaceExtended
 from portal.workspaces.ends import move_end
+from portal.workspaces.extension_policy import extension_policy
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.services import repeated_of
@@ -37,8 +34,6 @@ HOUR_S = 3600
 OFFERED_S = 2 * HOUR_S
 """What one click adds."""
 MIN_EXTENSION_S = 900
-BOUNDS = frozenset({Cause.LONGEST, Cause.BUDGET})
-"""No extension moves these: what was said of them stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ class Extension:
 
 def longest_s(workspace: Workspace) -> int | None:
     """How long it may live in all, by template, flavor, site and policies; None where nothing limits that."""
-    lives = (terms_of(workspace.template, workspace.flavor).max_s, effective_of(workspace).policy.longest_s)
+    lives = (terms_of(workspace.template, workspace.flavor).max_s, extension_policy().longest_s(workspace))
     return min((each for each in lives if each is not None), default=None)
 
 
@@ -119,32 +114,7 @@ def _check(workspace: Workspace, seconds: int) -> None:
             else Reason(LifetimeCode.EXTENSION_TOO_LONG, {"most_s": most_s, "asked_s": seconds})
         )
         raise InvalidInput(reason, errors={"hours": [reason]})
-    team = workspace.team
-    if workspace.resources["accelerators"]["count"] and team.slug in teams_without_hours():
-        raise StateConflict(
-            Reason(LifetimeCode.HOURS_SPENT, {"team": team.name}), code=ProblemCode.HOURS_SPENT
-        )
-    _check_bookings(workspace, seconds)
-
-
-def _check_bookings(workspace: Workspace, seconds: int) -> None:
-    """What cannot make room must not grow into a time that others have booked."""
-    ends_at = workspace.ends_at
-    if workspace.preemptible or ends_at is None:
-        return
-    booked = (
-        Reservation.objects.filter(
-            state=ReservationState.BOOKED,
-            starts_at__lt=ends_at + timedelta(seconds=seconds),
-            ends_at__gt=ends_at,
-        )
-        .exclude(team=workspace.team_id)
-        .order_by("starts_at")
-    )
-    for reservation in booked:
-        if any(workspace.amounts.get(name) for name in reservation.amounts):
-            reason = Reason(LifetimeCode.BOOKED_BEFORE, {"until": reservation.starts_at.isoformat()})
-            raise StateConflict(reason, code=ProblemCode.BOOKED_BEFORE)
+    extension_policy().require_extendable(workspace, workspace.ends_at + timedelta(seconds=seconds))
 
 
 def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
@@ -156,12 +126,7 @@ def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
     if longest is not None:
         ends_at = min(ends_at, max(longest, before))
     move_end(workspace, ends_at)
-    told = ReclaimNotice.objects.filter(workspace=workspace.pk)
-    if told.filter(cause__in=KEEPABLE).exists():
-        # Who says that it is needed for longer is not told the same again in a minute.
-        keeping.hold(workspace, timezone.now() + timedelta(seconds=min(seconds, keeping.MAX_KEEP_S)))
-    told.exclude(cause__in=BOUNDS).delete()
-    told.update(ends_version=workspace.ends_version)
+    emit(WorkspaceExtended(workspace, seconds))
     events.record(
         actor=actor,
         kind=AuditKind.WORKSPACE_EXTENDED,

@@ -1,0 +1,79 @@
+"""How much of its GPU time a workspace uses, over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, UserRequest, operation, routes
+from portal.common.problem_serializers import ReasonSerializer
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.common.scopes import Scope
+from portal.workspaces import selectors
+from portal.workspaces.efficiency import efficiency_of
+
+
+class EfficiencyHintSerializer(serializers.Serializer[Any]):
+    """What would help most."""
+
+    message = serializers.CharField()
+    next_action = serializers.CharField()
+    reason = ReasonSerializer(help_text="What `message` says, for programs.")
+
+
+class EfficiencySerializer(serializers.Serializer[Any]):
+    """What a workspace made of its GPUs in its present life, of seven days at most."""
+
+    since = serializers.DateTimeField(allow_null=True, help_text="null: it has no whole GPU now.")
+    until = serializers.DateTimeField(
+        allow_null=True, help_text="End of the period; null if the workspace has no whole GPU now."
+    )
+    used = serializers.FloatField(
+        allow_null=True,
+        help_text="The share, 0 to 1, of measured GPU time; null: too little was measured.",
+    )
+    measured = serializers.FloatField(help_text="The share, 0 to 1, of the time that was measured.")
+    hint = EfficiencyHintSerializer(allow_null=True, help_text="null: nothing stands out, or is known.")
+
+
+class WorkspaceEfficiency(ApiView):
+    """How much of its GPU time a workspace uses."""
+
+    tag = "workspaces"
+    operation_ids = {"get": "getWorkspaceEfficiency"}
+    scopes = {"*": Scope.WORKSPACES_READ}
+
+    @operation(
+        "Read how much of its GPUs a workspace uses",
+        description=(
+            "Of whole GPUs, from samples: shares and MIG instances tell nothing of their own. One hint at "
+            "most, where enough was measured."
+        ),
+        responses={200: EfficiencySerializer},
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],
+        errors=[404],
+    )
+    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
+        found = efficiency_of(selectors.workspace_by_id(request.user, workspace_id))
+        if found is None:
+            return Response({"since": None, "until": None, "used": None, "measured": 0.0, "hint": None})
+        hint = found.hint and {
+            "message": message_of(found.hint),
+            "next_action": next_action_of(found.hint),
+            "reason": found.hint.as_json(),
+        }
+        body = {
+            "since": found.since,
+            "until": found.until,
+            "used": None if found.used is None else round(found.used, 4),
+            "measured": round(found.measured, 4),
+            "hint": hint,
+        }
+        return Response(EfficiencySerializer(body).data)
+
+
+urlpatterns = routes("workspaces/<uuid:workspace_id>/efficiency", WorkspaceEfficiency, "workspace-efficiency")

@@ -1,0 +1,112 @@
+"""A workspace's events over REST: a list, and a stream that goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import HttpResponse, StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+
+from portal.common.api import ListViewSet, Router, UserRequest, operation
+from portal.common.errors import InvalidInput, NotFound
+from portal.common.events import live, stream
+from portal.common.events.models import Event
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import ApiToken
+from portal.workspaces import selectors
+from portal.workspaces.api import SCOPES
+from portal.workspaces.lifecycle import State
+from portal.workspaces.serializers import EventSerializer
+
+
+def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:
+    """The events after `Last-Event-ID`, then each new one as it happens."""
+    user = request.user
+    workspace = selectors.workspace_by_id(user, workspace_id)
+    after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
+    if after is None:
+        raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
+    token = request.auth if isinstance(request.auth, ApiToken) else None
+
+    def look(after: int) -> stream.Batch:
+        if not accounts.still_valid(user, token):
+            return stream.Batch(over=True)
+        try:
+            seen = selectors.workspace_by_id(user, workspace_id)
+        except NotFound:
+            return stream.Batch(over=True)
+        rows = list(selectors.events_of(seen, after=after)[: stream.BATCH])
+        data: Any = EventSerializer(rows, many=True).data
+        # Nothing follows the end. The state was read before the events, so none is left behind.
+        return stream.Batch(list(data), over=seen.state == State.TERMINATED and len(rows) < stream.BATCH)
+
+    if workspace.state == State.TERMINATED and not selectors.events_of(workspace, after=after).exists():
+        # Tells a browser's EventSource not to come back.
+        return HttpResponse(status=204)
+    return stream.response(live.workspace_channel(workspace_id), look, after=after, user_id=user.pk)
+
+
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    int,
+    OpenApiParameter.HEADER,
+    description="Go on after this event; without it, from the first.",
+)
+
+
+class EventViewSet(ListViewSet):
+    tag = "workspaces"
+    operation_ids = {"list": "listWorkspaceEvents", "follow": "followWorkspaceEvents"}
+    queryset = Event.objects.none()
+    serializer_class = EventSerializer
+    renderer_classes = [JSONRenderer, stream.EventStreamRenderer]
+    scopes = SCOPES
+    ordering = ("id",)
+
+    def get_queryset(self) -> QuerySet[Event]:
+        workspace = selectors.workspace_by_id(self.request.user, self.kwargs["workspace_id"])
+        return selectors.events_of(workspace)
+
+    @operation(
+        "List a workspace's events",
+        description="Oldest first. `Accept: text/event-stream` answers like `events/stream`.",
+        responses={(200, "application/json"): EventSerializer(many=True)},
+        errors=[400, 404],
+    )
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(request.accepted_renderer, stream.EventStreamRenderer):
+            return _stream(self.request, self.kwargs["workspace_id"])
+        return super().list(request, *args, **kwargs)
+
+    @operation(
+        "Follow a workspace's events",
+        description=(
+            "Server-sent events: those so far, then each as it happens. The id of a message is the event's, "
+            "its data the event as in the list. Comments keep the connection open. After some minutes the "
+            "stream ends: connect again with `Last-Event-ID`. It ends for good, with 204 when asked again, "
+            "once the workspace is deleted."
+        ),
+        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
+        parameters=[LAST_EVENT_ID],
+        errors=[400, 404, 429],
+    )
+    @action(
+        detail=False,
+        url_path="stream",
+        renderer_classes=[stream.EventStreamRenderer, JSONRenderer],
+    )
+    def follow(self, request: UserRequest, workspace_id: UUID) -> Any:
+        return _stream(request, workspace_id)
+
+
+router = Router()
+router.register("workspaces/<uuid:workspace_id>/events", EventViewSet, basename="workspace-event")
+urlpatterns = router.urls

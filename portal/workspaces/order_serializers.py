@@ -1,0 +1,198 @@
+"""What REST takes of a new workspace, and of one that is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+
+from portal.catalog import selectors as catalog
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.common.api import StrictSerializer, UserRequest
+from portal.common.hours import HoursField
+from portal.common.scopes import Scope
+from portal.people.accounts.authentication import require_scope
+from portal.people.accounts.models import Team
+from portal.workspaces import software
+from portal.workspaces.order import MAX_EXPECTED_S, MAX_PRIORITY, MIN_EXPECTED_S, WorkspaceOrder
+
+
+class GitSerializer(StrictSerializer):
+    """A repository that a workspace clones at its start."""
+
+    url = serializers.CharField(
+        max_length=500,
+        allow_blank=True,
+        help_text="`https://host/path`, `ssh://git@host/path` or `git@host:path`; empty: none at all.",
+    )
+    ref = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=200,
+        default="",
+        help_text="A branch, tag or commit; without it, the repository's own branch.",
+    )
+    secret = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=64,
+        default="",
+        help_text="Name of the secret that opens it: a token for HTTPS, a private key for SSH.",
+    )
+
+
+def _expected_hours(help_text: str) -> HoursField:
+    return HoursField(
+        source="expected_s",
+        required=False,
+        min_value=MIN_EXPECTED_S / 3600,
+        max_value=MAX_EXPECTED_S // 3600,
+        help_text=help_text,
+    )
+
+
+def _priority(**more: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(required=False, min_value=-MAX_PRIORITY, max_value=MAX_PRIORITY, **more)
+
+
+class WorkspaceShapeSerializer(StrictSerializer):
+    """What decides where a workspace fits; all by short name."""
+
+    template = serializers.CharField(max_length=81)
+    flavor = serializers.CharField(max_length=60)
+    expected_hours = _expected_hours(
+        "How long you will need it: estimates rest on it, and short ones may overtake."
+    )
+    environment = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=40,
+        help_text="Short name of the software environment; without it, the template's.",
+    )
+
+
+class WorkspaceStartSerializer(WorkspaceShapeSerializer):
+    """Who pays for a workspace, and whether it waits for accelerators."""
+
+    team = serializers.CharField(
+        required=False, max_length=40, help_text="May be left out where you have just one team."
+    )
+    start_without_gpu = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text=(
+            "Where it would wait and can start at once without its accelerators, start it so, as after "
+            "`release-gpu`: `attach-gpu` takes them, and its user is told once when they are free."
+        ),
+    )
+
+
+class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
+    """A new workspace, for a team that is named elsewhere; all by short name."""
+
+    name = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=60,
+        help_text="Lower-case letters, digits and hyphens. Without it, one is chosen.",
+    )
+    lifetime_hours = HoursField(
+        source="lifetime_s",
+        required=False,
+        min_value=1 / 60,
+        max_value=MAX_LIFETIME_H,
+        help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
+    )
+    checkpointed = serializers.BooleanField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text=(
+            "Whether its work goes on from a checkpoint if it has to make room and comes back. "
+            "Without it, what the template and flavor say is taken."
+        ),
+    )
+    secrets = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=50,
+        default=list,
+        help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
+    )
+    git = GitSerializer(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A repository to clone; without it, its template's.",
+    )
+
+
+class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializer):
+    """A request for a workspace; all by short name."""
+
+    priority = _priority(default=0, help_text="Above 0 for owners of the team and operators only.")
+
+
+class WorkspaceChangeSerializer(StrictSerializer):
+    """What is said anew of a workspace; what is left out stays."""
+
+    name = serializers.CharField(
+        required=False,
+        max_length=60,
+        help_text="Lower-case letters, digits and hyphens. While it waits, is stopped or has failed.",
+    )
+    expected_hours = _expected_hours(
+        "How long it will be needed, from its start on. What runs to an end is extended instead."
+    )
+    priority = _priority(help_text="Higher ones go first. Above 0 for owners of the team and operators only.")
+
+
+class ExtendSerializer(StrictSerializer):
+    """By how much a workspace shall live longer."""
+
+    hours = HoursField(
+        source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."
+    )
+
+    examples = {"hours": 4}
+
+
+class ResizeSerializer(StrictSerializer):
+    """Which flavor a workspace shall have."""
+
+    flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
+
+
+def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> WorkspaceOrder:
+    """Return the order in the validated body of a `WorkspaceOrderSerializer`.
+
+    Raises `NotFound`, `InvalidInput`, and `PermissionDenied` for a token that may not name a secret.
+    """
+    return WorkspaceOrder(
+        team=team,
+        template=catalog.template_by_slug(request.user, body["template"]),
+        flavor=catalog.flavor_by_slug(request.user, body["flavor"]),
+        name=body.get("name", ""),
+        expected_s=body.get("expected_s"),
+        lifetime_s=body.get("lifetime_s"),
+        priority=body.get("priority", 0),
+        checkpointed=body["checkpointed"],
+        environment=software.named(request.user, body.get("environment", "")),
+        secrets=body["secrets"],
+        git=_git_of(request, body),
+        start_without_gpu=body.get("start_without_gpu", False),
+    )
+
+
+def _git_of(request: Request, body: Mapping[str, Any]) -> Any:
+    """The repository of a request, None where none was named. Raises `PermissionDenied`.
+
+    A secret is sent to the server that the request names: that is for tokens that may open workspaces, in
+    which they could read it as well.
+    """
+    git = body["git"]
+    if git is not None and git["secret"]:
+        require_scope(request, Scope.WORKSPACES_CONNECT)
+    return git

@@ -1,0 +1,47 @@
+"""Parts of the page of a workspace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+from portal.common.formatting import format_share
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.people.accounts.models import User
+from portal.workspaces.efficiency import efficiency_of
+from portal.workspaces.gpus import CHANGEABLE
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import may_operate
+
+register = template.Library()
+
+
+@register.inclusion_tag("workspaces/efficiency.html")
+def efficiency(workspace: Workspace) -> dict[str, Any]:
+    """The share of its GPU time that it used, and the hint. Nothing where too little was measured."""
+    found = efficiency_of(workspace)
+    if found is None or found.used is None:
+        return {"found": None}
+    return {
+        "found": found,
+        "used": format_share(found.used),
+        "measured": format_share(found.measured),
+        "hint": message_of(found.hint) if found.hint is not None else "",
+        "advice": next_action_of(found.hint) if found.hint is not None else "",
+    }
+
+
+@register.inclusion_tag("workspaces/gpu_act.html", takes_context=True)
+def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """The ways to release its GPUs or attach them again, and to resize it, for who may."""
+    user: User = context["request"].user
+    may = may_operate(user, workspace) and workspace.state in CHANGEABLE
+    attach = may and workspace.gpu_released
+    return {
+        "workspace": workspace,
+        "attach": attach,
+        "resize": may,
+        "release": may and not attach and workspace.accelerated and workspace.state != State.FAILED,
+    }

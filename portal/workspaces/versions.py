@@ -1,0 +1,85 @@
+"""Versions of workspaces as REST shows them: `ETag` and `If-Match`."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from uuid import UUID
+
+from django.utils.http import parse_etags
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+
+from portal.common.errors import PreconditionFailed
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.workspaces import rows
+from portal.workspaces.lifecycle import State
+from portal.workspaces.rows import WorkspaceRow
+from portal.workspaces.transitions import locked
+
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="Only while the workspace is as in the answer that had this `ETag`.",
+)
+
+
+def version_of(row: WorkspaceRow) -> str:
+    """Changes with whatever a person would act on; what the agent measures is left out."""
+    return _short(
+        row.state,
+        row.state_since,
+        row.desired_state,
+        row.generation,
+        row.pool.slug if row.pool is not None else None,
+        row.launched_at,
+        row.ready_at,
+        row.termination_reason,
+        row.status.reason,
+        row.queue_entry.outcome,
+        row.queue_entry.reason,
+        row.queue_entry.position,
+        row.queue_entry.eta_at,
+        row.preempting.preempt_at if row.preempting else None,
+        row.runs_until,
+        row.status.checkouts,
+        row.status.gpu_shares,
+        row.gpu_released,
+        row.flavor.slug,
+        row.name,
+        row.expected_s,
+        row.priority,
+    )
+
+
+def etag_of(row: WorkspaceRow) -> str:
+    """Weak: the version, and after a dot what the agent has measured."""
+    return f'W/"{version_of(row)}.{_short(row.status.heartbeat_at, row.status.activity)}"'
+
+
+def require_match(request: Request, workspace_id: UUID) -> None:
+    """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
+
+    Not by `condition`, for which a weak tag matches nothing (RFC 9110, 13.1.1): ours promises that what
+    a person would act on is as it was, which is the part before its dot.
+    """
+    header = request.headers.get("If-Match", "").strip()
+    if not header or header == "*":
+        return
+    locked(workspace_id)
+    [present] = rows.read([workspace_id])
+    versions = {tag.removeprefix("W/").strip('"').partition(".")[0] for tag in parse_etags(header)}
+    if version_of(present) not in versions:
+        label = State(present.state).label.lower()
+        raise PreconditionFailed(
+            Reason(
+                CommonCode.VERSION_CHANGED, {"name": present.name, "state": present.state, "label": label}
+            ),
+            state=present.state,
+        )
+
+
+def _short(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
