@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
@@ -15,23 +15,28 @@ from django.utils.functional import Promise
 
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
-from portal.common.reasons import codes, wording
-from portal.common.reasons.codes import AccountCode, CommonCode, WorkspaceCode
+from portal.common.reasons import wording
+from portal.common.reasons.codes import (
+    AccountCode,
+    AdmissionCode,
+    CommonCode,
+    PlacementCode,
+    WaitBasis,
+    WorkspaceCode,
+)
 from portal.common.reasons.reason import Reason
+from portal.common.reasons.registry import DuplicateCode, Registry, registry
 from portal.common.reasons.wording import message_of, next_action_of, text_of
 from portal.common.reasons.wording.workspaces import STATE_WORDS
+from portal.scheduling.engine.model import PreemptionCode
 from portal.workspaces.lifecycle import State
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY = [
-    each
-    for each in vars(codes).values()
-    if isinstance(each, type) and issubclass(each, StrEnum) and each is not StrEnum
-]
+EVERY = (*registry.enumerations, PreemptionCode)
 CODES = [code for each in EVERY for code in each]
 PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]")
 ENDS = (".", "?", "!", "”", ")s", ")d")
-CLAUSES = (codes.PlacementCode, codes.WaitBasis, codes.PreemptionCode, codes.AdmissionCode)
+CLAUSES = (PlacementCode, WaitBasis, PreemptionCode, AdmissionCode)
 """Their texts stand inside sentences."""
 
 
@@ -62,11 +67,37 @@ def test_every_code_has_a_text_of_whole_sentences() -> None:
                 assert first in "%“" or first.isupper() or first.isdigit(), f"{name}: “{pattern}”"
 
 
-def test_no_two_codes_have_the_same_value() -> None:
-    assert set(EVERY) - set(codes.ENUMERATIONS) == {codes.PreemptionCode}
-    those = [code for each in codes.ENUMERATIONS for code in each]
-    assert [value for value, count in Counter(code.value for code in those).items() if count > 1] == []
-    assert all(codes.code_named(code.value) is code for code in those)
+def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
+    assert all(registry.code_named(code.value) is code for each in registry.enumerations for code in each)
+    assert {each.__name__ for each in registry.enumerations} == {
+        node.name
+        for path in (ROOT / "portal").rglob("codes*/**/*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    } | {
+        node.name
+        for path in (ROOT / "portal").rglob("codes.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_two_codes_with_the_same_value_stop_the_start() -> None:
+    class HereCode(StrEnum):
+        GONE = "gone"
+
+    class ThereCode(StrEnum):
+        AWAY = "away"
+        MISSING = "gone"
+
+    codes = Registry()
+    codes.register(HereCode)
+    codes.register(HereCode)
+    with pytest.raises(DuplicateCode, match=r"ThereCode\.MISSING and .*HereCode\.GONE"):
+        codes.register(ThereCode)
+    assert codes.enumerations == (HereCode,)
+    with pytest.raises(LookupError):
+        codes.code_named("away")
 
 
 def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
@@ -89,11 +120,12 @@ def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
 
 def test_a_text_names_only_what_its_code_is_raised_with() -> None:
     """Where params are written out at the call; what `prepare` adds to them is made of these."""
+    by_name = {each.__name__: each for each in registry.enumerations}
     made: dict[str, int] = defaultdict(int)
     wrong = []
     for where, owner, member, names in reasons_made():
-        enumeration = getattr(codes, owner, None)
-        if enumeration is None or enumeration not in codes.ENUMERATIONS:
+        enumeration = by_name.get(owner)
+        if enumeration is None:
             continue
         made[owner] += 1
         code = enumeration[member]
@@ -176,10 +208,10 @@ def test_a_second_thread_that_asks_while_texts_are_gathered_gets_its_own(
         if not asked and name.endswith(".catalog"):
             asked.append(name)
             with ThreadPoolExecutor(1) as other:
-                asked.append(other.submit(text_of, codes.PlacementCode.CPU_SHORT).result(timeout=30))
+                asked.append(other.submit(text_of, PlacementCode.CPU_SHORT).result(timeout=30))
         return real(name)
 
     monkeypatch.setattr(wording, "import_module", slow)
     wording._texts.cache_clear()
-    assert text_of(codes.WorkspaceCode.NOT_VISIBLE).message
-    assert asked[1] == text_of(codes.PlacementCode.CPU_SHORT)
+    assert text_of(WorkspaceCode.NOT_VISIBLE).message
+    assert asked[1] == text_of(PlacementCode.CPU_SHORT)

@@ -53,13 +53,15 @@ SUBJECTS = {
     "FileCode": "Files of home folders",
     "SecretCode": "Secrets for workspaces",
     "LifetimeCode": "Lifetimes",
+    "EfficiencyCode": "Use of GPUs",
     "OrphanCode": "What is left over on nodes",
     "GitCode": "Cloned repositories",
     "HomeMoveCode": "Homes that are moved",
     "ArchiveCode": "Archived homes",
+    "RebalanceCode": "Moves to better places",
     "ShareCode": "Shares of GPUs",
 }
-"""The heading of each enumeration of codes. One that is not here stands below its own name."""
+"""The heading of each enumeration of codes, in the order of the page."""
 
 
 def settings() -> str:
@@ -173,7 +175,7 @@ def _argument(action: argparse.Action) -> str:
 def reason_codes() -> str:
     """Every code with its text and what to do next."""
     from portal.common.problem_codes import ProblemCode
-    from portal.common.reasons import codes
+    from portal.common.reasons.registry import registry
     from portal.common.reasons.wording import text_of
 
     parts = [
@@ -183,8 +185,9 @@ def reason_codes() -> str:
         "`reason.code`, with the values of the text in `reason.params`; pages show the sentence. Names in "
         "braces are those values. " + MADE,
     ]
-    for each in codes.ENUMERATIONS:
-        title = SUBJECTS.get(each.__name__, f"Codes of {each.__name__}")
+    order = list(SUBJECTS)
+    for each in sorted(registry.enumerations, key=lambda codes: order.index(codes.__name__)):
+        title = SUBJECTS[each.__name__]
         parts += ["", f"## {title}", (each.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")]
         for code in each:
             text = text_of(code)

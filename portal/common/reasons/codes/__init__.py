@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from portal.common.reasons.codes.accounts import AccountCode as AccountCode
 from portal.common.reasons.codes.accounts import ExchangeCode as ExchangeCode
 from portal.common.reasons.codes.accounts import IdentityCode as IdentityCode
@@ -31,7 +29,6 @@ from portal.common.reasons.codes.scheduling import MAY_PASS as MAY_PASS
 from portal.common.reasons.codes.scheduling import NOT_SUITED as NOT_SUITED
 from portal.common.reasons.codes.scheduling import AdmissionCode as AdmissionCode
 from portal.common.reasons.codes.scheduling import PlacementCode as PlacementCode
-from portal.common.reasons.codes.scheduling import PreemptionCode as PreemptionCode
 from portal.common.reasons.codes.scheduling import RebalanceCode as RebalanceCode
 from portal.common.reasons.codes.scheduling import Rule as Rule
 from portal.common.reasons.codes.scheduling import WaitBasis as WaitBasis
@@ -42,19 +39,3 @@ from portal.common.reasons.codes.workspaces import HomeMoveCode as HomeMoveCode
 from portal.common.reasons.codes.workspaces import LifetimeCode as LifetimeCode
 from portal.common.reasons.codes.workspaces import ShareCode as ShareCode
 from portal.common.reasons.codes.workspaces import WorkspaceCode as WorkspaceCode
-
-ENUMERATIONS: tuple[type[StrEnum], ...] = (
-    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
-    InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
-    SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, EfficiencyCode, OrphanCode, GitCode,
-    HomeMoveCode, ArchiveCode, RebalanceCode, ShareCode,
-)  # fmt: skip
-"""No two of these share a value, so that a row or a problem document needs no more than the value. A
-`PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""
-_BY_VALUE: dict[str, StrEnum] = {code.value: code for each in ENUMERATIONS for code in each}
-
-
-def code_named(value: str) -> StrEnum:
-    """The code of this value. Raises `LookupError`."""
-    return _BY_VALUE[value]

@@ -116,16 +116,6 @@ class WaitBasis(StrEnum):
     LIMIT_MUST_CHANGE = "limit_must_change"
 
 
-class PreemptionCode(StrEnum):
-    """Why a workspace has to make room; the first three as Kueue's `InClusterQueue`, `InCohortReclamation`
-    and `InCohortFairSharing`."""
-
-    IN_TEAM = "in_team"
-    RECLAIM = "reclaim"
-    FAIR_SHARE = "fair_share"
-    RESERVATION_BEGUN = "reservation_begun"
-
-
 class RebalanceCode(StrEnum):
     """What speaks against the place of a workspace, why it should move, and why it does not."""
 

@@ -16,13 +16,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 
 from portal.common.reasons.reason import Reason
+from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
     "accounts", "admission", "catalog", "channels", "checks", "common", "efficiency",
     "environments", "events", "exchange",
     "files", "git", "identity",
-    "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement", "preemption",
+    "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement",
     "quotas", "rebalancing", "requests",
     "reservations", "scim", "shares", "site", "secrets", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
@@ -100,7 +101,7 @@ def _texts() -> dict[tuple[type[StrEnum], str], Text]:
     # By enumeration too: members of two that have the same value are equal to each other. Made as a whole, as
     # the first requests of a process come in several threads.
     found: dict[tuple[type[StrEnum], str], Text] = {}
-    for name in _MODULES:
-        texts: dict[StrEnum, Text] = import_module(f"{__name__}.{name}").TEXTS
+    for name in (*(f"{__name__}.{each}" for each in _MODULES), *modules_named("wording")[1:]):
+        texts: dict[StrEnum, Text] = import_module(name).TEXTS
         found.update({(type(code), code.value): text for code, text in texts.items()})
     return found

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import PreemptionCode
 from portal.common.reasons.wording import Text
+from portal.scheduling.engine.model import PreemptionCode
 
 TEXTS: dict[StrEnum, Text] = {
     PreemptionCode.IN_TEAM: Text(_("a request of its team with a higher priority needs the place")),
