@@ -6,8 +6,9 @@ from portal.catalog.deletion_policy import EntryDeletionPolicy
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, CatalogCode
+from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.deletion_policy import AccountDeletionPolicy
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace

@@ -16,18 +16,12 @@ from django.utils.functional import Promise
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
 from portal.common.reasons import wording
-from portal.common.reasons.codes import (
-    AccountCode,
-    AdmissionCode,
-    CommonCode,
-    PlacementCode,
-    WaitBasis,
-    WorkspaceCode,
-)
+from portal.common.reasons.codes import AdmissionCode, CommonCode, PlacementCode, WaitBasis, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.registry import DuplicateCode, Registry, registry
 from portal.common.reasons.wording import message_of, next_action_of, text_of
 from portal.common.reasons.wording.workspaces import STATE_WORDS
+from portal.people.accounts.codes import AccountCode
 from portal.scheduling.engine.model import PreemptionCode
 from portal.workspaces.lifecycle import State
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from portal.common.reasons.codes.accounts import AccountCode as AccountCode
-from portal.common.reasons.codes.accounts import ExchangeCode as ExchangeCode
-from portal.common.reasons.codes.accounts import IdentityCode as IdentityCode
-from portal.common.reasons.codes.accounts import JoinCode as JoinCode
-from portal.common.reasons.codes.accounts import MfaCode as MfaCode
-from portal.common.reasons.codes.accounts import ScimCode as ScimCode
 from portal.common.reasons.codes.catalog import CatalogCode as CatalogCode
 from portal.common.reasons.codes.catalog import EnvironmentCode as EnvironmentCode
 from portal.common.reasons.codes.catalog import GitCode as GitCode
 from portal.common.reasons.codes.catalog import SecretCode as SecretCode
 from portal.common.reasons.codes.catalog import SiteCode as SiteCode
-from portal.common.reasons.codes.common import ChannelCode as ChannelCode
 from portal.common.reasons.codes.common import CommonCode as CommonCode
-from portal.common.reasons.codes.common import EventCode as EventCode
-from portal.common.reasons.codes.common import WebhookCode as WebhookCode
 from portal.common.reasons.codes.machines import CheckCode as CheckCode
 from portal.common.reasons.codes.machines import InventoryCode as InventoryCode
 from portal.common.reasons.codes.machines import MachineCode as MachineCode

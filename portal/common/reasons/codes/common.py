@@ -16,8 +16,6 @@ class CommonCode(StrEnum):
     DRIVER_REPORT = "driver_report"
     FIRST_CHOICE_MISSING = "first_choice_missing"
     HOURS_NOT_UNDERSTOOD = "hours_not_understood"
-    NO_SUCH_NOTICE = "no_such_notice"
-    NO_SUCH_REVISION = "no_such_revision"
     UNKNOWN_PARAMETER = "unknown_parameter"
     PAGE_SIZE_INVALID = "page_size_invalid"
     CURSOR_INVALID = "cursor_invalid"
@@ -36,45 +34,4 @@ class CommonCode(StrEnum):
     VERSION_CHANGED = "version_changed"
     TEAM_MISSING = "team_missing"
     IN_NO_TEAM = "in_no_team"
-
-
-class EventCode(StrEnum):
-    """Refusals about event streams and notices."""
-
-    TOO_MANY_STREAMS = "too_many_streams"
-
-
-class WebhookCode(StrEnum):
-    """Refusals about webhooks."""
-
-    ADMINISTRATORS_TYPES = "webhook_administrators_types"
-    CHOOSE_TYPES = "webhook_choose_types"
-    ENDED = "webhook_ended"
-    NAMELESS = "webhook_nameless"
-    NO_SUCH_DELIVERY = "no_such_delivery"
-    NO_SUCH_WEBHOOK = "no_such_webhook"
-    NOT_VALID = "webhook_not_valid"
-    ON_ITS_WAY = "webhook_on_its_way"
-    TOO_MANY = "too_many_webhooks"
-    UNKNOWN_TYPES = "webhook_unknown_types"
-    URL_CREDENTIALS = "webhook_url_credentials"
-    URL_INTERNAL = "webhook_url_internal"
-    URL_NONE = "webhook_url_none"
-    URL_SCHEME = "webhook_url_scheme"
-
-
-class ChannelCode(StrEnum):
-    """Refusals about channels of notices."""
-
-    CHOOSE_KINDS = "channel_choose_kinds"
-    ENDED = "channel_ended"
-    NAMELESS = "channel_nameless"
-    NOT_CHECKED = "channel_not_checked"
-    NOT_VALID = "channel_not_valid"
-    NO_SUCH_CHANNEL = "no_such_channel"
-    ON_ITS_WAY = "channel_on_its_way"
-    TOO_MANY = "too_many_channels"
-    UNKNOWN_KINDS = "channel_unknown_kinds"
-    URL_NONE = "channel_url_none"
-    URL_PARAMETER = "channel_url_parameter"
-    URL_SERVICE = "channel_url_service"
+    ONLY_ADMINISTRATORS = "only_administrators"

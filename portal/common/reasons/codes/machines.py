@@ -61,6 +61,16 @@ class MachineCode(StrEnum):
     VERSION_DIFFERS = "version_differs"
 
 
+class OrphanCode(StrEnum):
+    """Refusals about what nobody owns."""
+
+    ENDS_BY_ITSELF = "orphan_ends_by_itself"
+    GONE_ALREADY = "orphan_gone_already"
+    HAS_OWNER = "orphan_has_owner"
+    NAME_NOT_TYPED = "orphan_name_not_typed"
+    NO_SUCH_ORPHAN = "no_such_orphan"
+
+
 class CheckCode(StrEnum):
     """Refusals about GPU checks, and what came of them."""
 
@@ -98,13 +108,3 @@ class CheckCode(StrEnum):
     RESET_OF_INSTANCE = "reset_of_instance"
     SETTINGS_NOT_VALID = "check_settings_not_valid"
     WRITE_HOURS = "write_hours"
-
-
-class OrphanCode(StrEnum):
-    """Refusals about what nobody owns."""
-
-    ENDS_BY_ITSELF = "orphan_ends_by_itself"
-    GONE_ALREADY = "orphan_gone_already"
-    HAS_OWNER = "orphan_has_owner"
-    NAME_NOT_TYPED = "orphan_name_not_typed"
-    NO_SUCH_ORPHAN = "no_such_orphan"

@@ -87,6 +87,16 @@ NOT_SUITED = frozenset(
 """What a node lacks whatever becomes free on it: the reasons of other nodes say more to who waits."""
 
 
+class WaitBasis(StrEnum):
+    """What an expected start rests on, or why none can be expected."""
+
+    ENOUGH_FREE = "enough_free"
+    EXPECTED_ENDS = "expected_ends"
+    TOO_FAR_AHEAD = "too_far_ahead"
+    NO_ROOM_ON_NODES = "no_room_on_nodes"
+    LIMIT_MUST_CHANGE = "limit_must_change"
+
+
 class AdmissionCode(StrEnum):
     """What would become of a request, where no `Rule` says it."""
 
@@ -104,16 +114,6 @@ class AdmissionCode(StrEnum):
     NO_NODE_SHOWS_FOLDERS = "no_node_shows_folders"
     NO_NODE_HOLDS_SHARES = "no_node_holds_gpu_shares"
     NO_NODE_LARGE_ENOUGH = "no_node_large_enough"
-
-
-class WaitBasis(StrEnum):
-    """What an expected start rests on, or why none can be expected."""
-
-    ENOUGH_FREE = "enough_free"
-    EXPECTED_ENDS = "expected_ends"
-    TOO_FAR_AHEAD = "too_far_ahead"
-    NO_ROOM_ON_NODES = "no_room_on_nodes"
-    LIMIT_MUST_CHANGE = "limit_must_change"
 
 
 class RebalanceCode(StrEnum):

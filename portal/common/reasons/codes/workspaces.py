@@ -50,6 +50,16 @@ class WorkspaceCode(StrEnum):
     REPORTED = "reported"
 
 
+class ShareCode(StrEnum):
+    """How a workspace stands to its part of a GPU's memory, by what its node's guard tells."""
+
+    OVER = "gpu_share_over"
+    ASKED = "gpu_share_process_asked"
+    KILLED = "gpu_share_process_killed"
+    BACK = "gpu_share_kept"
+    UNKNOWN = "gpu_share_unknown"
+
+
 class HomeMoveCode(StrEnum):
     """Refusals about moves of homes, and why one waits or failed."""
 
@@ -100,13 +110,25 @@ class ArchiveCode(StrEnum):
     UNREADABLE = "archive_home_unreadable"
 
 
-class EfficiencyCode(StrEnum):
-    """Hints about what a workspace makes of its GPUs."""
+class FileCode(StrEnum):
+    """Refusals about the files of a home."""
 
-    NONE_USED = "no_gpu_used"
-    SOME_UNUSED = "some_gpus_unused"
-    SMALLER_WOULD_DO = "smaller_gpu_would_do"
-    MOSTLY_IDLE = "gpus_mostly_idle"
+    BAD_NAME = "file_name_not_valid"
+    BUSY = "too_many_transfers"
+    DISK_FULL = "disk_of_node_full"
+    EXISTS = "file_exists"
+    FAILED = "file_failed"
+    HOME_FULL = "home_full"
+    HOME_NOWHERE = "home_nowhere"
+    IS_A_LINK = "file_is_a_link"
+    NOT_A_FILE = "not_a_file"
+    NOT_A_FOLDER = "not_a_folder"
+    NOT_FOUND = "no_such_file"
+    NOT_READ = "files_not_read"
+    NOT_WRITABLE = "file_not_writable"
+    NO_SUCH_FORM = "no_such_download_form"
+    OFFSET_INVALID = "offset_not_valid"
+    RESERVED_NAME = "file_name_reserved"
 
 
 class LifetimeCode(StrEnum):
@@ -157,32 +179,10 @@ class LifetimeCode(StrEnum):
     POLICY_HOLIDAYS_UNKNOWN = "reclaim_policy_holidays_unknown"
 
 
-class FileCode(StrEnum):
-    """Refusals about the files of a home."""
+class EfficiencyCode(StrEnum):
+    """Hints about what a workspace makes of its GPUs."""
 
-    BAD_NAME = "file_name_not_valid"
-    BUSY = "too_many_transfers"
-    DISK_FULL = "disk_of_node_full"
-    EXISTS = "file_exists"
-    FAILED = "file_failed"
-    HOME_FULL = "home_full"
-    HOME_NOWHERE = "home_nowhere"
-    IS_A_LINK = "file_is_a_link"
-    NOT_A_FILE = "not_a_file"
-    NOT_A_FOLDER = "not_a_folder"
-    NOT_FOUND = "no_such_file"
-    NOT_READ = "files_not_read"
-    NOT_WRITABLE = "file_not_writable"
-    NO_SUCH_FORM = "no_such_download_form"
-    OFFSET_INVALID = "offset_not_valid"
-    RESERVED_NAME = "file_name_reserved"
-
-
-class ShareCode(StrEnum):
-    """How a workspace stands to its part of a GPU's memory, by what its node's guard tells."""
-
-    OVER = "gpu_share_over"
-    ASKED = "gpu_share_process_asked"
-    KILLED = "gpu_share_process_killed"
-    BACK = "gpu_share_kept"
-    UNKNOWN = "gpu_share_unknown"
+    NONE_USED = "no_gpu_used"
+    SOME_UNUSED = "some_gpus_unused"
+    SMALLER_WOULD_DO = "smaller_gpu_would_do"
+    MOSTLY_IDLE = "gpus_mostly_idle"

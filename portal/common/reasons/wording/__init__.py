@@ -20,12 +20,9 @@ from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "accounts", "admission", "catalog", "channels", "checks", "common", "efficiency",
-    "environments", "events", "exchange",
-    "files", "git", "identity",
-    "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement",
-    "quotas", "rebalancing", "requests",
-    "reservations", "scim", "shares", "site", "secrets", "waiting", "webhooks", "workspaces",
+    "admission", "catalog", "checks", "common", "efficiency", "environments", "files", "git",
+    "inventory", "ledger", "lifetimes", "machines", "orphans", "placement", "quotas", "rebalancing",
+    "requests", "reservations", "secrets", "shares", "site", "waiting", "workspaces",
 )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from portal.common.reasons.wording.placement import format_requirements, joined
 _WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
 _ASK = gettext_lazy("Ask for more: it starts by itself when approved.")
 _SMALLER = gettext_lazy("Choose a smaller flavor.")
-_NO_ROOM = gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s")
 _ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
 
 

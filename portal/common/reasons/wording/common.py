@@ -41,12 +41,6 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=lambda params: {"choose": _CHOICES[params["field"]]},
     ),
     CommonCode.HOURS_NOT_UNDERSTOOD: Text(_("Say in hours how long you need it, such as 8 or 0.5.")),
-    CommonCode.NO_SUCH_NOTICE: Text(
-        _("There is no such notice of yours."), _("Look at your list of notices.")
-    ),
-    CommonCode.NO_SUCH_REVISION: Text(
-        _("Version %(number)s is not kept."), _("Look at the history for those that are.")
-    ),
     CommonCode.UNKNOWN_PARAMETER: Text(
         _("There is no such query parameter."), "%(known)s", prepare=_parameters
     ),
@@ -112,5 +106,8 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.IN_NO_TEAM: Text(
         _("You are in no team, and every workspace is charged to one."),
         _("Ask an owner of a team to add you."),
+    ),
+    CommonCode.ONLY_ADMINISTRATORS: Text(
+        _("Only an administrator may do this."), _("Ask the administrator of this installation.")
     ),
 }

@@ -209,9 +209,6 @@ TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.NO_FOLDER_NAMED: Text(
         _("It names no folder."), _("Choose one that nodes have, or write its path.")
     ),
-    EnvironmentCode.NO_NODE_TO_BUILD: Text(
-        _("No node is there that could build it."), _("It begins by itself when one is.")
-    ),
     EnvironmentCode.NO_SUCH_BUILD: Text(_("There is no such build."), _("List those that there are.")),
     EnvironmentCode.NO_SUCH_ENVIRONMENT: Text(
         _("There is no such environment."), _("List those that there are.")

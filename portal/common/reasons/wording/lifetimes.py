@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
@@ -23,7 +24,7 @@ def _until(params: Params) -> Params:
     return {**params, "until": format_day_time(datetime.fromisoformat(params["until"]))}
 
 
-TEXTS = {
+TEXTS: dict[StrEnum, Text] = {
     LifetimeCode.LIFETIME_TOO_SHORT: Text(
         _("A workspace lives for a minute at least."), _("Ask for more hours.")
     ),

@@ -99,6 +99,30 @@ def _parent(params: Params) -> Params:
     return {"parent": message_of(parent)}
 
 
+_PREDICATES = frozenset(
+    {
+        PlacementCode.NODE_OFFLINE,
+        PlacementCode.NODE_CORDONED,
+        PlacementCode.NODE_OVERCOMMITTED,
+        PlacementCode.NODE_RETIRED,
+        PlacementCode.POOL_UNREACHABLE,
+        PlacementCode.POOL_DISABLED,
+        PlacementCode.LABEL_MISSING,
+        PlacementCode.HOME_ELSEWHERE,
+        PlacementCode.FEATURE_MISSING,
+        PlacementCode.FOLDER_MISSING,
+        PlacementCode.SHARES_NOT_HELD,
+        PlacementCode.CUDA_TOO_OLD,
+        PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
+        PlacementCode.NODE_LACKS_PROGRAM,
+        PlacementCode.MODEL_MISSING,
+        PlacementCode.ONLY_AS_MIG,
+        PlacementCode.DEVICE_MEMORY_SHORT,
+        PlacementCode.MIG_PROFILE_MISSING,
+    }
+)
+"""Texts that begin with a verb: they make a sentence with the node's name, without a colon."""
+
 TEXTS: dict[StrEnum, Text] = {
     PlacementCode.NODE_OFFLINE: Text(_("is offline")),
     PlacementCode.NODE_CORDONED: Text(_("is cordoned by an operator")),
@@ -162,26 +186,3 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.NODES_SHORT: Text(_("fits, but %(needed)s nodes are needed and %(fitting)s fit")),
     PlacementCode.REFUSED_BY_DRIVER: Text("%(message)s"),
 }
-_PREDICATES = frozenset(
-    {
-        PlacementCode.NODE_OFFLINE,
-        PlacementCode.NODE_CORDONED,
-        PlacementCode.NODE_OVERCOMMITTED,
-        PlacementCode.NODE_RETIRED,
-        PlacementCode.POOL_UNREACHABLE,
-        PlacementCode.POOL_DISABLED,
-        PlacementCode.LABEL_MISSING,
-        PlacementCode.HOME_ELSEWHERE,
-        PlacementCode.FEATURE_MISSING,
-        PlacementCode.FOLDER_MISSING,
-        PlacementCode.SHARES_NOT_HELD,
-        PlacementCode.CUDA_TOO_OLD,
-        PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
-        PlacementCode.NODE_LACKS_PROGRAM,
-        PlacementCode.MODEL_MISSING,
-        PlacementCode.ONLY_AS_MIG,
-        PlacementCode.DEVICE_MEMORY_SHORT,
-        PlacementCode.MIG_PROFILE_MISSING,
-    }
-)
-"""Texts that begin with a verb: they make a sentence with the node's name, without a colon."""

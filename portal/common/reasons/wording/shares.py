@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
@@ -36,7 +38,7 @@ def _ended(params: Params) -> Params:
     return {**_amounts(params), "process": process}
 
 
-TEXTS = {
+TEXTS: dict[StrEnum, Text] = {
     ShareCode.OVER: Text(
         _("It holds %(used)s GiB of the memory of %(device)s, of which %(part)s GiB are its part."),
         _("Free some of it: %(follows)s."),

@@ -1,3 +1,5 @@
+"""Texts of what an expected start rests on."""
+
 from __future__ import annotations
 
 from enum import StrEnum

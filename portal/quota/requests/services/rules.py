@@ -17,10 +17,11 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_moment, format_resource_amount
-from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, RequestCode
+from portal.common.reasons.codes import CommonCode, QuotaCode, RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Delegation, Team, User
 from portal.quota.limits import resources
 from portal.quota.limits.models import Grant

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.wording import Text
+from portal.people.scim.codes import ScimCode
 
 _NARROW = _("Ask for less at once.")
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.wording import Text
+from portal.people.identity.codes import IdentityCode
 
 _ASK = _("Ask an administrator of this installation.")
 _LINK = _("Ask an administrator to link the account to you.")

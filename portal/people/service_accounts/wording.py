@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import ExchangeCode
 from portal.common.reasons.wording import Text, listed
+from portal.people.service_accounts.codes import ExchangeCode, ServiceAccountCode
 
 TEXTS: dict[StrEnum, Text] = {
     ExchangeCode.ACCOUNT_INACTIVE: Text(_("The service account is deactivated.")),
@@ -68,4 +68,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("A service account has at most %(most)s rules."), _("Delete one that nothing uses.")
     ),
     ExchangeCode.UNKNOWN_KEY: Text(_("The token is not signed with a key that %(issuer)s has now.")),
+    ServiceAccountCode.NO_SUCH_SERVICE_ACCOUNT: Text(
+        _("%(team)s has no service account “%(username)s”."), _("Look at the list on the team's page.")
+    ),
 }

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import ChannelCode
 from portal.common.reasons.wording import Text, listed
+from portal.notify.channels.codes import ChannelCode
 
 TEXTS: dict[StrEnum, Text] = {
     ChannelCode.CHOOSE_KINDS: Text(_("Choose at least one kind of notice.")),

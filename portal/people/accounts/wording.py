@@ -7,8 +7,8 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.wording import Text, listed
+from portal.people.accounts.codes import AccountCode
 
 TEXTS: dict[StrEnum, Text] = {
     AccountCode.ACCOUNT_DELETION_OFF: Text(
@@ -112,9 +112,6 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.NO_SUCH_SESSION: Text(
         _("There is no such session of yours."), _("Look at the list of your sessions: it may have ended.")
     ),
-    AccountCode.NO_SUCH_SERVICE_ACCOUNT: Text(
-        _("%(team)s has no service account “%(username)s”."), _("Look at the list on the team's page.")
-    ),
     AccountCode.NO_SUCH_TEAM: Text(
         _("There is no team “%(slug)s” that you may see."), _("Choose one of your teams.")
     ),
@@ -125,9 +122,6 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AccountCode.NOT_INVITED: Text(
         _("%(username)s has a password already."), _("Reset the password instead.")
-    ),
-    AccountCode.ONLY_ADMINISTRATORS: Text(
-        _("Only an administrator may do this."), _("Ask the administrator of this installation.")
     ),
     AccountCode.ONLY_OPERATORS: Text(
         _("Only an operator may do this."), _("Ask the operator of this installation.")

@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from portal.common.formatting import format_moment
-from portal.common.reasons.codes import JoinCode
 from portal.common.reasons.wording import Params, Text
+from portal.people.join_requests.codes import JoinCode
 
 
 def _until(params: Params) -> Params:

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import WebhookCode
 from portal.common.reasons.wording import Text, listed
+from portal.notify.webhooks.codes import WebhookCode
 
 TEXTS: dict[StrEnum, Text] = {
     WebhookCode.ADMINISTRATORS_TYPES: Text(

@@ -7,8 +7,8 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.wording import Text
+from portal.people.accounts.mfa.codes import MfaCode
 
 TEXTS: dict[StrEnum, Text] = {
     MfaCode.APP_THERE: Text(_("An authenticator app is set up already."), _("Remove it first.")),
