@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.deletion_policy import EntryDeletionPolicy
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.deletion_policy import AccountDeletionPolicy

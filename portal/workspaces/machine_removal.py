@@ -11,12 +11,12 @@ from typing import Any
 from uuid import UUID
 
 from portal.common.errors import InvalidInput, StateConflict
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines import selectors as machines
 from portal.fleet.machines import services
+from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import Machine, MachineState
 from portal.fleet.machines.removal_policy import MachineRemovalPolicy
 from portal.people.accounts.models import User

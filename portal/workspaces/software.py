@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.environments import policies, selectors
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import VersionReady
 from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.catalog.models import Template
@@ -14,7 +16,6 @@ from portal.catalog.rules import why_not_in
 from portal.catalog.selectors import installed_programs
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
-from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import need_of
 from portal.people.accounts.models import Team, User

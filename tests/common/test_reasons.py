@@ -21,6 +21,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.registry import DuplicateCode, Registry, registry
 from portal.common.reasons.wording import message_of, next_action_of, text_of
 from portal.common.reasons.wording.workspaces import STATE_WORDS
+from portal.fleet.inventory.codes import InventoryCode
 from portal.people.accounts.codes import AccountCode
 from portal.scheduling.engine.model import PreemptionCode
 from portal.workspaces.lifecycle import State
@@ -160,7 +161,7 @@ def test_states_read_as_their_labels() -> None:
         (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
          "GPU 0 of a could not be checked; another one is taken."),
         (CommonCode.CHOOSE_ONE_OF, {"known": ["a", "b"]}, "Choose one of: a, b."),
-        (CommonCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},
+        (InventoryCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},
          "100 % of the disk is %(used)s."),
     ],
 )  # fmt: skip
@@ -199,7 +200,7 @@ def test_a_second_thread_that_asks_while_texts_are_gathered_gets_its_own(
     asked: list[object] = []
 
     def slow(name: str) -> object:
-        if not asked and name.endswith(".catalog"):
+        if not asked and name == "portal.catalog.wording":
             asked.append(name)
             with ThreadPoolExecutor(1) as other:
                 asked.append(other.submit(text_of, PlacementCode.CPU_SHORT).result(timeout=30))

@@ -6,11 +6,12 @@ import pytest
 
 from portal.catalog.environments import services as environments
 from portal.catalog.environments import upkeep
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.common.reasons.codes import EnvironmentCode, PlacementCode
+from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.fleet.inventory import services as inventory

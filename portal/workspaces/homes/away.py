@@ -20,11 +20,12 @@ from django.utils.translation import gettext as _
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import ArchiveCode, MachineCode, WorkspaceCode
+from portal.common.reasons.codes import ArchiveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import PlacementLock
 from portal.fleet.machines import selectors as machines
+from portal.fleet.machines.codes import MachineCode
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_administrator
 from portal.workspaces.homes import places as home_places

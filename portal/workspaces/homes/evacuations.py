@@ -26,10 +26,11 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import HomeMoveCode, InventoryCode
+from portal.common.reasons.codes import HomeMoveCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.models import Allocation, Node
 from portal.fleet.machines.policies import require_see
 from portal.people.accounts.models import User

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from portal.common.reasons.codes.catalog import CatalogCode as CatalogCode
-from portal.common.reasons.codes.catalog import EnvironmentCode as EnvironmentCode
 from portal.common.reasons.codes.catalog import GitCode as GitCode
 from portal.common.reasons.codes.catalog import SecretCode as SecretCode
 from portal.common.reasons.codes.catalog import SiteCode as SiteCode
 from portal.common.reasons.codes.common import CommonCode as CommonCode
 from portal.common.reasons.codes.machines import CheckCode as CheckCode
-from portal.common.reasons.codes.machines import InventoryCode as InventoryCode
-from portal.common.reasons.codes.machines import MachineCode as MachineCode
 from portal.common.reasons.codes.machines import OrphanCode as OrphanCode
 from portal.common.reasons.codes.quotas import LedgerCode as LedgerCode
 from portal.common.reasons.codes.quotas import QuotaCode as QuotaCode

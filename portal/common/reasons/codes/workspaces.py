@@ -134,8 +134,6 @@ class FileCode(StrEnum):
 class LifetimeCode(StrEnum):
     """Refusals about how long a workspace lives, and why it is stopped."""
 
-    LIFETIME_TOO_SHORT = "lifetime_too_short"
-    LIFETIME_TOO_LONG = "lifetime_too_long"
     EXTENSION_TOO_SHORT = "extension_too_short"
     EXTENSION_TOO_LONG = "extension_too_long"
     AT_LONGEST_LIFETIME = "at_longest_lifetime"

@@ -15,14 +15,15 @@ from typing import Any
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 
+from portal.common.formatting import format_duration
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "admission", "catalog", "checks", "common", "efficiency", "environments", "files", "git",
-    "inventory", "ledger", "lifetimes", "machines", "orphans", "placement", "quotas", "rebalancing",
-    "requests", "reservations", "secrets", "shares", "site", "waiting", "workspaces",
+    "admission", "checks", "common", "efficiency", "files", "git", "ledger", "lifetimes",
+    "orphans", "placement", "quotas", "rebalancing", "requests", "reservations", "secrets", "shares",
+    "site", "waiting", "workspaces",
 )  # fmt: skip
 
 
@@ -64,6 +65,14 @@ def sentence_of(reason: Reason) -> str:
 def listed(*names: str) -> Callable[[Params], Params]:
     """For `prepare`: these params are lists of names and stand in the text with commas between them."""
     return lambda params: {**params, **{name: ", ".join(params[name]) for name in names}}
+
+
+def durations(params: Params) -> Params:
+    """For `prepare`: params whose names end in `_s` are seconds, and stand in the text as durations."""
+    return {
+        name: format_duration(value) if name.endswith("_s") and isinstance(value, int | float) else value
+        for name, value in params.items()
+    }
 
 
 def first_problem(params: Params) -> Params:

@@ -33,8 +33,6 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
     CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
     CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),
-    # A driver's report keeps the driver's own sentence (see provisioning.errors).
-    CommonCode.DRIVER_REPORT: Text("%(message)s"),
     CommonCode.FIRST_CHOICE_MISSING: Text(
         "%(choose)s",
         _("The summary shows what is missing."),
@@ -52,11 +50,6 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     CommonCode.LINES_INVALID: Text(
         _("The number of lines is not valid."), _("Choose a number from 1 to %(maximum)d.")
-    ),
-    CommonCode.SPAN_UNKNOWN: Text(
-        _("There is no such span."),
-        _("Choose %(known)s."),
-        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
     ),
     CommonCode.BREAKDOWN_UNKNOWN: Text(
         _("The report cannot be broken down by that."),

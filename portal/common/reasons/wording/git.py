@@ -10,34 +10,6 @@ from portal.common.reasons.codes import GitCode
 from portal.common.reasons.wording import Text
 
 TEXTS: dict[StrEnum, Text] = {
-    GitCode.URL_CHARACTERS: Text(
-        _("The address of a Git repository has no spaces, line breaks or escaped dots and slashes."),
-        _("Copy it from the page of the repository."),
-    ),
-    GitCode.URL_CREDENTIALS: Text(
-        _("No user name, password or token stands in the address of a Git repository."),
-        _("Save the token as a secret and choose that as the credential."),
-    ),
-    GitCode.URL_MISSING: Text(
-        _("A branch or a credential stands without a Git repository."), _("Write the address, too.")
-    ),
-    GitCode.URL_OPTION: Text(
-        _("The address of a Git repository does not begin with a hyphen."),
-        _("Write https://host/path, ssh://git@host/path or git@host:path."),
-    ),
-    GitCode.URL_SCHEME: Text(
-        _("A Git repository is cloned by HTTPS or SSH only."),
-        _("Write https://host/path, ssh://git@host/path or git@host:path."),
-    ),
-    GitCode.URL_SHAPE: Text(
-        _("This is not the address of a Git repository."),
-        _("Write https://host/path, ssh://git@host/path or git@host:path."),
-    ),
-    GitCode.URL_TOO_LONG: Text(_("The address of a Git repository has at most %(most)d characters.")),
-    GitCode.REF_INVALID: Text(
-        _("This is not the name of a branch, a tag or a commit."),
-        _("Write it as Git shows it, such as main."),
-    ),
     GitCode.NOT_INSTALLED: Text(
         _("Git is not installed on any node, so no repository can be cloned."),
         _("Leave the repository out, or ask an operator to install git on the nodes."),

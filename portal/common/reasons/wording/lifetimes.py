@@ -7,17 +7,9 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.formatting import format_day_time, format_duration
+from portal.common.formatting import format_day_time
 from portal.common.reasons.codes import LifetimeCode
-from portal.common.reasons.wording import Params, Text
-
-
-def _durations(params: Params) -> Params:
-    """What ends in `_s` is a number of seconds."""
-    return {
-        name: format_duration(value) if name.endswith("_s") and isinstance(value, int | float) else value
-        for name, value in params.items()
-    }
+from portal.common.reasons.wording import Params, Text, durations
 
 
 def _until(params: Params) -> Params:
@@ -25,26 +17,18 @@ def _until(params: Params) -> Params:
 
 
 TEXTS: dict[StrEnum, Text] = {
-    LifetimeCode.LIFETIME_TOO_SHORT: Text(
-        _("A workspace lives for a minute at least."), _("Ask for more hours.")
-    ),
-    LifetimeCode.LIFETIME_TOO_LONG: Text(
-        _("Workspaces of this size live for %(max_s)s at most; %(asked_s)s were asked for."),
-        _("Ask for less, and extend it while it runs."),
-        _durations,
-    ),
     LifetimeCode.EXTENSION_TOO_SHORT: Text(
-        _("A workspace is extended by %(least_s)s at least."), _("Extend it by more."), _durations
+        _("A workspace is extended by %(least_s)s at least."), _("Extend it by more."), durations
     ),
     LifetimeCode.EXTENSION_TOO_LONG: Text(
         _("It may be extended by %(most_s)s at most; %(asked_s)s were asked for."),
         _("Extend it by less."),
-        _durations,
+        durations,
     ),
     LifetimeCode.AT_LONGEST_LIFETIME: Text(
         _("%(name)s has the longest life that its size may have, %(max_s)s, and cannot be extended."),
         _("Stop it when it suits you, and start it again."),
-        _durations,
+        durations,
     ),
     LifetimeCode.HAS_NO_END: Text(
         _("%(name)s has no end that could be extended."), _("There is nothing to do.")
@@ -55,10 +39,10 @@ TEXTS: dict[StrEnum, Text] = {
     LifetimeCode.KEPT_OUT_OF_RANGE: Text(
         _("A workspace is kept for %(least_s)s at least and %(most_s)s at most."),
         _("Choose a time between these."),
-        _durations,
+        durations,
     ),
     LifetimeCode.NOT_NEAR_ITS_END: Text(
-        _("%(name)s has more than %(near_s)s left."), _("Extend it on its page in the portal."), _durations
+        _("%(name)s has more than %(near_s)s left."), _("Extend it on its page in the portal."), durations
     ),
     LifetimeCode.HOURS_SPENT: Text(
         _("The GPU-hours of %(team)s are spent, so what uses GPUs is not extended."),
@@ -70,28 +54,28 @@ TEXTS: dict[StrEnum, Text] = {
         _until,
     ),
     LifetimeCode.ENDS_BY_LIFETIME: Text(
-        _("The %(threshold_s)s for which it was started are over."), "", _durations
+        _("The %(threshold_s)s for which it was started are over."), "", durations
     ),
     LifetimeCode.ENDS_BY_GPU_IDLE: Text(
-        _("Its GPUs have done nothing for %(value_s)s; after %(threshold_s)s it stops."), "", _durations
+        _("Its GPUs have done nothing for %(value_s)s; after %(threshold_s)s it stops."), "", durations
     ),
     LifetimeCode.ENDS_BY_IDLE: Text(
-        _("Nothing has happened in it for %(value_s)s; after %(threshold_s)s it stops."), "", _durations
+        _("Nothing has happened in it for %(value_s)s; after %(threshold_s)s it stops."), "", durations
     ),
     LifetimeCode.ENDS_BY_LONGEST: Text(
-        _("It has lived for %(value_s)s; after %(threshold_s)s it stops."), "", _durations
+        _("It has lived for %(value_s)s; after %(threshold_s)s it stops."), "", durations
     ),
     LifetimeCode.ENDS_BY_SCHEDULE: Text(_("It is not in use, and what is not used is stopped at this hour.")),
     LifetimeCode.ENDS_BY_BUDGET: Text(_("The GPU-hours of its team are spent.")),
     LifetimeCode.RELEASED_BY_IDLE: Text(
         _("Nothing has happened in it for %(value_s)s; after %(threshold_s)s its GPUs are released."),
         "",
-        _durations,
+        durations,
     ),
     LifetimeCode.RELEASED_BY_GPU_IDLE: Text(
         _("Its GPUs have done nothing for %(value_s)s; after %(threshold_s)s they are released."),
         "",
-        _durations,
+        durations,
     ),
     LifetimeCode.NO_GPU_TO_RELEASE: Text(
         _("%(name)s has no GPUs to release."), _("Stop it to free what it has.")

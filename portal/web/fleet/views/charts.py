@@ -12,10 +12,10 @@ from django.views.decorators.http import require_safe
 
 from portal.common.errors import NotFound
 from portal.common.htmx import partial_of
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import selectors, series
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.cordons import display_name
 from portal.web.fleet.presenters import charts
 

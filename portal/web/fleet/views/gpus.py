@@ -17,11 +17,11 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common.errors import NotFound
 from portal.common.htmx import local_path, partial_of
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import cordons, selectors, services
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.models import Device, Node
 from portal.people.accounts.policies import require_operator
 from portal.scheduling import drains

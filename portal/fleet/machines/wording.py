@@ -7,8 +7,8 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.wording import Text
+from portal.fleet.machines.codes import MachineCode
 
 _NEW_TOKEN = _("Make a new one on the pool's page.")
 _JOIN_AGAIN = _("Join again with a new token.")

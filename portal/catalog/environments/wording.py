@@ -7,8 +7,8 @@ from enum import StrEnum
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.common.formatting import format_duration, format_memory
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.wording import Params, Text, listed, message_of, names_joined, reason_of
 
 

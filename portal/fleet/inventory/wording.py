@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.wording import Text, listed
+from portal.fleet.inventory.codes import InventoryCode
 
 TEXTS: dict[StrEnum, Text] = {
     InventoryCode.DEVICE_NOT_ON_MAP: Text(_("There is no such device."), _("Look at the map of GPUs.")),
@@ -45,5 +45,12 @@ TEXTS: dict[StrEnum, Text] = {
     InventoryCode.POOL_NOT_VALID: Text(_("The pool cannot be added like this.")),
     InventoryCode.POOL_SILENT: Text(
         _("Its worker has not answered for some minutes."), _("Look whether the node worker runs.")
+    ),
+    # A driver's report keeps the driver's own sentence (see provisioning.errors).
+    InventoryCode.DRIVER_REPORT: Text("%(message)s"),
+    InventoryCode.SPAN_UNKNOWN: Text(
+        _("There is no such span."),
+        _("Choose %(known)s."),
+        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
     ),
 }

@@ -7,8 +7,8 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.codes import CatalogCode
-from portal.common.reasons.wording import Params, Text, listed, names_joined
+from portal.catalog.codes import CatalogCode
+from portal.common.reasons.wording import Params, Text, durations, listed, names_joined
 
 
 def _used(params: Params) -> Params:
@@ -137,4 +137,12 @@ TEXTS: dict[StrEnum, Text] = {
         _("Have it demand {token}, or the contents of {token_file}."),
     ),
     CatalogCode.TOO_LARGE: Text(_("“%(field)s” is longer than %(most)s signs."), _("Make it shorter.")),
+    CatalogCode.LIFETIME_TOO_SHORT: Text(
+        _("A workspace lives for a minute at least."), _("Ask for more hours.")
+    ),
+    CatalogCode.LIFETIME_TOO_LONG: Text(
+        _("Workspaces of this size live for %(max_s)s at most; %(asked_s)s were asked for."),
+        _("Ask for less, and extend it while it runs."),
+        durations,
+    ),
 }
