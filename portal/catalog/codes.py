@@ -14,7 +14,6 @@ class CatalogCode(StrEnum):
     ENTRY_DEPRECATED = "entry_deprecated"
     ENTRY_GONE = "entry_gone"
     ENTRY_HAS_SUCCESSOR = "entry_has_successor"
-    ENTRY_IN_USE = "entry_in_use"
     ENTRY_NOT_VALID = "entry_not_valid"
     ENV_INVALID = "env_invalid"
     ENV_NAME_INVALID = "env_name_invalid"

@@ -5,15 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
 
 from portal.catalog.codes import CatalogCode
-from portal.common.reasons.wording import Params, Text, durations, listed, names_joined
-
-
-def _used(params: Params) -> Params:
-    return {**params, "names": names_joined(params["names"])}
-
+from portal.common.reasons.wording import Text, durations, listed
 
 TEXTS: dict[StrEnum, Text] = {
     CatalogCode.ACCELERATOR_NEEDED: Text(
@@ -28,15 +22,6 @@ TEXTS: dict[StrEnum, Text] = {
     CatalogCode.ENTRY_GONE: Text(_("“%(name)s” has been deleted meanwhile."), _("Look at the list again.")),
     CatalogCode.ENTRY_HAS_SUCCESSOR: Text(
         _("“%(name)s” is deprecated."), _("Choose “%(successor)s” instead.")
-    ),
-    CatalogCode.ENTRY_IN_USE: Text(
-        ngettext_lazy(
-            "“%(name)s” is in use by %(count)s workspace: %(names)s.",
-            "“%(name)s” is in use by %(count)s workspaces, such as %(names)s.",
-            "count",
-        ),
-        _("Switch it off, so that nobody chooses it any more, and delete it when they are gone."),
-        prepare=_used,
     ),
     CatalogCode.ENTRY_NOT_VALID: Text(_("It cannot be kept like this."), _("Correct what is marked.")),
     CatalogCode.ENV_INVALID: Text(

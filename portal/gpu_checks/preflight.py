@@ -17,7 +17,7 @@ from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import CheckCode, WorkspaceCode
+from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import NodesChanged
@@ -26,6 +26,7 @@ from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import dispatch, reconcile
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
 from portal.workspaces.lifecycle import NOT_CHECKED, DesiredState, State, Trigger
 from portal.workspaces.models import Workspace

@@ -23,13 +23,13 @@ from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
 from portal.common.events.models import Event
 from portal.common.hours import HoursField
-from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import stamp
 from portal.common.scopes import Scope
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.people.accounts.authentication import require_scope
 from portal.workspaces import checkout_reports, selectors, share_overuse
+from portal.workspaces.codes import ShareCode
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.listing import ListedWorkspace
 from portal.workspaces.models import Workspace, origin_around

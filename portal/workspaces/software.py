@@ -19,6 +19,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import need_of
 from portal.people.accounts.models import Team, User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.models import Workspace
 
@@ -75,7 +76,7 @@ def refusal_of(
     """Why a workspace of the template and team cannot have it now, or None; `coming` as for `why_not_in`."""
     if not policies.may_use(environment, team):
         where = {"environment": environment.name, "team": team.name if team is not None else ""}
-        return Reason(EnvironmentCode.NOT_FOR_TEAM, where)
+        return Reason(WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM, where)
     return why_not_in(template, environment, coming)
 
 
@@ -143,7 +144,7 @@ def _of(environment: Environment) -> Software:
 
 
 _refusals: dict[Any, type[PortalError]] = {
-    EnvironmentCode.NOT_FOR_TEAM: NotAllowed,
+    WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM: NotAllowed,
     EnvironmentCode.SWITCHED_OFF: InvalidInput,
     EnvironmentCode.NOT_READY: StateConflict,
     EnvironmentCode.NOT_INSTALLED: StateConflict,

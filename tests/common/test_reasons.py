@@ -16,15 +16,16 @@ from django.utils.functional import Promise
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
 from portal.common.reasons import wording
-from portal.common.reasons.codes import AdmissionCode, CommonCode, PlacementCode, WaitBasis, WorkspaceCode
+from portal.common.reasons.codes import AdmissionCode, CommonCode, PlacementCode, WaitBasis
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.registry import DuplicateCode, Registry, registry
 from portal.common.reasons.wording import message_of, next_action_of, text_of
-from portal.common.reasons.wording.workspaces import STATE_WORDS
 from portal.fleet.inventory.codes import InventoryCode
 from portal.people.accounts.codes import AccountCode
 from portal.scheduling.engine.model import PreemptionCode
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
+from portal.workspaces.wording.workspaces import STATE_WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = (*registry.enumerations, PreemptionCode)

@@ -20,6 +20,7 @@ from portal.people.accounts.models import Role
 from portal.scheduling import admission, capacity, cycle
 from portal.scheduling.admission import Outcome
 from portal.workspaces import software
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import HeldEnvironment
@@ -127,7 +128,7 @@ def test_another_teams_is_neither_seen_nor_used(team, alice, bob, charlie, local
     MembershipFactory(team=other, user=bob)
     with pytest.raises(NotAllowed) as refused:
         create(bob, other, made)
-    assert refused.value.reason.code is EnvironmentCode.NOT_FOR_TEAM
+    assert refused.value.reason.code is WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM
     assert create(bob, team, made).environment_version == made.current
 
 

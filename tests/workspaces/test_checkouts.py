@@ -14,10 +14,10 @@ from portal.catalog.repositories.rules import Source
 from portal.catalog.repositories.services import set_dotfiles
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import GitCode
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.tokens import create_token
 from portal.workspaces import checkout_reports, checkouts
+from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services as secrets
 from portal.workspaces.tokens import agent_token

@@ -23,7 +23,6 @@ class EnvironmentCode(StrEnum):
     NODE_DID_NOT_ANSWER = "build_node_did_not_answer"
     NOTHING_ASKED_FOR = "nothing_asked_for"
     NOTHING_TO_CANCEL = "no_build_to_cancel"
-    NOT_FOR_TEAM = "environment_not_for_team"
     NOT_INSTALLED = "environment_not_installed"
     NOT_READY = "environment_not_ready"
     NOT_VALID = "environment_not_valid"

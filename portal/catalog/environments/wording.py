@@ -192,9 +192,6 @@ TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.NODE_DID_NOT_ANSWER: Text(_("%(node)s does not answer for the build."), _AGAIN),
     EnvironmentCode.NOTHING_ASKED_FOR: Text(_("It asks for no package."), _("Name at least one.")),
     EnvironmentCode.NOTHING_TO_CANCEL: Text(_("The build has ended already."), _("Look at how it ended.")),
-    EnvironmentCode.NOT_FOR_TEAM: Text(
-        _("“%(environment)s” is not for workspaces of %(team)s."), _("Choose another environment or team.")
-    ),
     EnvironmentCode.NOT_INSTALLED: Text(
         _("“%(environment)s” could not be installed.%(reason)s"),
         _("Ask an operator to look at it: Environments, %(environment)s."),

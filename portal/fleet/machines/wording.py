@@ -63,23 +63,12 @@ TEXTS: dict[StrEnum, Text] = {
             "(systemd-machine-id-setup)."
         ),
     ),
-    MachineCode.MACHINE_NOT_NAMED: Text(
-        _("“%(given)s” is not its name."), _("Type %(node)s to say that you mean this machine.")
-    ),
     MachineCode.MACHINE_STILL_JOINED: Text(
         _("%(node)s is joined."), _("Have it leave, or revoke it, before it is removed.")
     ),
     MachineCode.NODES_ADDRESS_MISSING: Text(
         _("No machine can reach this one: it has no address for nodes."),
         _("Set BERTH_NODES_ADDRESS to the name or address of this machine and start Berth again."),
-    ),
-    MachineCode.NODE_HAS_HOMES: Text(
-        ngettext_lazy(
-            "%(count)d home folder lies only on %(node)s.",
-            "%(count)d home folders lie only on %(node)s.",
-            "count",
-        ),
-        _("Copy what is needed; “Remove” on its pool's page says what is given up."),
     ),
     MachineCode.NODE_HAS_WORKSPACES: Text(
         ngettext_lazy(

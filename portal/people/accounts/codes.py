@@ -59,7 +59,6 @@ class AccountCode(StrEnum):
     UNKNOWN_SCOPES = "unknown_scopes"
     USER_DEACTIVATED = "user_deactivated"
     USER_DELETED = "user_deleted"
-    USER_HAS_WORKSPACES = "user_has_workspaces"
     USER_NOT_VALID = "user_not_valid"
     USER_UNKNOWN = "user_unknown"
     VIEWER_ONLY = "viewer_only"

@@ -161,15 +161,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("The account of %(username)s has been deleted. Its name is kept, as its home folders carry it."),
         _("Choose another name."),
     ),
-    AccountCode.USER_HAS_WORKSPACES: Text(
-        ngettext_lazy(
-            "%(username)s still has %(count)d workspace: %(names)s.",
-            "%(username)s still has %(count)d workspaces: %(names)s.",
-            "count",
-        ),
-        _("Say that they shall be deleted too; files in home folders stay unless you say otherwise."),
-        prepare=listed("names"),
-    ),
     AccountCode.USER_NOT_VALID: Text(_("The account cannot be like this.")),
     AccountCode.USER_UNKNOWN: Text(_("No user has this name.")),
     AccountCode.VIEWER_ONLY: Text(

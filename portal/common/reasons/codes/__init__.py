@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from portal.common.reasons.codes.catalog import GitCode as GitCode
-from portal.common.reasons.codes.catalog import SecretCode as SecretCode
 from portal.common.reasons.codes.catalog import SiteCode as SiteCode
 from portal.common.reasons.codes.common import CommonCode as CommonCode
 from portal.common.reasons.codes.machines import CheckCode as CheckCode
-from portal.common.reasons.codes.machines import OrphanCode as OrphanCode
 from portal.common.reasons.codes.quotas import LedgerCode as LedgerCode
 from portal.common.reasons.codes.quotas import QuotaCode as QuotaCode
 from portal.common.reasons.codes.quotas import RequestCode as RequestCode
@@ -19,10 +16,5 @@ from portal.common.reasons.codes.scheduling import PlacementCode as PlacementCod
 from portal.common.reasons.codes.scheduling import RebalanceCode as RebalanceCode
 from portal.common.reasons.codes.scheduling import Rule as Rule
 from portal.common.reasons.codes.scheduling import WaitBasis as WaitBasis
-from portal.common.reasons.codes.workspaces import ArchiveCode as ArchiveCode
 from portal.common.reasons.codes.workspaces import EfficiencyCode as EfficiencyCode
-from portal.common.reasons.codes.workspaces import FileCode as FileCode
-from portal.common.reasons.codes.workspaces import HomeMoveCode as HomeMoveCode
 from portal.common.reasons.codes.workspaces import LifetimeCode as LifetimeCode
-from portal.common.reasons.codes.workspaces import ShareCode as ShareCode
-from portal.common.reasons.codes.workspaces import WorkspaceCode as WorkspaceCode

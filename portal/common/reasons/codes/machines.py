@@ -5,16 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class OrphanCode(StrEnum):
-    """Refusals about what nobody owns."""
-
-    ENDS_BY_ITSELF = "orphan_ends_by_itself"
-    GONE_ALREADY = "orphan_gone_already"
-    HAS_OWNER = "orphan_has_owner"
-    NAME_NOT_TYPED = "orphan_name_not_typed"
-    NO_SUCH_ORPHAN = "no_such_orphan"
-
-
 class CheckCode(StrEnum):
     """Refusals about GPU checks, and what came of them."""
 

@@ -21,9 +21,8 @@ from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "admission", "checks", "common", "efficiency", "files", "git", "ledger", "lifetimes",
-    "orphans", "placement", "quotas", "rebalancing", "requests", "reservations", "secrets", "shares",
-    "site", "waiting", "workspaces",
+    "admission", "checks", "common", "efficiency", "ledger", "lifetimes", "placement", "quotas",
+    "rebalancing", "requests", "reservations", "site", "waiting",
 )  # fmt: skip
 
 

@@ -48,9 +48,6 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.CURSOR_INVALID: Text(
         _("This cursor is not valid."), _("Follow the “next” link of a page, or begin without a cursor.")
     ),
-    CommonCode.LINES_INVALID: Text(
-        _("The number of lines is not valid."), _("Choose a number from 1 to %(maximum)d.")
-    ),
     CommonCode.BREAKDOWN_UNKNOWN: Text(
         _("The report cannot be broken down by that."),
         _("Choose %(known)s."),
@@ -89,16 +86,6 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     CommonCode.IDEMPOTENCY_KEY_REUSED: Text(
         _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
-    ),
-    CommonCode.VERSION_CHANGED: Text(
-        _("%(name)s has changed since you looked: it is %(label)s now."), _("Read it again and decide anew.")
-    ),
-    CommonCode.TEAM_MISSING: Text(
-        _("Say which team pays."), _("Choose one of: %(known)s."), prepare=listed("known")
-    ),
-    CommonCode.IN_NO_TEAM: Text(
-        _("You are in no team, and every workspace is charged to one."),
-        _("Ask an owner of a team to add you."),
     ),
     CommonCode.ONLY_ADMINISTRATORS: Text(
         _("Only an administrator may do this."), _("Ask the administrator of this installation.")

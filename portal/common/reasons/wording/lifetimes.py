@@ -77,24 +77,6 @@ TEXTS: dict[StrEnum, Text] = {
         "",
         durations,
     ),
-    LifetimeCode.NO_GPU_TO_RELEASE: Text(
-        _("%(name)s has no GPUs to release."), _("Stop it to free what it has.")
-    ),
-    LifetimeCode.NO_GPU_TO_ATTACH: Text(
-        _("%(name)s has released no GPUs."), _("Start another one of a flavor with GPUs.")
-    ),
-    LifetimeCode.GPU_NOT_CHANGEABLE: Text(
-        _("%(name)s is on its way from one state to another, so its GPUs stay as they are."),
-        _("Wait until it runs or has stopped, then try again."),
-    ),
-    LifetimeCode.NOT_RESIZABLE_NOW: Text(
-        _("%(name)s is on its way from one state to another, so its size stays as it is."),
-        _("Wait until it runs or has stopped, then try again."),
-    ),
-    LifetimeCode.FILES_IN_ANOTHER_POOL: Text(
-        _("%(flavor)s cannot be had in %(pool)s, where the files of %(name)s are."),
-        _("Choose a flavor of that pool, or start another workspace."),
-    ),
     LifetimeCode.POLICY_NOT_VALID: Text(
         _("The policy cannot be kept like this."), _("Correct the fields that are named.")
     ),

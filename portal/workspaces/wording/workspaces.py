@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.formatting import format_memory
-from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
-from portal.common.reasons.wording import Params, Text, names_joined, reason_of, sentence_of
+from portal.common.reasons.wording import (
+    Params,
+    Text,
+    listed,
+    names_joined,
+    reason_of,
+    sentence_of,
+)
+from portal.workspaces.codes import WorkspaceCode
 
 STATE_WORDS = {
     "pending": _("queued"),
@@ -22,20 +28,6 @@ STATE_WORDS = {
     "failed": _("failed"),
 }
 """The states of a workspace inside a sentence."""
-
-
-def _room(params: Params) -> Params:
-    needed, free = (format_memory(params[name]) for name in ("needed_mib", "free_mib"))
-    return {**params, "needed": needed, "free": free}
-
-
-def _homes_in_use(params: Params) -> Params:
-    text = ngettext(
-        "Workspaces use the %(count)d home folder that is left.",
-        "Workspaces use the %(count)d home folders that are left.",
-        params["count"],
-    )
-    return {**params, "text": text % {"count": params["count"]}}
 
 
 def _state(params: Params) -> Params:
@@ -85,6 +77,10 @@ def _check_failed(params: Params) -> Params:
         else gettext("%(device)s failed its check")
     )
     return {"what": gettext(" and ").join(pattern % {"device": name} for name in params["devices"])}
+
+
+def _used(params: Params) -> Params:
+    return {**params, "names": names_joined(params["names"])}
 
 
 TEXTS: dict[StrEnum, Text] = {
@@ -200,52 +196,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("Its machine, %(node)s, was removed: nothing of it counts any more."),
         _("Start it again; where its home folder was there, you are asked about that first."),
     ),
-    HomeMoveCode.ALREADY_EVACUATED: Text(
-        _("The home folders of %(node)s are being moved to %(to)s."),
-        _("Wait until that is over, or cancel it."),
-    ),
-    HomeMoveCode.HOMES_IN_USE: Text(
-        "%(text)s",
-        _("Drain the machine to have their workspaces stop; the moves go on by themselves."),
-        prepare=_homes_in_use,
-    ),
-    HomeMoveCode.HOMES_NOT_APART: Text(
-        _("The machines of %(pool)s do not keep home folders each for itself: nothing has to be moved.")
-    ),
-    HomeMoveCode.NO_HOMES_THERE: Text(_("No home folder that could be moved lies on %(node)s.")),
-    HomeMoveCode.NO_SUCH_EVACUATION: Text(
-        _("There is no such move of home folders."), _("Look at the page of the machine.")
-    ),
-    HomeMoveCode.NO_TARGETS: Text(
-        _("No other machine of %(pool)s takes home folders now."),
-        _("One has to be online and take work: add one, or put one back."),
-    ),
-    HomeMoveCode.ALREADY_MOVING: Text(
-        _("The home folder is being moved to %(node)s, or what that has left is being taken away."),
-        _("Wait until that is over, or cancel it."),
-    ),
-    HomeMoveCode.ALREADY_THERE: Text(_("The home folder lies on %(node)s already.")),
-    HomeMoveCode.ENDED: Text(_("The move has ended.")),
-    HomeMoveCode.HOME_BEING_MOVED: Text(
-        _("The home folder is being moved to %(node)s."), _("Wait until that is over.")
-    ),
-    HomeMoveCode.IN_USE: Text(
-        _("Workspaces use the home folder."), _("Stop them first: a home is moved while nothing uses it.")
-    ),
-    HomeMoveCode.NODE_GONE: Text(_("%(node)s has left or was removed.")),
-    HomeMoveCode.NO_SUCH_MOVE: Text(_("There is no such move."), _("Look at the list of home folders.")),
-    HomeMoveCode.NO_SUCH_TARGET: Text(
-        _("No home folder can go to “%(node)s”."),
-        _("Choose another machine of the pool that is online and takes work."),
-    ),
-    HomeMoveCode.OLD_SILENT: Text(_("%(node)s, where the home folder lies, does not answer.")),
-    HomeMoveCode.NEW_SILENT: Text(_("%(node)s, where the home folder goes, does not answer.")),
-    HomeMoveCode.NO_ROOM: Text(
-        _("The home folder needs %(needed)s more on %(node)s, where %(free)s may be used."),
-        _("Make room there, or choose another machine."),
-        prepare=_room,
-    ),
-    HomeMoveCode.REPORTED: Text("%(text)s"),
     WorkspaceCode.NO_SUCH_HOME: Text(
         _("There is no such home folder."), _("Look at the list of home folders.")
     ),
@@ -256,5 +206,68 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     WorkspaceCode.START_TIMEOUT: Text(
         _("%(template)s did not answer within %(limit_s)d s."), _("Look at the log below, then try again.")
+    ),
+    WorkspaceCode.LINES_INVALID: Text(
+        _("The number of lines is not valid."), _("Choose a number from 1 to %(maximum)d.")
+    ),
+    WorkspaceCode.VERSION_CHANGED: Text(
+        _("%(name)s has changed since you looked: it is %(label)s now."), _("Read it again and decide anew.")
+    ),
+    WorkspaceCode.TEAM_MISSING: Text(
+        _("Say which team pays."), _("Choose one of: %(known)s."), prepare=listed("known")
+    ),
+    WorkspaceCode.IN_NO_TEAM: Text(
+        _("You are in no team, and every workspace is charged to one."),
+        _("Ask an owner of a team to add you."),
+    ),
+    WorkspaceCode.NO_GPU_TO_RELEASE: Text(
+        _("%(name)s has no GPUs to release."), _("Stop it to free what it has.")
+    ),
+    WorkspaceCode.NO_GPU_TO_ATTACH: Text(
+        _("%(name)s has released no GPUs."), _("Start another one of a flavor with GPUs.")
+    ),
+    WorkspaceCode.GPU_NOT_CHANGEABLE: Text(
+        _("%(name)s is on its way from one state to another, so its GPUs stay as they are."),
+        _("Wait until it runs or has stopped, then try again."),
+    ),
+    WorkspaceCode.NOT_RESIZABLE_NOW: Text(
+        _("%(name)s is on its way from one state to another, so its size stays as it is."),
+        _("Wait until it runs or has stopped, then try again."),
+    ),
+    WorkspaceCode.FILES_IN_ANOTHER_POOL: Text(
+        _("%(flavor)s cannot be had in %(pool)s, where the files of %(name)s are."),
+        _("Choose a flavor of that pool, or start another workspace."),
+    ),
+    WorkspaceCode.MACHINE_NOT_NAMED: Text(
+        _("“%(given)s” is not its name."), _("Type %(node)s to say that you mean this machine.")
+    ),
+    WorkspaceCode.NODE_HAS_HOMES: Text(
+        ngettext_lazy(
+            "%(count)d home folder lies only on %(node)s.",
+            "%(count)d home folders lie only on %(node)s.",
+            "count",
+        ),
+        _("Copy what is needed; “Remove” on its pool's page says what is given up."),
+    ),
+    WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM: Text(
+        _("“%(environment)s” is not for workspaces of %(team)s."), _("Choose another environment or team.")
+    ),
+    WorkspaceCode.USER_HAS_WORKSPACES: Text(
+        ngettext_lazy(
+            "%(username)s still has %(count)d workspace: %(names)s.",
+            "%(username)s still has %(count)d workspaces: %(names)s.",
+            "count",
+        ),
+        _("Say that they shall be deleted too; files in home folders stay unless you say otherwise."),
+        prepare=listed("names"),
+    ),
+    WorkspaceCode.ENTRY_IN_USE: Text(
+        ngettext_lazy(
+            "“%(name)s” is in use by %(count)s workspace: %(names)s.",
+            "“%(name)s” is in use by %(count)s workspaces, such as %(names)s.",
+            "count",
+        ),
+        _("Switch it off, so that nobody chooses it any more, and delete it when they are gone."),
+        prepare=_used,
     ),
 }

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import GitCode
 from portal.common.reasons.wording import Text
+from portal.workspaces.codes import GitCode
 
 TEXTS: dict[StrEnum, Text] = {
     GitCode.NOT_INSTALLED: Text(

@@ -8,8 +8,8 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.formatting import MIB_PER_GIB, format_reading
-from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.wording import Params, Text
+from portal.workspaces.codes import ShareCode
 
 _TAKE_LESS = _("Take less of it, or choose a larger part or a whole GPU.")
 

@@ -1,14 +1,15 @@
-"""Texts of the refusals about the files of a home."""
+"""Texts of the refusals about moves and archives of homes, and of why one waits or failed."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from portal.common.formatting import format_memory
-from portal.common.reasons.codes import ArchiveCode, FileCode
-from portal.common.reasons.wording import Params, Text, listed
+from portal.common.reasons.wording import Params, Text
+from portal.workspaces.homes.codes import ArchiveCode, HomeMoveCode
 
 
 def _amounts(params: Params) -> Params:
@@ -19,6 +20,20 @@ def _amounts(params: Params) -> Params:
         if name.endswith("_mib")
     }
     return {**params, **said}
+
+
+def _room(params: Params) -> Params:
+    needed, free = (format_memory(params[name]) for name in ("needed_mib", "free_mib"))
+    return {**params, "needed": needed, "free": free}
+
+
+def _homes_in_use(params: Params) -> Params:
+    text = ngettext(
+        "Workspaces use the %(count)d home folder that is left.",
+        "Workspaces use the %(count)d home folders that are left.",
+        params["count"],
+    )
+    return {**params, "text": text % {"count": params["count"]}}
 
 
 TEXTS: dict[StrEnum, Text] = {
@@ -94,46 +109,50 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(name)s” in the home folder cannot be read, is too large, or is nested too deep."),
         _("Move or delete it, then try again: an archive has all or nothing."),
     ),
-    FileCode.BAD_NAME: Text(
-        _("“%(name)s” cannot name a file."), _("Choose a name without “/”, of at most 255 bytes.")
+    HomeMoveCode.ALREADY_EVACUATED: Text(
+        _("The home folders of %(node)s are being moved to %(to)s."),
+        _("Wait until that is over, or cancel it."),
     ),
-    FileCode.BUSY: Text(_("Too many transfers wait already."), _("Try again in some minutes.")),
-    FileCode.DISK_FULL: Text(
-        _("The disk of the node is nearly full."), _("Delete what you no longer need, or ask your operator.")
+    HomeMoveCode.HOMES_IN_USE: Text(
+        "%(text)s",
+        _("Drain the machine to have their workspaces stop; the moves go on by themselves."),
+        prepare=_homes_in_use,
     ),
-    FileCode.EXISTS: Text(
-        _("There is a file or folder “%(name)s” already."),
-        _("Choose another name, or delete that one first."),
+    HomeMoveCode.HOMES_NOT_APART: Text(
+        _("The machines of %(pool)s do not keep home folders each for itself: nothing has to be moved.")
     ),
-    FileCode.FAILED: Text(_("The node could not do this."), _("Try again; if it stays, tell an operator.")),
-    FileCode.HOME_FULL: Text(
-        _("Your home folder has no room for “%(name)s”."),
-        _("Delete what you no longer need, then try again."),
+    HomeMoveCode.NO_HOMES_THERE: Text(_("No home folder that could be moved lies on %(node)s.")),
+    HomeMoveCode.NO_SUCH_EVACUATION: Text(
+        _("There is no such move of home folders."), _("Look at the page of the machine.")
     ),
-    FileCode.HOME_NOWHERE: Text(
-        _("Your home folder in this team is made by the first start."), _("Start the workspace once.")
+    HomeMoveCode.NO_TARGETS: Text(
+        _("No other machine of %(pool)s takes home folders now."),
+        _("One has to be online and take work: add one, or put one back."),
     ),
-    FileCode.IS_A_LINK: Text(
-        _("“%(name)s” is a link, and links are not followed here."), _("Open what it leads to instead.")
+    HomeMoveCode.ALREADY_MOVING: Text(
+        _("The home folder is being moved to %(node)s, or what that has left is being taken away."),
+        _("Wait until that is over, or cancel it."),
     ),
-    FileCode.NOT_A_FILE: Text(
-        _("“%(name)s” is no ordinary file."), _("Choose a file; a folder comes as zip or tar.")
+    HomeMoveCode.ALREADY_THERE: Text(_("The home folder lies on %(node)s already.")),
+    HomeMoveCode.ENDED: Text(_("The move has ended.")),
+    HomeMoveCode.HOME_BEING_MOVED: Text(
+        _("The home folder is being moved to %(node)s."), _("Wait until that is over.")
     ),
-    FileCode.NOT_A_FOLDER: Text(_("“%(name)s” is no folder."), _("Choose a folder.")),
-    FileCode.NOT_FOUND: Text(_("There is no “%(name)s” any more."), _("Go back and look at the folder.")),
-    FileCode.NOT_READ: Text(
-        _("The files cannot be reached just now. %(message)s"), _("Try again in a few seconds.")
+    HomeMoveCode.IN_USE: Text(
+        _("Workspaces use the home folder."), _("Stop them first: a home is moved while nothing uses it.")
     ),
-    FileCode.NOT_WRITABLE: Text(
-        _("You may not change “%(name)s”."), _("Change its permissions in the workspace first.")
+    HomeMoveCode.NODE_GONE: Text(_("%(node)s has left or was removed.")),
+    HomeMoveCode.NO_SUCH_MOVE: Text(_("There is no such move."), _("Look at the list of home folders.")),
+    HomeMoveCode.NO_SUCH_TARGET: Text(
+        _("No home folder can go to “%(node)s”."),
+        _("Choose another machine of the pool that is online and takes work."),
     ),
-    FileCode.NO_SUCH_FORM: Text(
-        _("There is no such form of a download."), _("Use one of: %(known)s."), prepare=listed("known")
+    HomeMoveCode.OLD_SILENT: Text(_("%(node)s, where the home folder lies, does not answer.")),
+    HomeMoveCode.NEW_SILENT: Text(_("%(node)s, where the home folder goes, does not answer.")),
+    HomeMoveCode.NO_ROOM: Text(
+        _("The home folder needs %(needed)s more on %(node)s, where %(free)s may be used."),
+        _("Make room there, or choose another machine."),
+        prepare=_room,
     ),
-    FileCode.OFFSET_INVALID: Text(
-        _("The number of entries to leave out is not valid."), _("Choose one from 0 to %(maximum)d.")
-    ),
-    FileCode.RESERVED_NAME: Text(
-        _("“%(name)s” is a name that Berth uses itself."), _("Choose one that does not begin with “.berth-”.")
-    ),
+    HomeMoveCode.REPORTED: Text("%(text)s"),
 }

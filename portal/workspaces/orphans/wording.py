@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import OrphanCode
 from portal.common.reasons.wording import Text
+from portal.workspaces.orphans.codes import OrphanCode
 
 TEXTS: dict[StrEnum, Text] = {
     OrphanCode.ENDS_BY_ITSELF: Text(

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.wording import Params, Text, listed
+from portal.workspaces.secrets.codes import SecretCode
 
 
 def _kib(params: Params) -> Params:
