@@ -53,9 +53,6 @@ class WorkspaceCode(StrEnum):
     ENTRY_IN_USE = "entry_in_use"
     # Why it failed, or goes back into the queue.
     APP_EXITED = "app_exited"
-    CHECK_FAILED = "check_failed"
-    REPARTITION_FAILED = "repartition_failed"
-    SHARE_WITHDRAWN = "gpu_share_withdrawn"
     DEVICE_LOST = "device_lost"
     LOST = "lost"
     MACHINE_GONE = "machine_gone"

@@ -21,6 +21,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.registry import DuplicateCode, Registry, registry
 from portal.common.reasons.wording import message_of, next_action_of, text_of
 from portal.fleet.inventory.codes import InventoryCode
+from portal.gpu_checks.codes import CheckCode
 from portal.people.accounts.codes import AccountCode
 from portal.scheduling.engine.model import PreemptionCode
 from portal.workspaces.codes import WorkspaceCode
@@ -157,9 +158,9 @@ def test_states_read_as_their_labels() -> None:
          "GPU 0 of a, GPU 1 of a and GPU 2 of a have disappeared: the driver does not list them any more."),
         (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"], "replaced": True},
          "GPU 0 of a has disappeared; another one is taken."),
-        (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a", "GPU 1 of a"]},
+        (CheckCode.CHECK_FAILED, {"devices": ["GPU 0 of a", "GPU 1 of a"]},
          "GPU 0 of a failed its check and GPU 1 of a failed its check; another one is taken."),
-        (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
+        (CheckCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
          "GPU 0 of a could not be checked; another one is taken."),
         (CommonCode.CHOOSE_ONE_OF, {"known": ["a", "b"]}, "Choose one of: a, b."),
         (InventoryCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},

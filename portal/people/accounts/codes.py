@@ -11,7 +11,6 @@ class AccountCode(StrEnum):
 
     ACCOUNT_DELETION_OFF = "account_deletion_off"
     AUDITOR_HOLDS_NO_OTHER_ROLE = "auditor_holds_no_other_role"
-    AUDITOR_ONLY_READS = "auditor_only_reads"
     AUDITOR_ONLY_VIEWS = "auditor_only_views"
     AUDITOR_TOKEN_WRITES = "auditor_token_writes"
     AUDITOR_WORKS_IN_TEAMS = "auditor_works_in_teams"

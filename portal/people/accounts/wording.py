@@ -17,7 +17,6 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.AUDITOR_HOLDS_NO_OTHER_ROLE: Text(
         _("An auditor holds no other role in the portal."), _("Choose auditor alone, or the others.")
     ),
-    AccountCode.AUDITOR_ONLY_READS: Text(_("%(username)s is an auditor, who only reads.")),
     AccountCode.AUDITOR_ONLY_VIEWS: Text(
         _("%(username)s is an auditor, who can only be a viewer of a team."), _("Choose viewer.")
     ),

@@ -7,14 +7,7 @@ from enum import StrEnum
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import (
-    Params,
-    Text,
-    listed,
-    names_joined,
-    reason_of,
-    sentence_of,
-)
+from portal.common.reasons.wording import Params, Text, listed, names_joined, reason_of, sentence_of
 from portal.workspaces.codes import WorkspaceCode
 
 STATE_WORDS = {
@@ -67,16 +60,6 @@ def _device_lost(params: Params) -> Params:
     )
     following = gettext("Start it again to get another device; its files are kept.")
     return {"text": text % values, "next": following}
-
-
-def _check_failed(params: Params) -> Params:
-    """`devices` failed their checks before hand-out, or, with `unknown`, could not be checked."""
-    pattern = (
-        gettext("%(device)s could not be checked")
-        if params.get("unknown")
-        else gettext("%(device)s failed its check")
-    )
-    return {"what": gettext(" and ").join(pattern % {"device": name} for name in params["devices"])}
 
 
 def _used(params: Params) -> Params:
@@ -175,13 +158,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(template)s ended by itself%(ending)s."),
         _("Look at the log below, then try again."),
         prepare=_exit_code,
-    ),
-    WorkspaceCode.CHECK_FAILED: Text(_("%(what)s; another one is taken."), prepare=_check_failed),
-    WorkspaceCode.REPARTITION_FAILED: Text(
-        _("The MIG layout of %(device)s could not be changed: %(problem)s It waits for another place.")
-    ),
-    WorkspaceCode.SHARE_WITHDRAWN: Text(
-        _("The GPU of which it got a part is scrubbed first, as somebody has left it. It waits again.")
     ),
     WorkspaceCode.DEVICE_LOST: Text("%(text)s", "%(next)s", prepare=_device_lost),
     WorkspaceCode.LOST: Text(

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from portal.common.reasons.codes.catalog import SiteCode as SiteCode
 from portal.common.reasons.codes.common import CommonCode as CommonCode
-from portal.common.reasons.codes.machines import CheckCode as CheckCode
-from portal.common.reasons.codes.quotas import LedgerCode as LedgerCode
-from portal.common.reasons.codes.quotas import QuotaCode as QuotaCode
-from portal.common.reasons.codes.quotas import RequestCode as RequestCode
-from portal.common.reasons.codes.quotas import ReservationCode as ReservationCode
 from portal.common.reasons.codes.scheduling import MAY_PASS as MAY_PASS
 from portal.common.reasons.codes.scheduling import NOT_SUITED as NOT_SUITED
 from portal.common.reasons.codes.scheduling import AdmissionCode as AdmissionCode

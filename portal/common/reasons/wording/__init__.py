@@ -21,8 +21,7 @@ from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "admission", "checks", "common", "efficiency", "ledger", "lifetimes", "placement", "quotas",
-    "rebalancing", "requests", "reservations", "site", "waiting",
+    "admission", "common", "efficiency", "lifetimes", "placement", "rebalancing", "site", "waiting",
 )  # fmt: skip
 
 

@@ -15,11 +15,8 @@ from portal.common.formatting import (
     format_resource,
     format_resource_amount,
 )
-from portal.common.reasons.codes import ReservationCode
 from portal.common.reasons.wording import Params, Text
-
-_MAX_HOLDERS = 3
-_CALENDAR = _("Look at the calendar.")
+from portal.quota.reservations.codes import ReservationCode
 
 
 def _amounts(params: Params) -> Params:
@@ -32,6 +29,15 @@ def _amounts(params: Params) -> Params:
         if name in params:
             found[name] = format_amount(resource, params[name])
     return found
+
+
+def _decided(params: Params) -> Params:
+    by = gettext(" by %(username)s") % {"username": params["by"]} if params["by"] else ""
+    return {**params, "by": by}
+
+
+_MAX_HOLDERS = 3
+_CALENDAR = _("Look at the calendar.")
 
 
 def _clash(params: Params) -> Params:
@@ -79,11 +85,6 @@ def _peak(resource: str, booked: int, capacity: int) -> str:
         return gettext("%(total)s, none booked") % {"total": total}
     words = {"booked": format_amount(resource, booked), "total": total}
     return gettext("%(booked)s of %(total)s booked by others") % words
-
-
-def _decided(params: Params) -> Params:
-    by = gettext(" by %(username)s") % {"username": params["by"]} if params["by"] else ""
-    return {**params, "by": by}
 
 
 def _known(params: Params) -> Params:
@@ -148,4 +149,11 @@ TEXTS: dict[StrEnum, Text] = {
     ReservationCode.TITLE_LENGTH: Text(_("Say in 1 to %(max)s characters what it is for.")),
     ReservationCode.TOO_SHORT: Text(_("It lasts %(minutes)s minutes at least: choose a later end.")),
     ReservationCode.WAS_CANCELLED: Text(_("“%(title)s” is cancelled."), _("Ask for a new one.")),
+    ReservationCode.DELEGATE_OF_REQUESTER: Text(
+        _("You decide in place of %(username)s, who asks for this."),
+        _("Somebody else who may decide has been told."),
+    ),
+    ReservationCode.NOBODY_DECIDES_OWN: Text(
+        _("Nobody decides a request of their own."), _("Somebody else who may decide has been told.")
+    ),
 }

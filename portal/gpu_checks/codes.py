@@ -1,4 +1,4 @@
-"""Pools, nodes, devices, their checks, and what nobody owns on them."""
+"""Codes of GPU checks."""
 
 from __future__ import annotations
 
@@ -42,3 +42,6 @@ class CheckCode(StrEnum):
     RESET_OF_INSTANCE = "reset_of_instance"
     SETTINGS_NOT_VALID = "check_settings_not_valid"
     WRITE_HOURS = "write_hours"
+    CHECK_FAILED = "check_failed"
+    REPARTITION_FAILED = "repartition_failed"
+    SHARE_WITHDRAWN = "gpu_share_withdrawn"

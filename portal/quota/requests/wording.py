@@ -10,8 +10,8 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.formatting import format_date, format_moment, format_resource, format_resource_amount
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.wording import Params, Text, first_problem
+from portal.quota.requests.codes import RequestCode
 
 _LOOK_AT_IT = _("Look at the request: it says what was decided.")
 _JUST_NOW = timedelta(minutes=2)
@@ -72,10 +72,6 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_until,
     ),
     RequestCode.DELEGATE_IS_SELF: Text(_("Choose somebody else: you may decide anyway.")),
-    RequestCode.DELEGATE_OF_REQUESTER: Text(
-        _("You decide in place of %(username)s, who asks for this."),
-        _("Somebody else who may decide has been told."),
-    ),
     RequestCode.DELEGATION_END: Text(_("Choose an end after the beginning, in the future.")),
     RequestCode.DELEGATION_TOO_LONG: Text(_("A year at most.")),
     RequestCode.DENIAL_NEEDS_NOTE: Text(
@@ -93,9 +89,6 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.NEEDS_NO_APPROVAL: Text(
         _("%(template)s on %(flavor)s needs no approval now."),
         _("Start it on the page for new workspaces."),
-    ),
-    RequestCode.NOBODY_DECIDES_OWN: Text(
-        _("Nobody decides a request of their own."), _("Somebody else who may decide has been told.")
     ),
     RequestCode.NOT_YOUR_WORKSPACE: Text(
         _("The workspace is not yours in this team."), _("Leave it out, or choose one of your own.")
@@ -152,4 +145,5 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(who)s cancelled it %(when)s."), _LOOK_AT_IT, prepare=_decided
     ),
     RequestCode.WORKSPACE_OF_YOURS: Text(_("Choose a workspace of your own in this team.")),
+    RequestCode.AUDITOR_ONLY_READS: Text(_("%(username)s is an auditor, who only reads.")),
 }

@@ -8,8 +8,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from portal.common.formatting import format_amount, format_resource, format_resource_amount
-from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.wording import Params, Text
+from portal.quota.limits.codes import QuotaCode
 
 _RELOAD = _("Reload the page.")
 _CHANGE_THAT = _("Change that one.")

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import LedgerCode
 from portal.common.reasons.wording import Text
+from portal.quota.ledger.codes import LedgerCode
 
 _NOT_COUNTED = _("%(team)s has no ledger: its GPU-hours are not counted.")
 

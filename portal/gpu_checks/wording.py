@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.wording import Params, Text
+from portal.gpu_checks.codes import CheckCode
 
 NOUNS = {
     "check": _("check"),
@@ -21,6 +22,16 @@ NOUNS = {
 
 def _noun(params: Params) -> Params:
     return {**params, "noun": NOUNS[params["kind"]]}
+
+
+def _check_failed(params: Params) -> Params:
+    """`devices` failed their checks before hand-out, or, with `unknown`, could not be checked."""
+    pattern = (
+        gettext("%(device)s could not be checked")
+        if params.get("unknown")
+        else gettext("%(device)s failed its check")
+    )
+    return {"what": gettext(" and ").join(pattern % {"device": name} for name in params["devices"])}
 
 
 TEXTS: dict[StrEnum, Text] = {
@@ -113,4 +124,11 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     CheckCode.SETTINGS_NOT_VALID: Text(_("The pool's checks cannot be set like this.")),
     CheckCode.WRITE_HOURS: Text(_("Write a whole number of hours; 0 is never.")),
+    CheckCode.CHECK_FAILED: Text(_("%(what)s; another one is taken."), prepare=_check_failed),
+    CheckCode.REPARTITION_FAILED: Text(
+        _("The MIG layout of %(device)s could not be changed: %(problem)s It waits for another place.")
+    ),
+    CheckCode.SHARE_WITHDRAWN: Text(
+        _("The GPU of which it got a part is scrubbed first, as somebody has left it. It waits again.")
+    ),
 }
