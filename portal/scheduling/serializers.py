@@ -12,9 +12,10 @@ from portal.catalog.serializers import WarningSerializer
 from portal.common.api import StrictSerializer
 from portal.common.hours import HoursField
 from portal.common.problem_serializers import ReasonSerializer
-from portal.common.reasons.codes import PlacementCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import NodeReason
 
 

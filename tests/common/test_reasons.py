@@ -16,13 +16,15 @@ from django.utils.functional import Promise
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
 from portal.common.reasons import wording
-from portal.common.reasons.codes import AdmissionCode, CommonCode, PlacementCode, WaitBasis
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.registry import DuplicateCode, Registry, registry
 from portal.common.reasons.wording import message_of, next_action_of, text_of
 from portal.fleet.inventory.codes import InventoryCode
 from portal.gpu_checks.codes import CheckCode
 from portal.people.accounts.codes import AccountCode
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode, WaitBasis
 from portal.scheduling.engine.model import PreemptionCode
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State

@@ -12,10 +12,10 @@ from portal.catalog.environments.models import Environment, EnvironmentBuild, St
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.common.reasons.codes import PlacementCode
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node
 from portal.scheduling import capacity
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces.lifecycle import State
 from provisioning.environment_messages import EnvironmentBuild as BuildCommand
 from provisioning.environment_messages import Package, SourceKind

@@ -11,7 +11,6 @@ from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.fleet.inventory import services as inventory
@@ -19,6 +18,7 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Role
 from portal.scheduling import admission, capacity, cycle
 from portal.scheduling.admission import Outcome
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces import software
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State

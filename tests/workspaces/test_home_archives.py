@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode
 from portal.fleet.inventory import node_messages
 from portal.fleet.inventory.models import Node
 from portal.fleet.machines.models import MachineState
 from portal.people.accounts import users
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import answers
 from portal.workspaces.home_files import services as files
 from portal.workspaces.homes import archives as home_archives

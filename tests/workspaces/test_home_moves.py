@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode
 from portal.fleet.inventory.models import Node, Pool
 from portal.fleet.machines.models import Machine, MachineState
 from portal.scheduling import cycle
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import answers
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files import services as files

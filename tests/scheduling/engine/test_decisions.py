@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from portal.common.reasons.codes import Rule, WaitBasis
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.quota.limits.types import Cohort, Limit, Team
+from portal.scheduling.engine.codes import WaitBasis
 from portal.scheduling.engine.model import (
     Outcome,
     Policy,

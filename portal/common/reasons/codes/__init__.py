@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from portal.common.reasons.codes.catalog import SiteCode as SiteCode
 from portal.common.reasons.codes.common import CommonCode as CommonCode
-from portal.common.reasons.codes.scheduling import MAY_PASS as MAY_PASS
-from portal.common.reasons.codes.scheduling import NOT_SUITED as NOT_SUITED
-from portal.common.reasons.codes.scheduling import AdmissionCode as AdmissionCode
-from portal.common.reasons.codes.scheduling import PlacementCode as PlacementCode
 from portal.common.reasons.codes.scheduling import RebalanceCode as RebalanceCode
 from portal.common.reasons.codes.scheduling import Rule as Rule
-from portal.common.reasons.codes.scheduling import WaitBasis as WaitBasis
 from portal.common.reasons.codes.workspaces import EfficiencyCode as EfficiencyCode
 from portal.common.reasons.codes.workspaces import LifetimeCode as LifetimeCode

@@ -21,7 +21,7 @@ from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "admission", "common", "efficiency", "lifetimes", "placement", "rebalancing", "site", "waiting",
+    "common", "efficiency", "lifetimes", "rebalancing", "site",
 )  # fmt: skip
 
 

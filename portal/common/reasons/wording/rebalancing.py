@@ -81,14 +81,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("Enough is free for a request that waits, but not in one place: it starts if %(moving)s."),
         prepare=_room,
     ),
-    RebalanceCode.CHANGED_MEANWHILE: Text(
-        _("One of these workspaces has stopped or changed meanwhile, so nothing was moved."),
-        _("The proposals are made anew within a minute."),
-    ),
-    RebalanceCode.NO_PLACE_ANY_MORE: Text(
-        _("What was proposed does not work out any more: a place has been taken, or nobody waits for it."),
-        _("The proposals are made anew within a minute."),
-    ),
     RebalanceCode.NO_SUCH_PROPOSAL: Text(
         _("There is no such proposal."), _("The list has those that there are.")
     ),

@@ -9,9 +9,9 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.formatting import MIB_PER_GIB, format_reading, format_thousandths
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import Params, Text, message_of
+from portal.scheduling.engine.codes import PlacementCode
 
 _BONDS = {"numa": _("NUMA node"), "island": _("NVLink island")}
 

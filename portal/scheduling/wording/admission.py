@@ -10,10 +10,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
-from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import Params, Text, listed
-from portal.common.reasons.wording.placement import format_requirements, joined
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.wording.placement import format_requirements, joined
 
 _WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
 _ASK = gettext_lazy("Ask for more: it starts by itself when approved.")

@@ -1,3 +1,5 @@
+"""Texts of why a workspace has to make room."""
+
 from __future__ import annotations
 
 from enum import StrEnum

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import WaitBasis
 from portal.common.reasons.wording import Text
+from portal.scheduling.engine.codes import WaitBasis
 
 TEXTS: dict[StrEnum, Text] = {
     WaitBasis.ENOUGH_FREE: Text(_("enough is free")),
