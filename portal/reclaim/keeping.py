@@ -12,9 +12,9 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.engine.ladder import KEEPABLE
 from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
 from portal.workspaces import policies

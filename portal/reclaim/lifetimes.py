@@ -17,12 +17,12 @@ from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time, format_duration
 from portal.common.idempotency import KeyUse, digest_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.quota.ledger.selectors import teams_without_hours
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import keeping
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import effective_of
 from portal.reclaim.engine.ladder import KEEPABLE, Cause
 from portal.reclaim.models import ReclaimNotice

@@ -16,12 +16,12 @@ from portal.common.api import ApiView, UserRequest, operation, routes
 from portal.common.errors import InvalidInput
 from portal.common.formatting import MILLI_GPU_S_PER_HOUR
 from portal.common.problem_serializers import ReasonSerializer
-from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.scopes import Scope
 from portal.common.texts import strip_nul
 from portal.reports import gpu_use
+from portal.reports.codes import ReportCode
 from portal.reports.efficiency import efficiency_of
 from portal.reports.gpu_use import Amounts
 from portal.reports.models import Dimension
@@ -104,7 +104,7 @@ def _date(request: UserRequest, name: str) -> date | None:
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError as error:
-        reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": gpu_use.MAX_DAYS})
+        reason = Reason(ReportCode.DAYS_OUT_OF_RANGE, {"maximum": gpu_use.MAX_DAYS})
         raise InvalidInput(reason, errors={name: [reason]}) from error
 
 

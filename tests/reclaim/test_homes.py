@@ -12,8 +12,8 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import LifetimeCode
 from portal.reclaim import homes, policy_services, previews
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.models import HomeStay, LastPass
 from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import services as workspaces

@@ -11,11 +11,11 @@ from django.utils import timezone
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import LifetimeCode
 from portal.people.accounts.models import Team
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import bar, lifetimes
+from portal.reclaim.codes import LifetimeCode
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

@@ -8,9 +8,6 @@ from enum import StrEnum
 class InventoryCode(StrEnum):
     """Refusals about pools, nodes and devices."""
 
-    DEVICE_NOT_ON_MAP = "device_not_on_map"
-    NODE_NOT_ON_MAP = "node_not_on_map"
-    NO_DEVICE_AT_PLACE = "no_device_at_place"
     NO_SUCH_DEVICE = "no_such_device"
     NO_SUCH_NODE = "no_such_node"
     NO_SUCH_POOL = "no_such_pool"

@@ -11,11 +11,6 @@ from portal.common.reasons.wording import Text, listed
 from portal.fleet.inventory.codes import InventoryCode
 
 TEXTS: dict[StrEnum, Text] = {
-    InventoryCode.DEVICE_NOT_ON_MAP: Text(_("There is no such device."), _("Look at the map of GPUs.")),
-    InventoryCode.NODE_NOT_ON_MAP: Text(_("There is no such node."), _("Look at the map of GPUs.")),
-    InventoryCode.NO_DEVICE_AT_PLACE: Text(
-        _("There is no device at this place any more."), _("Look at the map of GPUs.")
-    ),
     InventoryCode.NO_SUCH_DEVICE: Text(_("There is no such device."), _("Look at the list of devices.")),
     InventoryCode.NO_SUCH_NODE: Text(_("There is no such node."), _("Look at the list of nodes.")),
     InventoryCode.NO_SUCH_POOL: Text(_("There is no pool “%(slug)s”."), _("Look at the list of pools.")),

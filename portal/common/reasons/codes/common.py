@@ -18,8 +18,6 @@ class CommonCode(StrEnum):
     UNKNOWN_PARAMETER = "unknown_parameter"
     PAGE_SIZE_INVALID = "page_size_invalid"
     CURSOR_INVALID = "cursor_invalid"
-    BREAKDOWN_UNKNOWN = "breakdown_unknown"
-    DAYS_OUT_OF_RANGE = "days_out_of_range"
     STORAGE_BUSY = "storage_busy"
     STORAGE_FAILS = "storage_fails"
     STORAGE_FULL = "storage_full"

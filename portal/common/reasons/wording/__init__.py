@@ -21,7 +21,7 @@ from portal.common.reasons.rooms import modules_named
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "common", "efficiency", "lifetimes", "rebalancing", "site",
+    "common",
 )  # fmt: skip
 
 

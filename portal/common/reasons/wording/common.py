@@ -48,15 +48,6 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.CURSOR_INVALID: Text(
         _("This cursor is not valid."), _("Follow the “next” link of a page, or begin without a cursor.")
     ),
-    CommonCode.BREAKDOWN_UNKNOWN: Text(
-        _("The report cannot be broken down by that."),
-        _("Choose %(known)s."),
-        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
-    ),
-    CommonCode.DAYS_OUT_OF_RANGE: Text(
-        _("These days cannot be reported."),
-        _("Choose %(maximum)d days at most, and the first before the last."),
-    ),
     CommonCode.STORAGE_BUSY: Text(
         _("The database is busy, and nothing was changed."), _("Try again in a moment.")
     ),

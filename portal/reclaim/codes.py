@@ -1,4 +1,4 @@
-"""Workspaces, their lifetimes and their homes."""
+"""Codes of lifetimes and reclaim policies."""
 
 from __future__ import annotations
 
@@ -44,12 +44,3 @@ class LifetimeCode(StrEnum):
     POLICY_HOURS_INCOMPLETE = "reclaim_policy_hours_incomplete"
     POLICY_START_WITHOUT_STOP = "reclaim_policy_start_without_stop"
     POLICY_HOLIDAYS_UNKNOWN = "reclaim_policy_holidays_unknown"
-
-
-class EfficiencyCode(StrEnum):
-    """Hints about what a workspace makes of its GPUs."""
-
-    NONE_USED = "no_gpu_used"
-    SOME_UNUSED = "some_gpus_unused"
-    SMALLER_WOULD_DO = "smaller_gpu_would_do"
-    MOSTLY_IDLE = "gpus_mostly_idle"

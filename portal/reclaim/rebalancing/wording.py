@@ -8,8 +8,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from portal.common.formatting import format_cores, format_memory, format_reading, format_thousandths
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.wording import Params, Text
+from portal.reclaim.engine.codes import RebalanceCode
 
 
 def _share(params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""Environments, templates, flavors, secrets, repositories, the site file."""
+"""Codes of site files."""
 
 from __future__ import annotations
 

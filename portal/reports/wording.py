@@ -1,13 +1,14 @@
-"""Texts of hints about what a workspace makes of its GPUs."""
+"""Texts of the refusals of reports, and of hints about what a workspace makes of its GPUs."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import EfficiencyCode
 from portal.common.reasons.wording import Text
+from portal.reports.codes import EfficiencyCode, ReportCode
 
 TEXTS: dict[StrEnum, Text] = {
     EfficiencyCode.NONE_USED: Text(
@@ -25,5 +26,14 @@ TEXTS: dict[StrEnum, Text] = {
     EfficiencyCode.MOSTLY_IDLE: Text(
         _("Its GPUs were used at %(percent)s %%."),
         _("Release them between stretches of work, or see whether loading data holds them up."),
+    ),
+    ReportCode.BREAKDOWN_UNKNOWN: Text(
+        _("The report cannot be broken down by that."),
+        _("Choose %(known)s."),
+        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
+    ),
+    ReportCode.DAYS_OUT_OF_RANGE: Text(
+        _("These days cannot be reported."),
+        _("Choose %(maximum)d days at most, and the first before the last."),
     ),
 }

@@ -8,8 +8,8 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.formatting import format_day_time
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.wording import Params, Text, durations
+from portal.reclaim.codes import LifetimeCode
 
 
 def _until(params: Params) -> Params:

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import SiteCode
 from portal.common.reasons.wording import Text
+from portal.site_file.codes import SiteCode
 
 TEXTS: dict[StrEnum, Text] = {
     SiteCode.FILE_ANCHOR: Text(
