@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from django.utils.functional import Promise
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
 from portal.common.reasons import wording
-from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.codes import CommonCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.registry import DuplicateCode, Registry, registry
+from portal.common.reasons.rooms import modules_named
 from portal.common.reasons.wording import message_of, next_action_of, text_of
 from portal.fleet.inventory.codes import InventoryCode
 from portal.gpu_checks.codes import CheckCode
@@ -31,6 +33,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.wording.workspaces import STATE_WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
+PORTAL = ROOT / "portal"
 EVERY = (*registry.enumerations, PreemptionCode)
 CODES = [code for each in EVERY for code in each]
 PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]")
@@ -67,18 +70,32 @@ def test_every_code_has_a_text_of_whole_sentences() -> None:
 
 
 def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
+    for name in ("codes", "wording"):
+        paths = [*PORTAL.rglob(f"{name}.py"), *(path.parent for path in PORTAL.rglob(f"{name}/__init__.py"))]
+        modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
+        assert set(modules_named(name)) == modules
     assert all(registry.code_named(code.value) is code for each in registry.enumerations for code in each)
-    assert {each.__name__ for each in registry.enumerations} == {
-        node.name
-        for path in (ROOT / "portal").rglob("codes*/**/*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef)
-    } | {
-        node.name
-        for path in (ROOT / "portal").rglob("codes.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef)
-    }
+
+
+def test_a_code_is_in_a_room_that_uses_it() -> None:
+    """A code is used in its room; a code of `portal.common` there, or in two other rooms."""
+    rooms: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for path, tree in sources():
+        if path.stem == "wording" or path.parent.name == "wording":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                rooms[node.value.id, node.attr].add(".".join(path.relative_to(ROOT).parts[:-1]))
+    misplaced = []
+    for code in CODES:
+        if isinstance(code, Rule):
+            continue  # the values of one decision: some are for the engine alone
+        users = rooms[type(code).__name__, code.name]
+        room = ".".join(type(code).__module__.split(".")[:2])
+        used_there = any(f"{user}.".startswith(f"{room}.") for user in users)
+        if not used_there and not (room == "portal.common" and len(users) > 1):
+            misplaced.append(f"{type(code).__module__}.{type(code).__name__}.{code.name}: {sorted(users)}")
+    assert misplaced == []
 
 
 def test_two_codes_with_the_same_value_stop_the_start() -> None:
@@ -99,10 +116,16 @@ def test_two_codes_with_the_same_value_stop_the_start() -> None:
         codes.code_named("away")
 
 
+@cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    """The modules of the portal, parsed."""
+    return [(path, ast.parse(path.read_text())) for path in sorted(PORTAL.rglob("*.py"))]
+
+
 def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
     """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: where, class, member, names of params."""
-    for path in sorted((ROOT / "portal").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in sources():
+        for node in ast.walk(tree):
             if not (
                 isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reason"
             ):

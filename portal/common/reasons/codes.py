@@ -1,4 +1,4 @@
-"""What belongs to no subject, and what is sent: events, webhooks, channels."""
+"""Codes that any room may refuse with, and the rules that several rooms name."""
 
 from __future__ import annotations
 
@@ -27,3 +27,21 @@ class CommonCode(StrEnum):
     IDEMPOTENCY_KEY_NOT_TAKEN = "idempotency_key_not_taken"
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     ONLY_ADMINISTRATORS = "only_administrators"
+
+
+class Rule(StrEnum):
+    """Which rule keeps a request waiting, or refuses it.
+
+    The scheduling engine decides by these. `portal.workspaces`, which the engine may not import, reads them.
+    Their texts are in `portal.scheduling.wording`.
+    """
+
+    USER_CAP = "user_cap"
+    TEAM_LIMIT = "team_limit"
+    COHORT = "cohort"
+    SITE_LIMIT = "site_limit"
+    LEDGER = "ledger"
+    CAPACITY = "capacity"
+    BOOKING = "booking"
+    PLACEMENT = "placement"
+    ORDER = "order"
