@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from portal.catalog.codes import CatalogCode
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Pool

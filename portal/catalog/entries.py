@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from portal.catalog import documents, policies, rules
+from portal.catalog.codes import CatalogCode
 from portal.catalog.deletion_policy import deletion_policy
 from portal.catalog.domain_events import EntryChanged, EntryDeleted
 from portal.catalog.models import TEAM_SIGN, Flavor, Template
@@ -25,7 +26,6 @@ from portal.common.history import selectors as history
 from portal.common.history.models import Act, SubjectKind
 from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.deletion_policy import PoolDeletionPolicy

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.models import MAX_LIFETIME_H, Flavor, Template
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 
 HOUR_S = 3600
@@ -60,10 +60,10 @@ def lifetime_of(
         longest_s = max(terms.default_s, expected_s)
         return longest_s if terms.max_s is None else min(longest_s, terms.max_s)
     if asked_s < MIN_LIFETIME_S:
-        raise _refused(Reason(LifetimeCode.LIFETIME_TOO_SHORT))
+        raise _refused(Reason(CatalogCode.LIFETIME_TOO_SHORT))
     most_s = MAX_LIFETIME_H * HOUR_S if terms.max_s is None else terms.max_s
     if asked_s > most_s:
-        raise _refused(Reason(LifetimeCode.LIFETIME_TOO_LONG, {"asked_s": asked_s, "max_s": most_s}))
+        raise _refused(Reason(CatalogCode.LIFETIME_TOO_LONG, {"asked_s": asked_s, "max_s": most_s}))
     return asked_s
 
 

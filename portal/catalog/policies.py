@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed
-from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.people.accounts.policies import require_manage_team, require_operator

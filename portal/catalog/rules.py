@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.environments import policies as environment_policies
 from portal.catalog.environments import selectors as environments
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment, Kind
 from portal.catalog.environments.sources import NOTEBOOK_PROGRAMS
 from portal.catalog.models import MAX_ACCELERATORS, Flavor, Template, TemplateEgress
 from portal.catalog.repositories.rules import problems_of
 from portal.common.json_input import storable
-from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from provisioning import mounts
 from provisioning.egress_rules import policy_of

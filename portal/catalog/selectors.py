@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from portal.catalog import documents, policies
+from portal.catalog.codes import CatalogCode
 from portal.catalog.environments.policies import built_when_asked
 from portal.catalog.environments.selectors import newest_version, programs_to_come
 from portal.catalog.models import Flavor, Template
@@ -18,7 +19,7 @@ from portal.catalog.rules import Finding
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
-from portal.common.reasons.codes import CatalogCode, CommonCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.texts import strip_nul

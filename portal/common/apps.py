@@ -1,6 +1,7 @@
 from django.apps import AppConfig
 
 from portal.common import logs, system_checks  # noqa: F401  (registers the checks)
+from portal.common.reasons import rooms
 
 
 class CommonConfig(AppConfig):
@@ -8,4 +9,5 @@ class CommonConfig(AppConfig):
     label = "common"
 
     def ready(self) -> None:
+        rooms.register_codes()
         logs.configure()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -64,7 +65,7 @@ class Pages(CursorPagination):
         }
 
 
-def whole_number(given: str, code: CommonCode, *, field: str, maximum: int) -> int:
+def whole_number(given: str, code: StrEnum, *, field: str, maximum: int) -> int:
     """A number from 1 to `maximum` out of a query parameter. Raises `InvalidInput` with `code`."""
     if given.isascii() and given.isdigit() and len(given) < 8 and 1 <= int(given) <= maximum:
         return int(given)

@@ -1,6 +1,6 @@
 """What kind of error a problem document tells of: its `code`, for programs, stable once released.
 
-Where a refusal needs no kind of its own, `code` is the one of its reason (`portal.common.reasons.codes`).
+Where a refusal needs no kind of its own, `code` is the one of its reason (`codes` of its room).
 """
 
 from __future__ import annotations

@@ -12,14 +12,12 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import ENUMERATIONS, PlacementCode, Rule
-
-REASON_CODES = sorted({code.value for each in ENUMERATIONS for code in each})
+from portal.common.reasons.registry import registry
 
 
 @extend_schema_field({"$ref": "#/components/schemas/ReasonCode"})
 class ReasonCodeField(serializers.CharField):
-    """A code of `REASON_CODES`; `SCHEMAS` has the definition, once for all."""
+    """A registered code; `schemas` has the definition, once for all."""
 
 
 @extend_schema_field({"$ref": "#/components/schemas/ProblemCode"})
@@ -27,24 +25,26 @@ class ProblemCodeField(serializers.CharField):
     """A `ProblemCode`, or where a refusal needs no kind of its own, the code of its reason."""
 
 
-SCHEMAS: dict[str, Any] = {
-    "ReasonCode": {
-        "type": "string",
-        "enum": REASON_CODES,
-        "description": "Why something is refused, waits or is as it is. Others may come.",
-    },
-    "ProblemCode": {
-        "description": (
-            "What kind of error it is: one of these, or the code of its reason. Stable once released; others "
-            "may come, which are to be treated as their status."
-        ),
-        "anyOf": [
-            {"type": "string", "enum": [code.value for code in ProblemCode]},
-            {"$ref": "#/components/schemas/ReasonCode"},
-        ],
-    },
-}
-"""Definitions of the OpenAPI document by their names."""
+def schemas() -> dict[str, Any]:
+    """Return definitions of the OpenAPI document by their names."""
+    reason_codes = sorted(code.value for enumeration in registry.enumerations for code in enumeration)
+    return {
+        "ReasonCode": {
+            "type": "string",
+            "enum": reason_codes,
+            "description": "Why something is refused, waits or is as it is. Others may come.",
+        },
+        "ProblemCode": {
+            "description": (
+                "What kind of error it is: one of these, or the code of its reason. Stable once released; "
+                "others may come, which are to be treated as their status."
+            ),
+            "anyOf": [
+                {"type": "string", "enum": [code.value for code in ProblemCode]},
+                {"$ref": "#/components/schemas/ReasonCode"},
+            ],
+        },
+    }
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
@@ -54,47 +54,19 @@ class ReasonSerializer(serializers.Serializer[Any]):
     params = serializers.DictField(help_text="Names, and amounts in base units.")
 
 
-class NodeReasonSerializer(serializers.Serializer[Any]):
-    """Why one node cannot take it."""
-
-    node = serializers.CharField(help_text="Name of the node.")
-    reason = serializers.CharField(help_text="A sentence for people.")
-    code = serializers.ChoiceField(
-        [(item.value, item.name) for item in PlacementCode], help_text="The same as a code."
-    )
+@extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/NodeReason"}})
+class NodeReasonsField(serializers.ListField):
+    """Reasons of nodes, as verdicts have them (`portal.scheduling.serializers`)."""
 
 
-class HolderSerializer(serializers.Serializer[Any]):
-    """A team that holds some of what is wanted."""
-
-    team = serializers.CharField(help_text="Short name of the team.")
-    amount = serializers.IntegerField(help_text="How much it holds, in the resource's base unit.")
-    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
-    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
-    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
+@extend_schema_field({"$ref": "#/components/schemas/Blocker"})
+class BlockerField(serializers.DictField):
+    """The rule in the way, as verdicts have it."""
 
 
-class BlockerSerializer(serializers.Serializer[Any]):
-    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
-
-    rule = serializers.ChoiceField([item.value for item in Rule], help_text="Which rule, as a code.")
-    resource = serializers.CharField(
-        allow_blank=True, help_text="The resource it is about, as `gpu:h100`; empty where it is about none."
-    )
-    wanted = serializers.IntegerField(help_text="How much the request needs.")
-    free = serializers.IntegerField(help_text="How much the rule leaves now.")
-    limit = serializers.IntegerField(help_text="How much the rule allows in all.")
-    holders = HolderSerializer(many=True, help_text="Who holds what is wanted.")
-
-
-class AskSerializer(serializers.Serializer[Any]):
-    """What to ask for at `quota-requests`, so that it can start."""
-
-    kind = serializers.ChoiceField(
-        ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
-    )
-    resource = serializers.CharField(help_text="The resource, as `gpu:h100`.")
-    amount = serializers.IntegerField(help_text="How much more, in the resource's base unit.")
+@extend_schema_field({"$ref": "#/components/schemas/Ask"})
+class AskField(serializers.DictField):
+    """What to ask for, as verdicts have it."""
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
@@ -123,11 +95,9 @@ class ProblemSerializer(serializers.Serializer[Any]):
             "body itself."
         ),
     )
-    reasons = NodeReasonSerializer(
-        many=True, required=False, help_text="With `impossible`: why, for each node."
-    )
-    blocker = BlockerSerializer(required=False, help_text="With `needs_approval`: the rule in the way.")
-    ask = AskSerializer(
+    reasons = NodeReasonsField(required=False, help_text="With `impossible`: why, for each node.")
+    blocker = BlockerField(required=False, help_text="With `needs_approval`: the rule in the way.")
+    ask = AskField(
         required=False,
         allow_null=True,
         help_text="With `needs_approval`: what to ask for; null where asking does not help.",

@@ -15,7 +15,6 @@ from django.utils.translation import gettext, ngettext
 
 from portal.common.errors import NotFound, StateConflict
 from portal.common.events import services as events
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import names_joined
 from portal.fleet.inventory.cordons import display_name
@@ -23,6 +22,7 @@ from portal.fleet.inventory.domain_events import InventoryApplied
 from portal.fleet.inventory.models import AllocatedDevice
 from portal.gpu_checks import preflight
 from portal.workspaces import reconcile
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked

@@ -16,13 +16,14 @@ from django.db.models import QuerySet
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.selectors import by_name
 from portal.gpu_checks import runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun
 from portal.people.accounts.models import User

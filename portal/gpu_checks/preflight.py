@@ -17,12 +17,12 @@ from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import CheckCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import repartitions, results, runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import dispatch, reconcile
@@ -158,7 +158,7 @@ def proceed(event: PreflightDue) -> None:
     own = GpuCheckRun.objects.filter(workspace=workspace, state__in=OPEN).values("device")
     to_scrub = Q(device__unscrubbed=True) | (Q(device__checking=True) & ~Q(device__in=own))
     if _shares_of([workspace.pk]).filter(to_scrub).exists():
-        another(workspace, Reason(WorkspaceCode.SHARE_WITHDRAWN))
+        another(workspace, Reason(CheckCode.SHARE_WITHDRAWN))
         return
     changes = list(repartitions.of(workspace).filter(state__in=OPEN).order_by("device_id"))
     if any(each.report and results.conclude_change(each.pk) for each in changes):
@@ -212,7 +212,7 @@ def _layouts_stand(workspace: Workspace) -> bool:
     bad = next((run for run in changes if run.verdict != CheckVerdict.PASS), None)
     if bad is not None:
         params = {"device": display_name(bad.device), "problem": bad.summary}
-        another(workspace, Reason(WorkspaceCode.REPARTITION_FAILED, params))
+        another(workspace, Reason(CheckCode.REPARTITION_FAILED, params))
         return False
     # The new instances have never been checked: now is the time, once.
     return runs_of(workspace).exists() or not begin([workspace], timezone.now())
@@ -244,7 +244,7 @@ def _conclude(workspace: Workspace) -> bool:
 
 def _check_failed(its: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reason:
     devices = [display_name(run.device) for run in its]
-    return Reason(WorkspaceCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
+    return Reason(CheckCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
 
 
 def another(workspace: Workspace, reason: Reason) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.gpu_checks import baselines
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages

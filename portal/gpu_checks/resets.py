@@ -18,12 +18,12 @@ from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import PortalError, StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
 from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.proofs import PROOFS, proof_of, proof_that_lifts
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.gpu_checks.runs import make_run

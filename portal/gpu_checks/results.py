@@ -12,7 +12,6 @@ from django.utils import timezone
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound
 from portal.common.events import live
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -20,6 +19,7 @@ from portal.fleet.inventory import node_messages
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import InventoryApplied
 from portal.gpu_checks import repartitions
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.kinds import repartition
 from portal.gpu_checks.kinds.registry import handler_of

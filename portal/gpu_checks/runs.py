@@ -24,7 +24,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CheckCode, CommonCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory import node_commands
@@ -32,6 +32,7 @@ from portal.fleet.inventory.cordons import display_name, locked_device
 from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.gpu_checks import peers
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.gpu_checks.selectors import open_run_on

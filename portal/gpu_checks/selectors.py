@@ -8,9 +8,10 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.models import Device
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import OPEN, GpuCheckRun, RunState
 from portal.workspaces.lifecycle import State

@@ -13,10 +13,11 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.domain_events import CapacityChanged, CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
+from portal.gpu_checks.codes import CheckCode
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 

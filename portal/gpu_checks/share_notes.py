@@ -24,11 +24,11 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import AllocatedDevice, Device
+from portal.workspaces.codes import ShareCode
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.share_overuse import OVER
 from portal.workspaces.transitions import locked

@@ -14,10 +14,10 @@ from django.utils.translation import gettext as _
 
 from portal.common.errors import PortalError, StateConflict
 from portal.common.formatting import format_duration, format_time_left
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.reclaim import keeping, presenters
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.engine.ladder import KEEPABLE
 from portal.workspaces import extending, policies
 from portal.workspaces.gateway.hosts import workspace_uuid

@@ -8,11 +8,11 @@ from django.utils import timezone
 
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.quota.ledger.selectors import teams_without_hours
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import keeping
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import effective_of
 from portal.reclaim.engine.ladder import KEEPABLE, Cause
 from portal.reclaim.models import ReclaimNotice

@@ -21,11 +21,11 @@ from portal.common.api import (
     filters,
     operation,
 )
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.scopes import Scope
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.reclaim import home_presenters, homes
 from portal.reclaim.home_presenters import HomeLine
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes.away import MAX_REASON
 from portal.workspaces.models import HomePlace
 

@@ -12,7 +12,6 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
-from portal.common.reasons.codes import ArchiveCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -21,6 +20,7 @@ from portal.people.accounts.policies import require_administrator, require_see_a
 from portal.reclaim import home_presenters as presenters
 from portal.reclaim import homes
 from portal.workspaces.homes import away
+from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomePlace
 
 ROWS_PER_PAGE = 50

@@ -26,15 +26,16 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.formatting import format_number
-from portal.common.reasons.codes import LifetimeCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Allocation, PlacementLock
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_administrator
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import DAY_S, Book, book
 from portal.reclaim.engine.unused import HomeStanding, HomeStep, HomeVerdict, advance, decide_home
 from portal.reclaim.models import HomeStay, LastPass
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import away
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.moves import may_move

@@ -12,12 +12,13 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.engine.ladder import KEEPABLE
 from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
 from portal.workspaces import policies
+from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked
@@ -39,7 +40,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state != State.RUNNING:
-        reason = Reason(LifetimeCode.NOT_RUNNING_NOW, {"name": workspace.name})
+        reason = Reason(ExtensionCode.NOT_RUNNING_NOW, {"name": workspace.name})
         raise StateConflict(reason, state=workspace.state)
     if not MIN_KEEP_S <= seconds <= MAX_KEEP_S:
         reason = Reason(LifetimeCode.KEPT_OUT_OF_RANGE, {"least_s": MIN_KEEP_S, "most_s": MAX_KEEP_S})

@@ -24,11 +24,11 @@ from portal.common.errors import NotFound, PortalError
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.quota.ledger.selectors import teams_without_hours
 from portal.reclaim import mornings, observing
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import Book, Place, book, place_of
 from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity

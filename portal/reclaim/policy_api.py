@@ -17,11 +17,11 @@ from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
 from portal.common.history.serializers import RevisionSerializer
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.reclaim import policies, previews
 from portal.reclaim import policy_services as services
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.models import ReclaimPolicy
 from portal.reclaim.policy_serializers import (
     ReclaimPolicyCreateSerializer,

@@ -11,10 +11,10 @@ from django.core.exceptions import ValidationError
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.engine.week import DAYS
 from portal.reclaim.models import PolicyScope, ReclaimPolicy
 from portal.reclaim.policies import present

@@ -19,12 +19,12 @@ from portal.common.history import selectors as history
 from portal.common.history.models import Act, SubjectKind
 from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import may_view_team
 from portal.reclaim import policies
 from portal.reclaim import policy_documents as documents
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.models import ReclaimPolicy
 
 TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team")

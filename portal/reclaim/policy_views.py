@@ -18,7 +18,6 @@ from portal.common import etags
 from portal.common.errors import NotAllowed, NotFound, PortalError
 from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -28,6 +27,7 @@ from portal.reclaim import effective, policies, previews
 from portal.reclaim import policy_documents as documents
 from portal.reclaim import policy_presenters as presenters
 from portal.reclaim import policy_services as services
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.models import PolicyScope, ReclaimPolicy
 from portal.reclaim.policy_forms import PolicyForm, initial_of, is_team, zones
 

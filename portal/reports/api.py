@@ -14,11 +14,11 @@ from rest_framework.response import Response
 from portal.common.api import ApiView, UserRequest, operation, routes
 from portal.common.errors import InvalidInput
 from portal.common.formatting import MILLI_GPU_S_PER_HOUR
-from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.common.texts import strip_nul
 from portal.reports import gpu_use
+from portal.reports.codes import ReportCode
 from portal.reports.gpu_use import Amounts
 from portal.reports.models import Dimension
 
@@ -106,7 +106,7 @@ def _date(request: UserRequest, name: str) -> date | None:
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError as error:
-        reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": gpu_use.MAX_DAYS})
+        reason = Reason(ReportCode.DAYS_OUT_OF_RANGE, {"maximum": gpu_use.MAX_DAYS})
         raise InvalidInput(reason, errors={name: [reason]}) from error
 
 

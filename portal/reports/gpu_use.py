@@ -13,12 +13,12 @@ from django.db.models import QuerySet, Sum
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_manage_team, require_operator
 from portal.people.accounts.selectors import team_by_slug
 from portal.reports import month_sums
+from portal.reports.codes import ReportCode
 from portal.reports.days import FIGURES
 from portal.reports.models import Dimension, GpuDay, GpuMonth
 
@@ -127,10 +127,10 @@ def report(
     until = until or today
     since = since or until - timedelta(days=29)
     if by not in BY:
-        reason = Reason(CommonCode.BREAKDOWN_UNKNOWN, {"known": list(BY)})
+        reason = Reason(ReportCode.BREAKDOWN_UNKNOWN, {"known": list(BY)})
         raise InvalidInput(reason, errors={"by": [reason]})
     if not 0 <= (until - since).days < MAX_DAYS:
-        reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": MAX_DAYS})
+        reason = Reason(ReportCode.DAYS_OUT_OF_RANGE, {"maximum": MAX_DAYS})
         raise InvalidInput(reason, errors={"since": [reason]})
     length = (until - since).days + 1
     earlier = since - timedelta(days=length)

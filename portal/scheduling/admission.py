@@ -13,7 +13,7 @@ from portal.catalog.lifetimes import expected_of
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.common.formatting import units_per_whole
-from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.fleet.inventory.models import Pool, PoolState
@@ -27,6 +27,7 @@ from portal.scheduling import (
     snapshot_cache,
 )
 from portal.scheduling.capacity import PoolNodes, without_environments
+from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import blocker_of
 from portal.scheduling.engine.placement.types import SoftwareRequirements

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from portal.catalog.environments.selectors import why_it_waits
-from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, PlacementCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import NOT_SUITED, PlacementCode
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
 from portal.scheduling.engine.placement.types import NodeReason
 from portal.scheduling.placement_request import PlacementRequest

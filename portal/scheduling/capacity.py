@@ -16,13 +16,13 @@ from uuid import UUID
 from django.db.models import Q, Sum
 from django.utils import timezone
 
-from portal.common.reasons.codes import MAY_PASS, PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import resources
 from portal.fleet.inventory.counting import Tally
 from portal.fleet.inventory.held_environments import NEED
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.scheduling import request_mix, software_requirements
+from portal.scheduling.engine.codes import MAY_PASS, PlacementCode
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, emptied
 from portal.scheduling.engine.placement.mig import layout_of

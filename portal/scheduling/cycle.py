@@ -23,7 +23,6 @@ from portal.common.actors import SYSTEM
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock
-from portal.common.reasons.codes import PreemptionCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.models import PlacementLock
@@ -37,6 +36,7 @@ from portal.scheduling import (
     snapshot_feed,
 )
 from portal.scheduling.engine import model
+from portal.scheduling.engine.model import PreemptionCode
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import ClusterSnapshot

@@ -26,10 +26,10 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.formatting import format_clock
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import cordons, services
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import DeviceUncordoned, NodeUncordoned
 from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool

@@ -22,12 +22,12 @@ from portal.common.errors import StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import PlacementLock
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.scheduling import capacity, cycle, decision, hints, moves, snapshot_cache, snapshot_feed
+from portal.scheduling.codes import MoveCode
 from portal.scheduling.models import Move
 from portal.scheduling.moves import PlannedMove
 from portal.scheduling.placement_request import Target
@@ -134,11 +134,11 @@ def ask(
             or row.pk in moving
             or (preemptible_only and not row.preemptible)
         ):
-            raise StateConflict(Reason(RebalanceCode.CHANGED_MEANWHILE))
+            raise StateConflict(Reason(MoveCode.CHANGED_MEANWHILE))
     now = timezone.now()
     with snapshot_cache.cycles.use(now) as snapshot:
         if not works_out(snapshot, planned, waiting):
-            raise StateConflict(Reason(RebalanceCode.NO_PLACE_ANY_MORE))
+            raise StateConflict(Reason(MoveCode.NO_PLACE_ANY_MORE))
     preempt_at = now + timedelta(seconds=notice_s())
     for each in planned:
         row = rows[each.workspace]

@@ -12,13 +12,13 @@ from typing import Any
 from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import digests_in, need_of
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.quota.limits import resources
 from portal.scheduling.capacity import PoolNodes, without_environments
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import (
     ARCHIVED_HOME_LABEL,
     AWAY_HOME_LABEL,

@@ -18,9 +18,10 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling import blockers
+from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.model import Outcome
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload

@@ -9,9 +9,9 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext
 
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.selectors import flavors_for
 from portal.common.formatting import format_cores, format_memory, format_resource, format_thousandths
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User

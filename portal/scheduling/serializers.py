@@ -9,20 +9,60 @@ from typing import Any
 from rest_framework import serializers
 
 from portal.catalog.serializers import WarningSerializer
-from portal.common.problem_serializers import (
-    AskSerializer,
-    BlockerSerializer,
-    NodeReasonSerializer,
-    ReasonSerializer,
-)
+from portal.common.problem_serializers import ReasonSerializer
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import NodeReason
 from portal.workspaces.order_serializers import WorkspaceStartSerializer
 
 
 class PreviewSerializer(WorkspaceStartSerializer):
     """A request whose verdict is asked for; nothing is created."""
+
+
+class NodeReasonSerializer(serializers.Serializer[Any]):
+    """Why one node cannot take it."""
+
+    node = serializers.CharField(help_text="Name of the node.")
+    reason = serializers.CharField(help_text="A sentence for people.")
+    code = serializers.ChoiceField(
+        [(item.value, item.name) for item in PlacementCode], help_text="The same as a code."
+    )
+
+
+class HolderSerializer(serializers.Serializer[Any]):
+    """A team that holds some of what is wanted."""
+
+    team = serializers.CharField(help_text="Short name of the team.")
+    amount = serializers.IntegerField(help_text="How much it holds, in the resource's base unit.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
+    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
+    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
+
+
+class BlockerSerializer(serializers.Serializer[Any]):
+    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
+
+    rule = serializers.ChoiceField([item.value for item in Rule], help_text="Which rule, as a code.")
+    resource = serializers.CharField(
+        allow_blank=True, help_text="The resource it is about, as `gpu:h100`; empty where it is about none."
+    )
+    wanted = serializers.IntegerField(help_text="How much the request needs.")
+    free = serializers.IntegerField(help_text="How much the rule leaves now.")
+    limit = serializers.IntegerField(help_text="How much the rule allows in all.")
+    holders = HolderSerializer(many=True, help_text="Who holds what is wanted.")
+
+
+class AskSerializer(serializers.Serializer[Any]):
+    """What to ask for at `quota-requests`, so that it can start."""
+
+    kind = serializers.ChoiceField(
+        ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
+    )
+    resource = serializers.CharField(help_text="The resource, as `gpu:h100`.")
+    amount = serializers.IntegerField(help_text="How much more, in the resource's base unit.")
 
 
 class VerdictSerializer(serializers.Serializer[Any]):

@@ -52,7 +52,7 @@ SPECTACULAR_SETTINGS = {
         "ChannelMessageStateEnum": "portal.notify.channels.models.MessageState",
         "WebhookDeliveryStateEnum": "portal.notify.webhooks.models.DeliveryState",
         "ReservationStateEnum": "portal.quota.reservations.models.ReservationState",
-        "PlacementCodeEnum": "portal.common.reasons.codes.PlacementCode",
+        "PlacementCodeEnum": "portal.scheduling.engine.codes.PlacementCode",
         "EnvironmentVersionStateEnum": "portal.catalog.environments.models.VersionState",
         "EnvironmentBuildStateEnum": "portal.catalog.environments.models.BuildState",
         "EnvironmentKindEnum": "portal.catalog.environments.models.Kind",

@@ -15,7 +15,6 @@ from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.catalog.rules import is_secret_name
 from portal.common.errors import InvalidInput, PortalError, StateConflict
-from portal.common.reasons.codes import SiteCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import pools
 from portal.fleet.inventory import services as inventory
@@ -33,6 +32,7 @@ from portal.quota.limits.services import cohorts, limits
 from portal.quota.requests.models import AutoApproveRule
 from portal.quota.requests.services import rules
 from portal.reclaim import policy_documents, policy_services
+from portal.site_file.codes import SiteCode
 from portal.site_file.exporting import current
 from portal.site_file.planning import Act, Step, plan
 from portal.site_file.reading import Lines, read

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from portal.common.errors import InvalidInput
 from portal.common.json_input import storable
-from portal.common.reasons.codes import SiteCode
 from portal.common.reasons.reason import Reason
+from portal.site_file.codes import SiteCode
 from portal.site_file.schema import schema
 
 MAX_LENGTH = 2_000_000

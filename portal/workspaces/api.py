@@ -40,6 +40,7 @@ from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, Team, User
 from portal.workspaces import changes, extending, gpus, log_stream, resizing, rows, selectors, services
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order_serializers import (
@@ -386,7 +387,7 @@ class WorkspaceViewSet(ListViewSet):
 
 def _tail(request: UserRequest) -> int:
     given: str = request.query_params.get("tail", "200")
-    return whole_number(given, CommonCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+    return whole_number(given, WorkspaceCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
 
 
 def location_of(workspace: Workspace) -> str:
@@ -403,9 +404,9 @@ def team_named(actor: User, slug: str) -> Team:
     if len(own) == 1:
         return own[0]
     reason = (
-        Reason(CommonCode.TEAM_MISSING, {"known": [team.slug for team in own]})
+        Reason(WorkspaceCode.TEAM_MISSING, {"known": [team.slug for team in own]})
         if own
-        else Reason(CommonCode.IN_NO_TEAM)
+        else Reason(WorkspaceCode.IN_NO_TEAM)
     )
     raise InvalidInput(reason, errors={"team": ["This field is required."]})
 

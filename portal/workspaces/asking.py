@@ -9,10 +9,10 @@ import redis
 from django.conf import settings
 
 from portal.common.errors import Unavailable
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands, node_messages
 from portal.fleet.inventory.models import Pool
+from portal.workspaces.codes import WorkspaceCode
 from provisioning.celery_config import REPLY_PREFIX
 
 TIMEOUT_S = 4

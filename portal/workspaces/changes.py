@@ -14,10 +14,10 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.workspaces import policies
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

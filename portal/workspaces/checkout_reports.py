@@ -22,10 +22,10 @@ from portal.common.errors import NotFound
 from portal.common.events import live
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, reason_of
 from portal.workspaces.checkouts import wanted_of
+from portal.workspaces.codes import GitCode
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.reports import CheckoutReport

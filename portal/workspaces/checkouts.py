@@ -19,9 +19,9 @@ from portal.catalog.repositories.rules import Source, problems_of
 from portal.catalog.repositories.selectors import dotfiles_of
 from portal.catalog.selectors import tool_is_missing
 from portal.common.errors import InvalidInput, StateConflict, Unavailable
-from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
+from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import effective
 from portal.workspaces.secrets.models import Secret

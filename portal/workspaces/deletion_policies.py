@@ -6,10 +6,10 @@ from portal.catalog.deletion_policy import EntryDeletionPolicy
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.deletion_policy import AccountDeletionPolicy
 from portal.people.accounts.models import User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 
 MAX_NAMED = 5
@@ -27,7 +27,8 @@ class KeepEntriesInUse(EntryDeletionPolicy):
         if count:
             shown = using.order_by("-created_at").values_list("name", flat=True)[:MAX_NAMED]
             named = {"name": entry.name, "count": count, "names": list(shown)}
-            raise StateConflict(Reason(CatalogCode.ENTRY_IN_USE, named), code=ProblemCode.IN_USE, count=count)
+            reason = Reason(WorkspaceCode.ENTRY_IN_USE, named)
+            raise StateConflict(reason, code=ProblemCode.IN_USE, count=count)
 
 
 class KeepAccountsWithWorkspaces(AccountDeletionPolicy):
@@ -42,5 +43,5 @@ class KeepAccountsWithWorkspaces(AccountDeletionPolicy):
         if names:
             held = {"username": user.username, "count": len(names), "names": names[:MAX_NAMED_OF_ACCOUNT]}
             raise StateConflict(
-                Reason(AccountCode.USER_HAS_WORKSPACES, held), code=ProblemCode.HAS_WORKSPACES
+                Reason(WorkspaceCode.USER_HAS_WORKSPACES, held), code=ProblemCode.HAS_WORKSPACES
             )

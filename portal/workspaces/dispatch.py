@@ -15,11 +15,11 @@ from django.utils import timezone
 from portal.catalog.environments.models import EnvironmentVersion
 from portal.catalog.selectors import as_of
 from portal.common.errors import Unavailable
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import held_environments, node_commands
 from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.workspaces import asking, checkouts, egress
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets.effective import offer_to
 from portal.workspaces.tokens import agent_token, app_token

@@ -15,9 +15,9 @@ from uuid import UUID
 from django.db.models import Max, Sum
 from django.utils import timezone
 
-from portal.common.reasons.codes import EfficiencyCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import AllocatedDevice, DeviceHour
+from portal.workspaces.codes import EfficiencyCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind

@@ -18,10 +18,10 @@ from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time, format_duration
 from portal.common.idempotency import KeyUse, digest_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.workspaces import policies
+from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.domain_events import WorkspaceExtended
 from portal.workspaces.ends import move_end
 from portal.workspaces.extension_policy import extension_policy
@@ -96,22 +96,22 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
 def _check(workspace: Workspace, seconds: int) -> None:
     name = {"name": workspace.name}
     if workspace.state != State.RUNNING:
-        raise StateConflict(Reason(LifetimeCode.NOT_RUNNING_NOW, name), state=workspace.state)
+        raise StateConflict(Reason(ExtensionCode.NOT_RUNNING_NOW, name), state=workspace.state)
     if workspace.ends_at is None:
-        raise StateConflict(Reason(LifetimeCode.HAS_NO_END, name), code=ProblemCode.HAS_NO_END)
+        raise StateConflict(Reason(ExtensionCode.HAS_NO_END, name), code=ProblemCode.HAS_NO_END)
     most_s = extendable_s(workspace)
     if most_s <= 0:
         max_s = longest_s(workspace)
         raise StateConflict(
-            Reason(LifetimeCode.AT_LONGEST_LIFETIME, {**name, "max_s": max_s}),
+            Reason(ExtensionCode.AT_LONGEST_LIFETIME, {**name, "max_s": max_s}),
             code=ProblemCode.AT_LONGEST_LIFETIME,
         )
     if not min(MIN_EXTENSION_S, most_s) <= seconds <= most_s:
         short = seconds < MIN_EXTENSION_S
         reason = (
-            Reason(LifetimeCode.EXTENSION_TOO_SHORT, {"least_s": min(MIN_EXTENSION_S, most_s)})
+            Reason(ExtensionCode.EXTENSION_TOO_SHORT, {"least_s": min(MIN_EXTENSION_S, most_s)})
             if short
-            else Reason(LifetimeCode.EXTENSION_TOO_LONG, {"most_s": most_s, "asked_s": seconds})
+            else Reason(ExtensionCode.EXTENSION_TOO_LONG, {"most_s": most_s, "asked_s": seconds})
         )
         raise InvalidInput(reason, errors={"hours": [reason]})
     extension_policy().require_extendable(workspace, workspace.ends_at + timedelta(seconds=seconds))

@@ -20,11 +20,11 @@ from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.workspaces import policies, reconcile
 from portal.workspaces.admission_policy import admission_policy
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued
 from portal.workspaces.gpu_requests import CHANGED, without_gpus
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_QUEUED, State, Trigger
@@ -51,7 +51,7 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
     if workspace.gpu_released:
         return workspace
     if not workspace.accelerated:
-        raise StateConflict(Reason(LifetimeCode.NO_GPU_TO_RELEASE, {"name": workspace.name}))
+        raise StateConflict(Reason(WorkspaceCode.NO_GPU_TO_RELEASE, {"name": workspace.name}))
     change(
         workspace,
         asked=without_gpus(workspace.resources),
@@ -76,7 +76,7 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
     if not workspace.gpu_released:
         if workspace.accelerated:
             return workspace
-        raise StateConflict(Reason(LifetimeCode.NO_GPU_TO_ATTACH, {"name": workspace.name}))
+        raise StateConflict(Reason(WorkspaceCode.NO_GPU_TO_ATTACH, {"name": workspace.name}))
     change(
         workspace,
         asked=workspace.released_resources or {},
@@ -100,7 +100,7 @@ def change(
     stops: str,
     cause: Reason | None = None,
     data: dict[str, Any] | None = None,
-    refusal: LifetimeCode = LifetimeCode.GPU_NOT_CHANGEABLE,
+    refusal: WorkspaceCode = WorkspaceCode.GPU_NOT_CHANGEABLE,
     **fields: Any,
 ) -> None:
     """Have a locked workspace ask for `asked` from now on, with `fields` that go with it.

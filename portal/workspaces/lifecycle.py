@@ -11,8 +11,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.errors import StateConflict
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.workspaces.codes import WorkspaceCode
 
 
 class State(models.TextChoices):

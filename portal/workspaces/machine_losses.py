@@ -14,7 +14,6 @@ from portal.common.domain_events import emit
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.services import notify
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.fleet.inventory import cordons
@@ -22,6 +21,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCau
 from portal.fleet.machines.domain_events import MachineEnded
 from portal.people.accounts.models import User
 from portal.workspaces import reconcile
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import WorkspaceFailed
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import Workspace, WorkspaceQuerySet

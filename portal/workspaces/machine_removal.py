@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from portal.common.errors import InvalidInput, StateConflict
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Device, Node
@@ -22,6 +21,7 @@ from portal.fleet.machines.removal_policy import MachineRemovalPolicy
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.workspaces import machine_losses
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, Workspace
 from provisioning.types import home_key
 
@@ -89,7 +89,7 @@ class KeepMachinesWithHomes(MachineRemovalPolicy):
     def require_removable(self, pool_id: UUID, name: str) -> None:
         count = HomePlace.objects.filter(node__pool=pool_id, node__name=name).count()
         if count:
-            raise StateConflict(Reason(MachineCode.NODE_HAS_HOMES, {"count": count, "node": name}))
+            raise StateConflict(Reason(WorkspaceCode.NODE_HAS_HOMES, {"count": count, "node": name}))
 
 
 def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> None:
@@ -102,7 +102,7 @@ def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> 
     machine = machines.machine(actor, machine_id)
     if strip_nul(confirm).strip() != machine.name:
         wrong = Reason(
-            MachineCode.MACHINE_NOT_NAMED, {"given": strip_nul(confirm)[:63], "node": machine.name}
+            WorkspaceCode.MACHINE_NOT_NAMED, {"given": strip_nul(confirm)[:63], "node": machine.name}
         )
         raise InvalidInput(wrong, errors={"confirm": [wrong]})
     why = strip_nul(reason).strip()[: services.MAX_REASON]

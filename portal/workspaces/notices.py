@@ -8,9 +8,9 @@ from django.utils.translation import gettext as _
 
 from portal.common.events.services import notify
 from portal.common.formatting import format_duration
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory import notices as node_notices
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import WorkspaceFailed, WorkspaceReady
 from portal.workspaces.lifecycle import TerminationReason
 from portal.workspaces.troubles import error_code_of

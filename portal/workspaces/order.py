@@ -11,9 +11,9 @@ from portal.catalog.models import Flavor, Template
 from portal.catalog.repositories.rules import Source
 from portal.common.errors import InvalidInput
 from portal.common.idempotency import digest_of
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team
+from portal.workspaces.codes import WorkspaceCode
 
 MIN_EXPECTED_S = 60
 MAX_EXPECTED_S = 30 * 86_400

@@ -20,11 +20,11 @@ from portal.common.errors import StateConflict, Unavailable
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.people.accounts.models import Team, User
 from portal.workspaces import asking, dispatch, policies
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet

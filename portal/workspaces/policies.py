@@ -9,10 +9,11 @@ from django.db.models import Q, QuerySet
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.people.accounts.policies import is_owner, require_work_in, works_in
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
 

@@ -21,12 +21,12 @@ from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.domain_events import CapacityFreed
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import dispatch
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     PreemptionDue,

@@ -16,12 +16,13 @@ from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor
 from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.formatting import format_size
-from portal.common.reasons.codes import CommonCode, LifetimeCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.workspaces import gpus, policies, resizing, selectors
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.start_forecasts import StartForecast, start_forecasts
@@ -61,7 +62,7 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             error = refused
             workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state not in gpus.CHANGEABLE and error is None:
-        error = StateConflict(Reason(LifetimeCode.NOT_RESIZABLE_NOW, {"name": workspace.name}))
+        error = StateConflict(Reason(WorkspaceCode.NOT_RESIZABLE_NOW, {"name": workspace.name}))
     rows = _rows(workspace, wanted) if workspace.state in gpus.CHANGEABLE else []
     starts = workspace.state in (State.RUNNING, State.PENDING)
     context = {

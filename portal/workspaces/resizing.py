@@ -15,10 +15,10 @@ from portal.catalog.models import Flavor
 from portal.catalog.policies import require_use
 from portal.common.errors import StateConflict
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.workspaces import gpu_requests, gpus, policies
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked
 
@@ -59,7 +59,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
     if not keeps_files(workspace, flavor):
         assert workspace.pool is not None  # without one, every flavor will do
         named = {"name": workspace.name, "flavor": flavor.name, "pool": workspace.pool.name}
-        raise StateConflict(Reason(LifetimeCode.FILES_IN_ANOTHER_POOL, named))
+        raise StateConflict(Reason(WorkspaceCode.FILES_IN_ANOTHER_POOL, named))
     asked, released = request_with(workspace, flavor)
     said = workspace.checkpointed
     gpus.change(
@@ -71,7 +71,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         message=f"resized it from {before.name} to {flavor.name}",
         data={"before": before.slug, "flavor": flavor.slug},
         stops=f"stopped its app, to start it again on {flavor.name}",
-        refusal=LifetimeCode.NOT_RESIZABLE_NOW,
+        refusal=WorkspaceCode.NOT_RESIZABLE_NOW,
         flavor=flavor,
         gpu_awaited=workspace.gpu_awaited and released is not None,
         preemptible=flavor.preemptible,

@@ -18,12 +18,12 @@ from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import EndpointChanged, StrangersFound, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import StartSecrets, Workspace, WorkspaceStatus

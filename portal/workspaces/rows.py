@@ -21,11 +21,11 @@ import msgspec
 
 from portal.common.errors import NotFound
 from portal.common.prepared import Prepared, RawRow
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Allocation
 from portal.people.accounts.models import User
 from portal.workspaces import selectors
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 
 MAX_KEPT = 512

@@ -19,10 +19,10 @@ from portal.common import idempotency
 from portal.common.errors import NotFound
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.selectors import chargeable_teams
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import LIVE, State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to

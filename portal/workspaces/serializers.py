@@ -17,11 +17,11 @@ from rest_framework import serializers
 
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.events.models import Event
-from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import RowRepresentation
 from portal.workspaces import checkout_reports, selectors, share_overuse
 from portal.workspaces.checkout_reports import CheckoutRow
+from portal.workspaces.codes import ShareCode
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_around
 from portal.workspaces.order_serializers import GitSerializer

@@ -26,12 +26,12 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.idempotency import KeyUse
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
 from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software
 from portal.workspaces.admission_policy import admission_policy
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import (
     RequestChanged,
     StopAsked,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
+from portal.workspaces.codes import ShareCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.environments import policies, selectors
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import VersionReady
 from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.catalog.models import Template
@@ -14,10 +16,10 @@ from portal.catalog.rules import why_not_in
 from portal.catalog.selectors import installed_programs
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
-from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import need_of
 from portal.people.accounts.models import Team, User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.models import Workspace
 
@@ -74,7 +76,7 @@ def refusal_of(
     """Why a workspace of the template and team cannot have it now, or None; `coming` as for `why_not_in`."""
     if not policies.may_use(environment, team):
         where = {"environment": environment.name, "team": team.name if team is not None else ""}
-        return Reason(EnvironmentCode.NOT_FOR_TEAM, where)
+        return Reason(WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM, where)
     return why_not_in(template, environment, coming)
 
 
@@ -142,7 +144,7 @@ def _of(environment: Environment) -> Software:
 
 
 _refusals: dict[Any, type[PortalError]] = {
-    EnvironmentCode.NOT_FOR_TEAM: NotAllowed,
+    WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM: NotAllowed,
     EnvironmentCode.SWITCHED_OFF: InvalidInput,
     EnvironmentCode.NOT_READY: StateConflict,
     EnvironmentCode.NOT_INSTALLED: StateConflict,

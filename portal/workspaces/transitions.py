@@ -15,9 +15,9 @@ from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import StateChanged
 from portal.workspaces.lifecycle import State, Trigger, target_of
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 
 

@@ -11,9 +11,9 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from portal.common.errors import PreconditionFailed
-from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces import rows
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.transitions import locked
@@ -75,7 +75,7 @@ def require_match(request: Request, workspace_id: UUID) -> None:
         label = State(present.state).label.lower()
         raise PreconditionFailed(
             Reason(
-                CommonCode.VERSION_CHANGED, {"name": present.name, "state": present.state, "label": label}
+                WorkspaceCode.VERSION_CHANGED, {"name": present.name, "state": present.state, "label": label}
             ),
             state=present.state,
         )

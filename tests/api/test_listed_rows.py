@@ -18,12 +18,13 @@ from rest_framework.renderers import JSONRenderer
 
 from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Flavor, Template
-from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Node, Pool
 from portal.people.accounts.models import ApiToken, Team, User
 from portal.people.accounts.serializers import TokenSerializer
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import rows as workspace_rows
 from portal.workspaces import selectors
 from portal.workspaces import serializers as serializers_module

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from portal.common.errors import Unavailable
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces import services
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import problem

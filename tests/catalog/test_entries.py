@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from portal.catalog import documents, entries, rules, selectors
+from portal.catalog.codes import CatalogCode
 from portal.catalog.models import Flavor, Template
 from portal.catalog.services import ensure_accelerator_flavors, ensure_starting_catalog
 from portal.common import etags
@@ -18,7 +19,6 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, Preconditio
 from portal.common.events.models import Event
 from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
-from portal.common.reasons.codes import CatalogCode
 from portal.people.accounts.models import Membership, Role, Team
 from portal.workspaces import dispatch, services
 from portal.workspaces.lifecycle import State

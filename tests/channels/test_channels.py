@@ -15,9 +15,9 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, Notification
 from portal.common.events.services import notify
-from portal.common.reasons.codes import ChannelCode
 from portal.common.sealed_texts import unseal
 from portal.notify.channels import outbox, selectors, sending, services
+from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.kinds import SUBJECTS, subject_of
 from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed
 from portal.notify.channels.sending import Outcome

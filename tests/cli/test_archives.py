@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.common.reasons.codes import ArchiveCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Allocation, Node
+from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomeArchive, HomePlace
 from tests.factories import WorkspaceFactory, local_pool_with, node_info
 

@@ -15,9 +15,9 @@ from portal.cli.client.workspaces import Workspaces
 from portal.cli.errors import Unreachable
 from portal.cli.logs import fresh_lines
 from portal.common.errors import Unavailable
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces import dispatch, log_stream
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from provisioning.drivers.local.log_files import read_log

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,23 +16,29 @@ from django.utils.functional import Promise
 
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
-from portal.common.reasons import codes, wording
-from portal.common.reasons.codes import AccountCode, CommonCode, WorkspaceCode
+from portal.common.reasons import wording
+from portal.common.reasons.codes import CommonCode, Rule
 from portal.common.reasons.reason import Reason
+from portal.common.reasons.registry import DuplicateCode, Registry, registry
+from portal.common.reasons.rooms import modules_named
 from portal.common.reasons.wording import message_of, next_action_of, text_of
-from portal.common.reasons.wording.workspaces import STATE_WORDS
+from portal.fleet.inventory.codes import InventoryCode
+from portal.gpu_checks.codes import CheckCode
+from portal.people.accounts.codes import AccountCode
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode, WaitBasis
+from portal.scheduling.engine.model import PreemptionCode
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
+from portal.workspaces.wording.workspaces import STATE_WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY = [
-    each
-    for each in vars(codes).values()
-    if isinstance(each, type) and issubclass(each, StrEnum) and each is not StrEnum
-]
+PORTAL = ROOT / "portal"
+EVERY = (*registry.enumerations, PreemptionCode)
 CODES = [code for each in EVERY for code in each]
 PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]")
 ENDS = (".", "?", "!", "”", ")s", ")d")
-CLAUSES = (codes.PlacementCode, codes.WaitBasis, codes.PreemptionCode, codes.AdmissionCode)
+CLAUSES = (PlacementCode, WaitBasis, PreemptionCode, AdmissionCode)
 """Their texts stand inside sentences."""
 
 
@@ -62,17 +69,63 @@ def test_every_code_has_a_text_of_whole_sentences() -> None:
                 assert first in "%“" or first.isupper() or first.isdigit(), f"{name}: “{pattern}”"
 
 
-def test_no_two_codes_have_the_same_value() -> None:
-    assert set(EVERY) - set(codes.ENUMERATIONS) == {codes.PreemptionCode}
-    those = [code for each in codes.ENUMERATIONS for code in each]
-    assert [value for value, count in Counter(code.value for code in those).items() if count > 1] == []
-    assert all(codes.code_named(code.value) is code for code in those)
+def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
+    for name in ("codes", "wording"):
+        paths = [*PORTAL.rglob(f"{name}.py"), *(path.parent for path in PORTAL.rglob(f"{name}/__init__.py"))]
+        modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
+        assert set(modules_named(name)) == modules
+    assert all(registry.code_named(code.value) is code for each in registry.enumerations for code in each)
+
+
+def test_a_code_is_in_a_room_that_uses_it() -> None:
+    """A code is used in its room; a code of `portal.common` there, or in two other rooms."""
+    rooms: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for path, tree in sources():
+        if path.stem == "wording" or path.parent.name == "wording":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                rooms[node.value.id, node.attr].add(".".join(path.relative_to(ROOT).parts[:-1]))
+    misplaced = []
+    for code in CODES:
+        if isinstance(code, Rule):
+            continue  # the values of one decision: some are for the engine alone
+        users = rooms[type(code).__name__, code.name]
+        room = ".".join(type(code).__module__.split(".")[:2])
+        used_there = any(f"{user}.".startswith(f"{room}.") for user in users)
+        if not used_there and not (room == "portal.common" and len(users) > 1):
+            misplaced.append(f"{type(code).__module__}.{type(code).__name__}.{code.name}: {sorted(users)}")
+    assert misplaced == []
+
+
+def test_two_codes_with_the_same_value_stop_the_start() -> None:
+    class HereCode(StrEnum):
+        GONE = "gone"
+
+    class ThereCode(StrEnum):
+        AWAY = "away"
+        MISSING = "gone"
+
+    codes = Registry()
+    codes.register(HereCode)
+    codes.register(HereCode)
+    with pytest.raises(DuplicateCode, match=r"ThereCode\.MISSING and .*HereCode\.GONE"):
+        codes.register(ThereCode)
+    assert codes.enumerations == (HereCode,)
+    with pytest.raises(LookupError):
+        codes.code_named("away")
+
+
+@cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    """The modules of the portal, parsed."""
+    return [(path, ast.parse(path.read_text())) for path in sorted(PORTAL.rglob("*.py"))]
 
 
 def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
     """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: where, class, member, names of params."""
-    for path in sorted((ROOT / "portal").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in sources():
+        for node in ast.walk(tree):
             if not (
                 isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reason"
             ):
@@ -89,11 +142,12 @@ def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
 
 def test_a_text_names_only_what_its_code_is_raised_with() -> None:
     """Where params are written out at the call; what `prepare` adds to them is made of these."""
+    by_name = {each.__name__: each for each in registry.enumerations}
     made: dict[str, int] = defaultdict(int)
     wrong = []
     for where, owner, member, names in reasons_made():
-        enumeration = getattr(codes, owner, None)
-        if enumeration is None or enumeration not in codes.ENUMERATIONS:
+        enumeration = by_name.get(owner)
+        if enumeration is None:
             continue
         made[owner] += 1
         code = enumeration[member]
@@ -129,12 +183,12 @@ def test_states_read_as_their_labels() -> None:
          "GPU 0 of a, GPU 1 of a and GPU 2 of a have disappeared: the driver does not list them any more."),
         (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"], "replaced": True},
          "GPU 0 of a has disappeared; another one is taken."),
-        (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a", "GPU 1 of a"]},
+        (CheckCode.CHECK_FAILED, {"devices": ["GPU 0 of a", "GPU 1 of a"]},
          "GPU 0 of a failed its check and GPU 1 of a failed its check; another one is taken."),
-        (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
+        (CheckCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
          "GPU 0 of a could not be checked; another one is taken."),
         (CommonCode.CHOOSE_ONE_OF, {"known": ["a", "b"]}, "Choose one of: a, b."),
-        (CommonCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},
+        (InventoryCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},
          "100 % of the disk is %(used)s."),
     ],
 )  # fmt: skip
@@ -173,13 +227,13 @@ def test_a_second_thread_that_asks_while_texts_are_gathered_gets_its_own(
     asked: list[object] = []
 
     def slow(name: str) -> object:
-        if not asked and name.endswith(".catalog"):
+        if not asked and name == "portal.catalog.wording":
             asked.append(name)
             with ThreadPoolExecutor(1) as other:
-                asked.append(other.submit(text_of, codes.PlacementCode.CPU_SHORT).result(timeout=30))
+                asked.append(other.submit(text_of, PlacementCode.CPU_SHORT).result(timeout=30))
         return real(name)
 
     monkeypatch.setattr(wording, "import_module", slow)
     wording._texts.cache_clear()
-    assert text_of(codes.WorkspaceCode.NOT_VISIBLE).message
-    assert asked[1] == text_of(codes.PlacementCode.CPU_SHORT)
+    assert text_of(WorkspaceCode.NOT_VISIBLE).message
+    assert asked[1] == text_of(PlacementCode.CPU_SHORT)

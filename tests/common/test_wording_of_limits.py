@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.common.reasons.codes import (
-    AdmissionCode,
-    CommonCode,
-    PlacementCode,
-    QuotaCode,
-    RequestCode,
-    ReservationCode,
-    Rule,
-)
+from portal.common.reasons.codes import CommonCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
+from portal.quota.limits.codes import QuotaCode
+from portal.quota.requests.codes import RequestCode
+from portal.quota.reservations.codes import ReservationCode
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode
 
 H100 = "gpu:h100"
 

@@ -31,13 +31,16 @@ SUBJECTS = {
     "Rule": "Rules that keep a request waiting",
     "PlacementCode": "Placement on nodes and devices",
     "AdmissionCode": "Verdicts on a request",
+    "MoveCode": "Running workspaces that stay where they are",
     "WaitBasis": "Expected starts",
     "CommonCode": "All requests",
     "EventCode": "Event streams and notices",
+    "HistoryCode": "Earlier versions",
     "AccountCode": "People, teams and tokens",
     "MfaCode": "Two-step sign-in",
     "IdentityCode": "Sign-in by providers",
     "InventoryCode": "Pools, nodes and devices",
+    "MapCode": "Map of GPUs",
     "CatalogCode": "Templates and flavors",
     "WorkspaceCode": "Workspaces",
     "CheckCode": "GPU checks",
@@ -47,6 +50,7 @@ SUBJECTS = {
     "RequestCode": "Quota requests",
     "WebhookCode": "Webhooks",
     "ChannelCode": "Channels of notices",
+    "ServiceAccountCode": "Service accounts",
     "ExchangeCode": "Token exchanges",
     "JoinCode": "Requests to join a team",
     "ScimCode": "SCIM",
@@ -55,14 +59,19 @@ SUBJECTS = {
     "EnvironmentCode": "Software environments",
     "FileCode": "Files of home folders",
     "SecretCode": "Secrets for workspaces",
+    "ExtensionCode": "Extensions",
     "LifetimeCode": "Lifetimes",
+    "EfficiencyCode": "Use of GPUs",
+    "ReportCode": "Reports",
     "OrphanCode": "What is left over on nodes",
+    "RepositoryCode": "Addresses of repositories",
     "GitCode": "Cloned repositories",
     "HomeMoveCode": "Homes that are moved",
     "ArchiveCode": "Archived homes",
+    "RebalanceCode": "Moves to better places",
     "ShareCode": "Shares of GPUs",
 }
-"""The heading of each enumeration of codes. One that is not here stands below its own name."""
+"""The heading of each enumeration of codes, in the order of the page."""
 
 
 def settings() -> str:
@@ -214,7 +223,7 @@ def _argument(action: argparse.Action) -> str:
 def reason_codes() -> str:
     """Every code with its text and what to do next."""
     from portal.common.problem_codes import ProblemCode
-    from portal.common.reasons import codes
+    from portal.common.reasons.registry import registry
     from portal.common.reasons.wording import text_of
 
     parts = [
@@ -224,8 +233,9 @@ def reason_codes() -> str:
         "`reason.code`, with the values of the text in `reason.params`; pages show the sentence. Names in "
         "braces are those values. " + MADE,
     ]
-    for each in codes.ENUMERATIONS:
-        title = SUBJECTS.get(each.__name__, f"Codes of {each.__name__}")
+    order = list(SUBJECTS)
+    for each in sorted(registry.enumerations, key=lambda codes: order.index(codes.__name__)):
+        title = SUBJECTS[each.__name__]
         parts += ["", f"## {title}", (each.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")]
         for code in each:
             text = text_of(code)

@@ -10,9 +10,9 @@ import pytest
 from django.urls import reverse
 
 from portal.common.errors import StateConflict
-from portal.common.reasons import codes
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
+from portal.common.reasons.registry import registry
 from portal.reports import metrics
 from portal.web.documents import library, navigation, rendering
 from tests.documents import reference, screenshots
@@ -74,7 +74,7 @@ def test_every_setting_that_the_portal_reads_is_in_the_reference() -> None:
 
 def test_every_code_has_an_entry_at_its_anchor() -> None:
     anchors = {each.heading.anchor for each in library.sections((DOCS / "reason-codes.md").read_text())}
-    assert {code.value for each in codes.ENUMERATIONS for code in each} <= anchors
+    assert {code.value for each in registry.enumerations for code in each} <= anchors
 
 
 @pytest.mark.parametrize("name", sorted(library.documents()))

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from portal.catalog.environments import documents, selectors, services, upkeep
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment, EnvironmentBuild, StoredContent
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.common.reasons.codes import EnvironmentCode, PlacementCode
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node
 from portal.scheduling import capacity
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces.lifecycle import State
 from provisioning.environment_messages import EnvironmentBuild as BuildCommand
 from provisioning.environment_messages import Package, SourceKind

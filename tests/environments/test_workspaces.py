@@ -6,11 +6,11 @@ import pytest
 
 from portal.catalog.environments import services as environments
 from portal.catalog.environments import upkeep
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.common.reasons.codes import EnvironmentCode, PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.fleet.inventory import services as inventory
@@ -18,7 +18,9 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Role
 from portal.scheduling import admission, capacity, cycle
 from portal.scheduling.admission import Outcome
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces import software
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import HeldEnvironment
@@ -126,7 +128,7 @@ def test_another_teams_is_neither_seen_nor_used(team, alice, bob, charlie, local
     MembershipFactory(team=other, user=bob)
     with pytest.raises(NotAllowed) as refused:
         create(bob, other, made)
-    assert refused.value.reason.code is EnvironmentCode.NOT_FOR_TEAM
+    assert refused.value.reason.code is WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM
     assert create(bob, team, made).environment_version == made.current
 
 

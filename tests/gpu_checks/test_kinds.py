@@ -8,11 +8,11 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from portal.common.reasons.wording.checks import NOUNS
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks.kinds.proofs import PROOFS, proof_of, proof_that_lifts
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
+from portal.gpu_checks.wording import NOUNS
 from portal.people.accounts.models import User
 from tests.broker import Broker
 from tests.factories import node_info

@@ -16,13 +16,14 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Notification
-from portal.common.reasons.codes import CheckCode, PlacementCode
 from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.gpu_checks import lost_runs, pairs, resets, runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.pair import wrong_words
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from portal.scheduling import capacity
+from portal.scheduling.engine.codes import PlacementCode
 from provisioning.check_messages import CheckCommand
 from provisioning.gpu.check.assess import THIRD_NODE
 from provisioning.gpu.host import RdmaPort

@@ -15,12 +15,12 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import PlacementCode
 from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.gpu_checks import lost_runs, peers, policy, resets, runs
 from portal.gpu_checks.models import OPEN, CheckCause, GpuCheckRun, RunState
 from portal.scheduling import capacity
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory

@@ -11,10 +11,10 @@ import pytest
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, PreconditionFailed, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import CheckCode
 from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import CordonCause, Device, Node, Pool
 from portal.gpu_checks import lost_runs, policy, resets, results, runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.models import Workspace
 from provisioning import messages

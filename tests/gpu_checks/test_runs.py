@@ -11,12 +11,12 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import PlacementCode
 from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import CordonCause, Device, Pool
 from portal.gpu_checks import lost_runs, results, runs, selectors
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.scheduling import capacity, snapshot, snapshot_cache
+from portal.scheduling.engine.codes import PlacementCode
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import node_info
 from tests.gpu_checks.helpers import (

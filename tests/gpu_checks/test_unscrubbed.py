@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from portal.common.actors import SYSTEM
-from portal.common.reasons.codes import PlacementCode
 from portal.fleet.inventory import counting, selectors
 from portal.fleet.inventory.cordons import lift_cordon
 from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Node, Pool
 from portal.gpu_checks import policy, preflight, runs, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
 from portal.scheduling import capacity, cycle, launches
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces import services
 from portal.workspaces.domain_events import AllocationsReleased
 from portal.workspaces.lifecycle import State

@@ -9,10 +9,10 @@ import pytest
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import JoinCode
 from portal.people.accounts import deactivation
 from portal.people.accounts.models import Membership, Role
 from portal.people.join_requests import services
+from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import JoinRequest, JoinState
 from tests.factories import MembershipFactory, UserFactory
 from tests.races import Meanwhile, at_once

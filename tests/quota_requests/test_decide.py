@@ -10,7 +10,6 @@ from django.utils import timezone
 from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import RequestCode
 from portal.people.accounts import approvers
 from portal.people.accounts.models import Delegation
 from portal.quota.ledger.models import LedgerAccount
@@ -19,6 +18,7 @@ from portal.quota.requests import policies
 from portal.quota.requests.models import QuotaRequest, RequestState
 from portal.quota.requests.services import grants, requests, rules
 from portal.quota.requests.services import requests as services
+from portal.quota.reservations.codes import ReservationCode
 from portal.scheduling import cycle
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
@@ -199,7 +199,7 @@ def test_a_delegate_does_not_decide_what_the_approver_asks_for(olga, petra, bob,
     assert made not in QuotaRequest.objects.filter(policies.decidable_by(bob))
     with pytest.raises(NotAllowed) as refused:
         requests.approve(actor=bob, request_id=made.pk)
-    assert refused.value.reason.code == RequestCode.DELEGATE_OF_REQUESTER
+    assert refused.value.reason.code == ReservationCode.DELEGATE_OF_REQUESTER
     # By the word of another approver he does.
     rules.delegate(actor=UserFactory(is_approver=True), delegate="bob", ends_at=in_hours(2))
     assert made in QuotaRequest.objects.filter(policies.decidable_by(bob))

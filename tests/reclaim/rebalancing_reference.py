@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.engine.crowd import Movable
 from portal.reclaim.engine.rebalancing import Move, Past, Proposal, Rules, Waiting
 from portal.scheduling.engine.placement import filters

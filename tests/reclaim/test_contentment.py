@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.wording import message_of
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.engine.contentment import (
     CONTENT,
     Contentment,

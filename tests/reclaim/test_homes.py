@@ -12,14 +12,16 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode, ArchiveCode, LifetimeCode
 from portal.reclaim import homes, policy_services, previews
+from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.models import HomeStay, LastPass
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import services as workspaces
 from portal.workspaces.home_files import services as files
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import away
 from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomeArchive, HomePlace, Workspace
 from provisioning import messages
 from provisioning.errors import Blame

@@ -11,12 +11,13 @@ from django.utils import timezone
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import LifetimeCode
 from portal.people.accounts.models import Team
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import bar
+from portal.reclaim.codes import LifetimeCode
 from portal.workspaces import extending, services
+from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.workspaces.helpers import answer, run_until_ready
@@ -134,7 +135,7 @@ def test_it_is_extended_to_the_longest_life_and_no_further(running, alice):
     assert again(running).ends_at == running.ready_at + timedelta(hours=336)
     with pytest.raises(StateConflict) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
-    assert refused.value.reason.code is LifetimeCode.AT_LONGEST_LIFETIME
+    assert refused.value.reason.code is ExtensionCode.AT_LONGEST_LIFETIME
 
 
 @pytest.mark.parametrize(
@@ -190,11 +191,11 @@ def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
     Workspace.objects.filter(pk=running.pk).update(ends_at=None)
     with pytest.raises(StateConflict) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
-    assert refused.value.reason.code is LifetimeCode.HAS_NO_END
+    assert refused.value.reason.code is ExtensionCode.HAS_NO_END
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
     with pytest.raises(StateConflict) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
-    assert refused.value.reason.code is LifetimeCode.NOT_RUNNING_NOW
+    assert refused.value.reason.code is ExtensionCode.NOT_RUNNING_NOW
 
 
 def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):

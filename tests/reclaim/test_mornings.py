@@ -11,10 +11,10 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode
 from portal.common.reasons.reason import Reason
 from portal.reclaim import mornings, passes, policy_services, presenters
 from portal.reclaim.models import LastPass, ScheduledStop, WorkspaceActivity
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

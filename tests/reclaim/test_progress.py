@@ -9,9 +9,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.common.reasons.codes import RebalanceCode
 from portal.fleet.inventory.models import AllocatedDevice, DeviceMinute, Node
 from portal.reclaim import observing, pacing
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.models import Discontent, RebalanceProposal, WorkPace
 from portal.reclaim.rebalancing import proposing, services
 from portal.scheduling import cycle

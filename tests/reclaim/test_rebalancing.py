@@ -14,10 +14,10 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import RebalanceCode
 from portal.fleet.inventory import pools
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries, Node, Pool
 from portal.fleet.inventory.services import set_cordon
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal, WorkspaceActivity
 from portal.reclaim.rebalancing import proposing, reading, services
 from portal.reclaim.rebalancing.movables import Crowd

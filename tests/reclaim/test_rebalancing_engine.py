@@ -9,9 +9,9 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine import rebalancing
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.engine.crowd import Everybody, Movable
 from portal.reclaim.engine.rebalancing import (
     Past,

@@ -12,12 +12,12 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import bar, keeping, passes, policy_presenters, policy_services, presenters, previews
 from portal.reclaim.models import IdleSpell, LastPass, ReclaimNotice, ReclaimPolicy, WorkspaceActivity
 from portal.scheduling import snapshot_cache
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import gpus, reconcile, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace

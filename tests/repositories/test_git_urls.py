@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from portal.catalog.repositories.codes import RepositoryCode
 from portal.catalog.repositories.rules import problems_of
-from portal.common.reasons.codes import GitCode
 from portal.common.reasons.wording import message_of, next_action_of
 from provisioning.git_urls import MAX_URL, GitUrl, UrlProblem, parsed, ref_problem
 
@@ -130,10 +130,10 @@ def test_a_name_is_taken(ref: str) -> None:
 )  # fmt: skip
 def test_a_name_is_refused(ref: str) -> None:
     assert ref_problem(ref) is not None
-    assert problems_of("https://h/a", ref)["ref"].code is GitCode.REF_INVALID
+    assert problems_of("https://h/a", ref)["ref"].code is RepositoryCode.REF_INVALID
 
 
 def test_a_branch_without_a_repository_is_refused() -> None:
-    assert problems_of("", "main")["url"].code is GitCode.URL_MISSING
-    assert problems_of("", "", "TOKEN")["url"].code is GitCode.URL_MISSING
+    assert problems_of("", "main")["url"].code is RepositoryCode.URL_MISSING
+    assert problems_of("", "", "TOKEN")["url"].code is RepositoryCode.URL_MISSING
     assert problems_of("") == {}

@@ -6,11 +6,13 @@ import pytest
 
 from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor, Template
-from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Device, PoolState
 from portal.scheduling import capacity, offers
 from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, local_pool_with, node_info, only_node, simulated_pool
 from tests.rows import error_message

@@ -7,9 +7,10 @@ import pytest
 from portal.catalog import entries
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import AdmissionCode, PlacementCode
 from portal.fleet.inventory.models import Node
 from portal.scheduling.admission import Outcome
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode
 from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import State
 from tests.factories import local_pool_with, node_info

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.models import Flavor, Template
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces.models import QueueEntry, Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory

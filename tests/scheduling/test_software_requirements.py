@@ -7,10 +7,10 @@ from django.core.exceptions import ValidationError
 
 from portal.catalog.models import Template
 from portal.catalog.selectors import all_flavors
-from portal.common.reasons.codes import AdmissionCode
 from portal.fleet.inventory.models import AllocatedDevice, Pool
 from portal.scheduling import software_requirements
 from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.placement.types import NodeSoftware, SoftwareRequirements
 from portal.workspaces.lifecycle import State
 from provisioning.types import AcceleratorRequest, DeviceInfo

@@ -13,9 +13,9 @@ from django.test import Client
 from portal.common import rate_limits
 from portal.common.errors import TooMany
 from portal.common.rate_limits import Limit
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.scopes import Scope
 from portal.workspaces import services
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 from tests.factories import make_token
 from tests.workspaces.gateway.gateway_support import redis as redis

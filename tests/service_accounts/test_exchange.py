@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from django.test import Client
 
 from portal.common.events.models import Event
-from portal.common.reasons.codes import ExchangeCode
 from portal.people.accounts import deactivation, service_accounts, token_lookup
 from portal.people.accounts.models import ApiToken
 from portal.people.service_accounts import rules
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import issuers, limits, services
 from portal.people.service_accounts.exchange.conditions import Condition
 from portal.people.service_accounts.models import Exchange, TrustRule

@@ -9,10 +9,10 @@ import pytest
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import ExchangeCode
 from portal.people.accounts import deactivation, token_lookup, tokens, users
 from portal.people.accounts.models import ApiToken
 from portal.people.service_accounts import rules
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import services
 from portal.people.service_accounts.exchange.assertions import Refused
 from portal.people.service_accounts.models import Exchange, TrustRule

@@ -13,10 +13,10 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events.event_types import TYPE_OF_KIND, TYPES, Audience
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
-from portal.common.reasons.codes import WebhookCode
 from portal.common.sealed_texts import unseal
 from portal.notify.type_choices import SUBJECTS
 from portal.notify.webhooks import selectors, services
+from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Delivery, Endpoint
 from portal.people.accounts.models import Membership, Role
 from tests.api.conftest import problem

@@ -11,7 +11,6 @@ from django.test import Client
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput
 from portal.common.events.models import Event
-from portal.common.reasons.codes import SecretCode
 from portal.fleet.machines import door
 from portal.people.accounts.models import Membership, Role
 from portal.workspaces import secret_delivery
@@ -20,6 +19,7 @@ from portal.workspaces.dispatch import spec_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import StartSecrets, Workspace
 from portal.workspaces.secrets import effective, services
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret
 from portal.workspaces.tokens import agent_token
 from tests.api.conftest import api as api  # a fixture

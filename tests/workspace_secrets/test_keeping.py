@@ -11,10 +11,10 @@ from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import SecretCode
 from portal.common.sealed_texts import Unreadable, unseal
 from portal.people.accounts import users
 from portal.workspaces.secrets import effective, names, services
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret, purpose_of
 from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem

@@ -12,7 +12,6 @@ from django.db import IntegrityError, transaction
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput
 from portal.common.events.models import Event
-from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
 from portal.people.accounts.models import User
@@ -21,6 +20,7 @@ from portal.workspaces import checkouts, secret_delivery
 from portal.workspaces import services as workspaces
 from portal.workspaces.models import StartSecrets, Workspace
 from portal.workspaces.secrets import places, services, vault
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret
 from provisioning.types import ObservedState
 from tests.api.conftest import api as api  # a fixture

@@ -9,14 +9,15 @@ import pytest
 from django.test import Client
 
 from portal.catalog.models import Flavor, Template
+from portal.catalog.repositories.codes import RepositoryCode
 from portal.catalog.repositories.rules import Source
 from portal.catalog.repositories.services import set_dotfiles
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events.models import Event
-from portal.common.reasons.codes import GitCode
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.tokens import create_token
 from portal.workspaces import checkout_reports, checkouts
+from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services as secrets
 from portal.workspaces.tokens import agent_token
@@ -61,10 +62,10 @@ def test_a_workspace_keeps_its_repository_and_its_node_is_told(clock, make, bob,
 @pytest.mark.parametrize(
     ("given", "field", "code"),
     [
-        (source("file:///etc"), "git.url", GitCode.URL_SCHEME),
-        (source("https://a:b@h/x"), "git.url", GitCode.URL_CREDENTIALS),
-        (source("", "main"), "git.url", GitCode.URL_MISSING),
-        (source(ref="-f"), "git.ref", GitCode.REF_INVALID),
+        (source("file:///etc"), "git.url", RepositoryCode.URL_SCHEME),
+        (source("https://a:b@h/x"), "git.url", RepositoryCode.URL_CREDENTIALS),
+        (source("", "main"), "git.url", RepositoryCode.URL_MISSING),
+        (source(ref="-f"), "git.ref", RepositoryCode.REF_INVALID),
         (source(secret="NOBODYS"), "git.secret", GitCode.SECRET_UNKNOWN),
     ],
 )

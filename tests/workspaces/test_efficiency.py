@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from portal.common.reasons.codes import EfficiencyCode
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour, DeviceSeries
+from portal.workspaces.codes import EfficiencyCode
 from portal.workspaces.efficiency import DeviceUse, efficiency_of, judge
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info

@@ -6,10 +6,10 @@ import pytest
 from django.urls import reverse
 
 from portal.catalog import entries
+from portal.catalog.codes import CatalogCode
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import CatalogCode
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team
 from portal.workspaces import dispatch, egress

@@ -7,12 +7,12 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import HomeMoveCode
 from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.fleet.machines.models import Machine, MachineState
 from portal.scheduling import drains
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomePlace, HomeUsage
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info

@@ -9,16 +9,17 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode, ArchiveCode
 from portal.fleet.inventory import node_messages
 from portal.fleet.inventory.models import Node
 from portal.fleet.machines.models import MachineState
 from portal.people.accounts import users
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import answers
 from portal.workspaces.home_files import services as files
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomeArchive, HomePlace, HomeUsage
 from provisioning import messages
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder

@@ -10,15 +10,16 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AdmissionCode, HomeMoveCode
 from portal.fleet.inventory.models import Node, Pool
 from portal.fleet.machines.models import Machine, MachineState
 from portal.scheduling import cycle
+from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import answers
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files import services as files
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeMove, HomePlace, HomeUsage, Workspace
 from provisioning import messages

@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.catalog.environments import build_log, builds, policies, previews, selectors, services
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import (
     BuildState,
     Environment,
@@ -47,7 +48,7 @@ from portal.common.api import (
 from portal.common.errors import InvalidInput
 from portal.common.etags import IF_MATCH, etag_of, expected_by
 from portal.common.events import live, stream
-from portal.common.reasons.codes import CommonCode, EnvironmentCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts

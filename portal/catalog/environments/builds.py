@@ -15,6 +15,7 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from portal.catalog.environments import cuda_lines, policies, selectors, sources
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import BuildsChanged
 from portal.catalog.environments.models import (
     OPEN,
@@ -33,7 +34,6 @@ from portal.common.events import live
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node

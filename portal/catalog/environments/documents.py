@@ -7,11 +7,12 @@ from typing import Any
 
 from django.db import transaction
 
+from portal.catalog.codes import CatalogCode
 from portal.catalog.environments import services, sources
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, SourceKind, VersionState
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotFound
-from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
 

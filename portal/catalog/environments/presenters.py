@@ -22,8 +22,8 @@ from portal.catalog.environments.models import (
     VersionState,
 )
 from portal.catalog.environments.results import LIST_AT_FAULT
+from portal.catalog.environments.wording import progress_words
 from portal.common.reasons.wording import message_of, next_action_of, reason_of
-from portal.common.reasons.wording.environments import progress_words
 from portal.people.accounts.models import User
 from provisioning.environments.folders import fingerprint_of
 

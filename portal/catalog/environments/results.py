@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from portal.catalog.environments import builds, logs
 from portal.catalog.environments.builds import MAX_ATTEMPTS, SILENT_S, end, locked_build
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
 from portal.catalog.environments.models import (
     BuildState,
@@ -29,7 +30,6 @@ from portal.common.errors import NotFound
 from portal.common.events import live
 from portal.common.events.kinds import AuditKind
 from portal.common.events.services import notify
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.fleet.inventory import held_environments, node_messages

@@ -12,6 +12,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from portal.catalog.environments import sources
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import (
     OPEN,
     Environment,
@@ -22,7 +23,6 @@ from portal.catalog.environments.models import (
     VersionState,
 )
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Node

@@ -11,6 +11,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.catalog.environments import builds, policies, selectors, sources
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import (
     Environment,
     EnvironmentVersion,
@@ -26,7 +27,6 @@ from portal.common.etags import ANY, require_expected
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import policies as accounts

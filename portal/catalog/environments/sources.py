@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import DEFAULT_PYTHON, PYTHONS, SourceKind
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import CommonCode, EnvironmentCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from provisioning.environment_messages import MAX_LOCK, MAX_SOURCE

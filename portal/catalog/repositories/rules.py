@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from portal.common.reasons.codes import GitCode
+from portal.catalog.repositories.codes import RepositoryCode
 from portal.common.reasons.reason import Reason
 from provisioning import git_urls
 from provisioning.git_urls import UrlProblem
@@ -12,13 +12,13 @@ from provisioning.git_urls import UrlProblem
 MAX_URL = git_urls.MAX_URL
 MAX_REF = git_urls.MAX_REF
 _URL_CODES = {
-    UrlProblem.EMPTY: GitCode.URL_MISSING,
-    UrlProblem.TOO_LONG: GitCode.URL_TOO_LONG,
-    UrlProblem.CHARACTERS: GitCode.URL_CHARACTERS,
-    UrlProblem.OPTION: GitCode.URL_OPTION,
-    UrlProblem.CREDENTIALS: GitCode.URL_CREDENTIALS,
-    UrlProblem.SCHEME: GitCode.URL_SCHEME,
-    UrlProblem.SHAPE: GitCode.URL_SHAPE,
+    UrlProblem.EMPTY: RepositoryCode.URL_MISSING,
+    UrlProblem.TOO_LONG: RepositoryCode.URL_TOO_LONG,
+    UrlProblem.CHARACTERS: RepositoryCode.URL_CHARACTERS,
+    UrlProblem.OPTION: RepositoryCode.URL_OPTION,
+    UrlProblem.CREDENTIALS: RepositoryCode.URL_CREDENTIALS,
+    UrlProblem.SCHEME: RepositoryCode.URL_SCHEME,
+    UrlProblem.SHAPE: RepositoryCode.URL_SHAPE,
 }
 
 
@@ -39,7 +39,7 @@ def problems_of(url: str, ref: str = "", secret: str = "") -> dict[str, Reason]:
     if isinstance(read, UrlProblem):
         found["url"] = Reason(_URL_CODES[read], {"most": MAX_URL})
     if git_urls.ref_problem(ref) is not None:
-        found["ref"] = Reason(GitCode.REF_INVALID)
+        found["ref"] = Reason(RepositoryCode.REF_INVALID)
     return found
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from django.db.models import QuerySet
 
 from portal.common.errors import NotAllowed, NotFound
+from portal.common.events.codes import EventCode
 from portal.common.events.models import Event, Notification
-from portal.common.reasons.codes import AccountCode, CommonCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ def notification_by_id(actor: User, notification_id: int) -> Notification:
     """One of the actor's notices, or `NotFound`."""
     found = notifications_of(actor).filter(pk=notification_id).first()
     if found is None:
-        raise NotFound(Reason(CommonCode.NO_SUCH_NOTICE))
+        raise NotFound(Reason(EventCode.NO_SUCH_NOTICE))
     return found
 
 
 def entries_for(actor: User) -> QuerySet[Event]:
     """The whole audit log, newest first; for administrators and auditors."""
     if not actor.sees_people:
-        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+        raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
     return Event.objects.select_related("team", "workspace").order_by("-id")

@@ -25,8 +25,8 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 
 from portal.common.errors import TooMany
 from portal.common.events import live
+from portal.common.events.codes import EventCode
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import EventCode
 from portal.common.reasons.reason import Reason
 
 MEDIA_TYPE = "text/event-stream"

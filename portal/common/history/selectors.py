@@ -11,8 +11,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from portal.common.errors import NotFound
+from portal.common.history.codes import HistoryCode
 from portal.common.history.models import Revision, SubjectKind
-from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 
 
@@ -34,7 +34,7 @@ def revision(kind: SubjectKind, key: UUID, number: int) -> Revision:
     """One of them. Raises `NotFound`."""
     found = revisions(kind, key).filter(number=number).first()
     if found is None:
-        raise NotFound(Reason(CommonCode.NO_SUCH_REVISION, {"number": number}))
+        raise NotFound(Reason(HistoryCode.NO_SUCH_REVISION, {"number": number}))
     return found
 
 

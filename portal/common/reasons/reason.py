@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from portal.common.reasons.codes import code_named
+from portal.common.reasons.registry import registry
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code of `codes`, and the values that its text is made of: numbers, names, other reasons' codes.
+    """A code, and the values that its text is made of: numbers, names, other reasons' codes.
 
     Programs compare `code` and read `params`; only `wording` makes a sentence of it. `params` hold what
     JSON can hold, in base units (milli-GPU, MiB, seconds): amounts are put into words with the text.
@@ -28,7 +28,7 @@ class Reason:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reason:
         """What `as_json` gave. Raises `LookupError` for a code that there is no more."""
-        return cls(code_named(data["code"]), dict(data.get("params", {})))
+        return cls(registry.code_named(data["code"]), dict(data.get("params", {})))
 
 
 def _plain(value: Any) -> Any:

@@ -16,9 +16,9 @@ from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
 from portal.common.history.serializers import RevisionSerializer
-from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
 from portal.fleet.inventory import cordons, pools, selectors, services
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.device_states import LOOKS, DeviceState
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.inventory.serializers import (

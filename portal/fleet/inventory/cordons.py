@@ -19,9 +19,9 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.domain_events import CapacityFreed, DeviceUncordoned, NodesChanged
 from portal.fleet.inventory.models import CordonCause, Device
 from portal.people.accounts.models import User

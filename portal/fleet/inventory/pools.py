@@ -19,8 +19,8 @@ from portal.common.history import selectors as history
 from portal.common.history.models import Act, SubjectKind
 from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CommonCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.deletion_policy import deletion_policy
 from portal.fleet.inventory.domain_events import CapacityChanged, CapacityFreed, PoolDeleted
 from portal.fleet.inventory.models import Allocation, Device, Node, Pool
@@ -138,7 +138,7 @@ def changed_by(pool: Pool) -> str:
 
 def refused_by_driver(error: ProvisioningError, field: str) -> InvalidInput:
     """A driver's refusal of its name or configuration, in the driver's own words."""
-    reason = Reason(CommonCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
+    reason = Reason(InventoryCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
     return InvalidInput(reason, errors={field: [reason]})
 
 

@@ -14,11 +14,11 @@ from rest_framework.response import Response
 
 from portal.common.api import ApiView, UserRequest, operation, routes
 from portal.common.errors import InvalidInput, NotFound
-from portal.common.reasons.codes import CommonCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
 from portal.common.scopes import Scope
 from portal.fleet.inventory import selectors, series
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.series import Point, Series
 
 
@@ -113,7 +113,7 @@ class DeviceSamples(ApiView):
     def get(self, request: UserRequest, device_id: UUID) -> Response:
         span = request.query_params.get("span", series.HOUR)
         if span not in series.SPANS:
-            reason = Reason(CommonCode.SPAN_UNKNOWN, {"known": list(series.SPANS)})
+            reason = Reason(InventoryCode.SPAN_UNKNOWN, {"known": list(series.SPANS)})
             raise InvalidInput(reason, errors={"span": [next_action_of(reason)]})
         device = selectors.devices().filter(pk=device_id).first()
         if device is None:

@@ -10,8 +10,8 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.device_states import KNOWN, with_state
 from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning import mounts

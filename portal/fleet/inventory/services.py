@@ -22,11 +22,11 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import held_environments, notices, pools
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,

@@ -24,12 +24,12 @@ from portal.common.api import (
     routes,
 )
 from portal.common.problem_serializers import ReasonSerializer
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.fleet.inventory import selectors as inventory
 from portal.fleet.inventory.api import SCOPES
 from portal.fleet.machines import presenters, selectors, services
+from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from portal.fleet.machines.readiness import missing
 from portal.fleet.machines.serializers import (

@@ -24,7 +24,6 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Allocation, Node, PlacementLock
@@ -37,6 +36,7 @@ from portal.fleet.machines.certificates import (
     NoAuthority,
     Signed,
 )
+from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from provisioning import signing

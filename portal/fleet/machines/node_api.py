@@ -23,9 +23,9 @@ from portal.common.errors import PortalError, TooMany
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.problems import plain_response, retry_after
 from portal.common.rate_limits import MINUTE_S, Limit
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.machines import door, joining, signs
+from portal.fleet.machines.codes import MachineCode
 from portal.people.accounts import limits
 
 MAX_BODY = door.MAX_NODE_BODY

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from portal.common.errors import NotAllowed
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import User
 
 

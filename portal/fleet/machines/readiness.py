@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Pool, PoolState
 from portal.fleet.machines import services
+from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import Machine, MachineState
 
 WORKING = frozenset({"", "ok", "no_gpu", "no_driver"})

@@ -12,10 +12,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.fleet.machines import door, policies
+from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from portal.people.accounts.models import User
 

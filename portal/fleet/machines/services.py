@@ -17,12 +17,12 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node, PlacementLock, Pool
 from portal.fleet.machines import joining, redis_users, tokens
+from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from portal.fleet.machines.removal_policy import removal_policy
 from portal.fleet.machines.tokens import NewJoinToken

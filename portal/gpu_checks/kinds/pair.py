@@ -9,12 +9,12 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.cordons import display_name, notify_operators
 from portal.fleet.inventory.models import CordonCause
 from portal.gpu_checks import report_reader, runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.judged import JudgedHandler
 from portal.gpu_checks.kinds.looks import Repeat
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState

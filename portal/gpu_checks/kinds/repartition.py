@@ -13,7 +13,6 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -22,6 +21,7 @@ from portal.fleet.inventory.cordons import cordon_device, display_name
 from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
 from portal.gpu_checks import runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.handler import KindHandler
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.lifecycle import DesiredState, State

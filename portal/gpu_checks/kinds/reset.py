@@ -11,13 +11,13 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.actors import SYSTEM
-from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.cordons import cordon_device, display_name
 from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import resets, runs
+from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.handler import KindHandler
 from portal.gpu_checks.kinds.looks import Look
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState

@@ -26,9 +26,9 @@ from portal.common.api import (
     operation,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
-from portal.common.reasons.codes import ChannelCode
 from portal.common.scopes import Scope
 from portal.notify.channels import policies, selectors, services
+from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.people.accounts.models import Team
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import ChannelCode
 from portal.common.reasons.reason import Reason
+from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.models import Channel
 from portal.people.accounts import policies as accounts
 from portal.people.accounts.models import Team, User

@@ -7,9 +7,9 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import ChannelCode
 from portal.common.reasons.reason import Reason
 from portal.notify.channels import policies
+from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.models import Channel, Message
 from portal.people.accounts import selectors as teams
 from portal.people.accounts.models import Team, User

@@ -17,14 +17,15 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.htmx import public_url
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, ChannelCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
 from portal.notify.channels import policies, sending
+from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.kinds import SUBJECTS, TEAM_TYPES
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.people.accounts import policies as accounts
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.models import Team, User
 

@@ -27,9 +27,9 @@ from portal.common.api import (
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.events.event_types import Audience, types_for
-from portal.common.reasons.codes import WebhookCode
 from portal.common.scopes import Scope
 from portal.notify.webhooks import selectors, services
+from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Delivery, DeliveryState, Endpoint
 from portal.notify.webhooks.serializers import (
     AUDIENCES,

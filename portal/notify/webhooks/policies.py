@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed
 from portal.common.events.event_types import TYPES, Audience
-from portal.common.reasons.codes import WebhookCode
 from portal.common.reasons.reason import Reason
+from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Endpoint
 from portal.people.accounts import policies as accounts
 from portal.people.accounts.models import Team, User

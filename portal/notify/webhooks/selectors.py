@@ -7,9 +7,9 @@ from uuid import UUID
 from django.db.models import Count, Prefetch, Q, QuerySet
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import WebhookCode
 from portal.common.reasons.reason import Reason
 from portal.notify.webhooks import policies
+from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import Team, User

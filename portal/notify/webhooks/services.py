@@ -20,11 +20,11 @@ from portal.common.events.event_types import TYPES, Audience
 from portal.common.events.kinds import AuditKind
 from portal.common.outgoing.client import UrlProblem, url_problem
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import WebhookCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import Unreadable, seal, unseal
 from portal.common.texts import strip_nul
 from portal.notify.webhooks import payloads, policies
+from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Delivery, DeliveryState, Endpoint
 from portal.people.accounts.models import Team, User
 

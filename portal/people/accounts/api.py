@@ -26,7 +26,6 @@ from portal.common.api import (
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.history.serializers import RevisionSerializer
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import (
@@ -38,6 +37,7 @@ from portal.people.accounts import (
     team_egress,
     users,
 )
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import ApiToken, Membership, Team, User
 from portal.people.accounts.serializers import (

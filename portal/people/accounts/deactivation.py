@@ -20,9 +20,9 @@ from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies, sessions
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import UserDeactivated, UserReactivated
 from portal.people.accounts.models import ApiToken, Delegation, Membership, Role, User
 

@@ -6,8 +6,8 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 
 WORKSPACES = OpenApiParameter("workspaces", str, enum=["delete"], description="Delete them too.")
 HOMES = OpenApiParameter(

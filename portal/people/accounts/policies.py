@@ -8,8 +8,9 @@ from django.db import connection
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import HAS_PASSWORD, AccountState, Role, Team, User
 
 
@@ -60,7 +61,7 @@ def require_operator(actor: User | SystemActor) -> None:
 def require_administrator(actor: User | SystemActor) -> None:
     """People and their accounts are for administrators: whoever sets a password could be anybody."""
     if not isinstance(actor, SystemActor) and not actor.administers:
-        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+        raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 
 
 def may_manage_account(actor: User | SystemActor, user: User) -> bool:
@@ -75,7 +76,7 @@ def require_manage_account(actor: User | SystemActor, user: User) -> None:
         return
     if user.owning_team is not None:
         raise NotAllowed(Reason(AccountCode.ONLY_TEAM_OWNERS, {"team": user.owning_team.name}))
-    raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+    raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 
 
 def may_delete_own_account(user: User) -> bool:
@@ -151,7 +152,7 @@ def require_see_all(actor: User | SystemActor) -> None:
 def require_see_people(actor: User | SystemActor) -> None:
     """Accounts and the audit log are read by administrators and auditors."""
     if not isinstance(actor, SystemActor) and not actor.sees_people:
-        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+        raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 
 
 def require_role_for(user: User, role: str) -> None:

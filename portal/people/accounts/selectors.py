@@ -13,10 +13,10 @@ from portal.common.errors import NotFound
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, EventTarget, TargetKind
 from portal.common.prepared import Prepared
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import policies
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import (
     ApiToken,
     ApiTokenQuerySet,

@@ -11,10 +11,10 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.names import SERVICE_PREFIX, username_validator
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import deactivation, policies, sessions
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Membership, Role, Team, User
 
 MAX_PER_TEAM = 200

@@ -13,10 +13,10 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import policies, selectors
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import MemberSet, PlaceWithdrawn, TeamsChanged
 from portal.people.accounts.models import Membership, Role, Team, User
 

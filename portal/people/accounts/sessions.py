@@ -29,10 +29,10 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, TargetKind
 from portal.common.events.selectors import unread_of
 from portal.common.events.services import Target
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import changes
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import SignedOut
 from portal.people.accounts.models import User, UserSession
 from portal.people.accounts.session_store import BEGAN_AT, PROVEN_AT

@@ -17,9 +17,9 @@ from portal.common.history import selectors as history
 from portal.common.history.models import Act, Revision, SubjectKind
 from portal.common.history.services import keep
 from portal.common.json_input import storable
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Team, TeamEgress, User
 from provisioning.egress_rules import Policy, no_looser, policy_of
 from provisioning.errors import InvalidSpec

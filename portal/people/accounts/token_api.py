@@ -14,9 +14,9 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
-from portal.common.reasons.codes import AccountCode
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors, tokens
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import AccountKind, ApiToken, ApiTokenQuerySet
 from portal.people.accounts.serializers import (

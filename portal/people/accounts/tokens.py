@@ -16,10 +16,11 @@ from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import READING, Scope
 from portal.people.accounts import changes, policies, selectors, sessions
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.token_lookup import TOKEN_PREFIX, digest_of
 
@@ -198,7 +199,7 @@ def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: d
 def _check_scim(user: User, wanted: Sequence[str]) -> None:
     """A token for SCIM is an administrator's and is good for nothing else."""
     if not user.administers:
-        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+        raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
     if len(wanted) > 1:
         reason = Reason(AccountCode.SCIM_ALONE)
         raise InvalidInput(reason, errors={"scopes": [reason]})

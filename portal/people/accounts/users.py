@@ -25,10 +25,10 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Notification
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import deactivation, links, mails, policies, services, sessions
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.deletion_policy import deletion_policy
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.links import LinkKind

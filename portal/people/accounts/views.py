@@ -23,7 +23,6 @@ from django_htmx.http import HttpResponseClientRedirect
 from portal.common import etags, origins
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
 from portal.common.htmx import local_path
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -40,6 +39,7 @@ from portal.people.accounts import (
     user_presenters,
     users,
 )
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.forms import (
     ChangePasswordForm,
     EmailForm,

@@ -10,10 +10,10 @@ from django.contrib.auth.backends import BaseBackend
 from django.http import HttpRequest
 
 from portal.common.errors import NotAllowed
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.identity import registry, services
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Ldap
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from portal.common.names import slug_validator, username_validator
-from portal.common.reasons.codes import AccountCode, IdentityCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import ROLE_FIELDS, Membership, SiteRole, Team, User
 from portal.people.identity import rules
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import TEAM_ROLES, Provider
 from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
 from portal.people.identity.rules import Person, Refused

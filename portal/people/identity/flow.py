@@ -13,12 +13,12 @@ from django.utils.crypto import constant_time_compare
 
 from portal.common.errors import NotAllowed
 from portal.common.htmx import local_path
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts import login_flow, sessions
 from portal.people.accounts.models import User
 from portal.people.identity import presenters, services
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Provider
 from portal.people.identity.decisions import decide
 

@@ -8,9 +8,9 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
+from portal.people.identity.codes import IdentityCode
 
 MAX_CLAIMS = 50_000
 _PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}

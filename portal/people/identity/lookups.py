@@ -10,12 +10,12 @@ from typing import Any
 
 from portal.common.errors import InvalidInput, StateConflict, Unavailable
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_administrator
 from portal.people.identity import backends, services
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Ldap, Provider
 from portal.people.identity.decisions import Decision, decide
 

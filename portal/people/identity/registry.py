@@ -7,9 +7,9 @@ from functools import lru_cache
 from django.conf import settings
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.people.identity import config
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Configuration, Ldap, Oidc, Provider, Saml, Scim
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import TEAM_ROLES, Claims, Condition, Provider
 
 MAX_VALUE = 1000

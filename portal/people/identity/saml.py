@@ -25,9 +25,9 @@ from onelogin.saml2.errors import OneLogin_Saml2_Error, OneLogin_Saml2_Validatio
 from onelogin.saml2.settings import OneLogin_Saml2_Settings
 
 from portal.common.htmx import public_url
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.people.identity import flow
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import ConfigError, Saml, read_secret
 from portal.people.identity.social import NotTrusted
 

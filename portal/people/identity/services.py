@@ -17,7 +17,6 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.selectors import unread_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -25,6 +24,7 @@ from portal.people.accounts import deactivation, sessions, users
 from portal.people.accounts import services as accounts
 from portal.people.accounts.models import ROLE_FIELDS, Membership, Role, Team, User
 from portal.people.accounts.policies import require_administrator
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Provider
 from portal.people.identity.decisions import Decision, Effect, PlaceChange, decide, place
 from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy

@@ -17,13 +17,13 @@ from requests import RequestException
 
 from portal.common.errors import NotFound, PortalError
 from portal.common.htmx import local_path, public_url
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import sessions
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.policies import require_administrator
 from portal.people.identity import flow, lookups, oidc, presenters, registry, selectors, services
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Ldap, Oidc, Provider, Saml
 from portal.people.identity.forms import LookUpForm
 from portal.people.identity.social import NotTrusted

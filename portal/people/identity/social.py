@@ -14,10 +14,10 @@ from allauth.socialaccount.providers.base.constants import AuthError
 from django.http import HttpRequest
 from requests import RequestException
 
-from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.identity import flow
+from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Provider
 
 TIMEOUT_S = 5

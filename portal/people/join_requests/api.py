@@ -24,10 +24,10 @@ from portal.common.api import (
     operation,
     routes,
 )
-from portal.common.reasons.codes import JoinCode
 from portal.common.scopes import Scope
 from portal.people.accounts.models import Role, Team
 from portal.people.join_requests import selectors, services
+from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}

@@ -8,10 +8,11 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from portal.common.errors import NotAllowed
-from portal.common.reasons.codes import AccountCode, JoinCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.people.accounts.policies import may_manage_team
+from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import JoinRequest
 
 

@@ -7,11 +7,12 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import AccountCode, JoinCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.people.join_requests import policies
+from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import JoinRequest, JoinState
 
 

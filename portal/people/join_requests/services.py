@@ -24,14 +24,15 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, JoinCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import services as accounts
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import MemberSet, UserDeactivated
 from portal.people.accounts.models import Role, Team, User
 from portal.people.accounts.policies import is_member, require_person, require_role_for
 from portal.people.join_requests import policies, selectors
+from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 MAX_OPEN = 5

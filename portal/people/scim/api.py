@@ -27,12 +27,12 @@ from portal.common.actors import SystemActor
 from portal.common.constraints import violates
 from portal.common.errors import PortalError, StateConflict
 from portal.common.json_input import InvalidJson, parse_json
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts.authentication import TokenAuthentication
 from portal.people.accounts.models import ApiToken, User
 from portal.people.scim import errors, filters, patch, queries, resources, schemas, services
+from portal.people.scim.codes import ScimCode
 from portal.people.scim.models import ScimGroup, ScimUser
 from portal.people.scim.schemas import MAX_PAGE
 

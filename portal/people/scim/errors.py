@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from portal.common.errors import PortalError
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
+from portal.people.scim.codes import ScimCode
 
 
 class ScimRefusal(PortalError):

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import ScimRefusal, invalid_filter
 
 MAX_LENGTH = 2000

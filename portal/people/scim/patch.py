@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.people.scim import filters
+from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import (
     ScimRefusal,
     invalid_path,

@@ -12,8 +12,8 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
+from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import invalid_filter
 from portal.people.scim.filters import Both, Compare, Either, Node, Not, Within
 from portal.people.scim.models import ScimGroup

@@ -14,9 +14,9 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
 from portal.common.names import username_validator
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import invalid_value, refused_value
 from portal.people.scim.filters import bare
 from portal.people.scim.models import ScimGroup, ScimUser

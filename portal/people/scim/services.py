@@ -16,7 +16,6 @@ from django.utils import timezone
 from portal.common.actors import SystemActor
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import deactivation, sessions, users
 from portal.people.accounts.domain_events import UserReactivated
@@ -25,6 +24,7 @@ from portal.people.identity import registry
 from portal.people.identity import services as identity
 from portal.people.identity.models import GivenRole, IdentityLink
 from portal.people.scim import grants
+from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import conflict, mutability, no_such_resource, refused_value, uniqueness
 from portal.people.scim.models import ScimGroup, ScimUser
 from portal.people.scim.resources import GroupValues, UserValues

@@ -9,11 +9,11 @@ import jwt
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import ExchangeCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.scopes import Scope
 from portal.people.accounts.token_forms import OVERLAPS, TokenForm
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import issuers
 from portal.people.service_accounts.exchange.assertions import MAX_TOKEN
 from portal.people.service_accounts.exchange.conditions import Condition, parse

@@ -10,11 +10,11 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, operation
-from portal.common.reasons.codes import ExchangeCode
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import User
 from portal.people.accounts.token_api import TOKEN_SCOPES, token_of
 from portal.people.service_accounts import rules, selectors
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import api as exchange
 from portal.people.service_accounts.exchange.conditions import from_json
 from portal.people.service_accounts.models import TrustRule

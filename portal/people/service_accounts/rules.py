@@ -14,13 +14,13 @@ from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import ExchangeCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import sessions, tokens
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.policies import require_manage_team
 from portal.people.service_accounts import policies
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import issuers
 from portal.people.service_accounts.exchange.conditions import (
     MAX_CONDITIONS,

@@ -7,12 +7,12 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, ApiTokenQuerySet, Team, User
 from portal.people.service_accounts import policies
+from portal.people.service_accounts.codes import ServiceAccountCode
 
 
 def of_team(team: Team) -> QuerySet[User]:
@@ -42,7 +42,7 @@ def by_name(actor: User, slug: str, username: str) -> User:
     found = of_team(team).filter(username=strip_nul(username)).first()
     if found is None:
         params = {"username": username, "team": team.name}
-        raise NotFound(Reason(AccountCode.NO_SUCH_SERVICE_ACCOUNT, params))
+        raise NotFound(Reason(ServiceAccountCode.NO_SUCH_SERVICE_ACCOUNT, params))
     return found
 
 

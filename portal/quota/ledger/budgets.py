@@ -24,11 +24,11 @@ from portal.common.errors import InvalidInput, NotFound
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_money
-from portal.common.reasons.codes import LedgerCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import owners_of
 from portal.quota.ledger.accounting import Warn
+from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.domain_events import BudgetChanged
 from portal.quota.ledger.models import Budget
 from portal.quota.limits import policies

@@ -9,10 +9,10 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import LedgerCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
 from portal.quota.ledger import accounting, spending
+from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.models import LedgerAccount, LedgerEntry, Period
 from portal.quota.ledger.services import account_of
 from portal.quota.limits import policies

@@ -19,12 +19,13 @@ from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_gpu_hours
-from portal.common.reasons.codes import CommonCode, LedgerCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.quota.ledger import accounting, spending
 from portal.quota.ledger.accounting import Account, Warn
+from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
 from portal.quota.limits import policies
 from portal.quota.limits.domain_events import LimitsChanged

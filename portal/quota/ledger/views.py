@@ -12,12 +12,13 @@ from django.views.decorators.http import require_http_methods
 from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_gpu_hours, format_money, parse_input
-from portal.common.reasons.codes import CommonCode, LedgerCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts.models import Team
 from portal.quota.ledger import budgets, services
+from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.models import Period
 from portal.quota.limits import resources
 from portal.quota.limits.forms import parse_amount

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from portal.common.errors import InvalidInput
 from portal.common.formatting import parse_input, units_per_whole
-from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
+from portal.quota.limits.codes import QuotaCode
 
 
 def parse_amount(text: str, resource: str, field: str) -> int:

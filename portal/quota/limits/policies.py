@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, NotFound
-from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import approvers
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Role, Team, User
 from portal.people.accounts.policies import is_member, is_owner
+from portal.quota.limits.codes import QuotaCode
 
 MAX_OWNERS_NAMED = 3
 

@@ -9,7 +9,6 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.resources import (
@@ -26,6 +25,7 @@ from portal.fleet.inventory.resources import (
     mig,
     of_device,
 )
+from portal.quota.limits.codes import QuotaCode
 from provisioning.types import ResourceRequest
 
 __all__ = [

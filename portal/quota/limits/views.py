@@ -18,13 +18,14 @@ from portal.common import etags
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.formatting import format_resource, format_resource_amount, format_thousandths
 from portal.common.htmx import wants
-from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import selectors as accounts
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import policies
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.forms import parse_amount, parse_amount_or_none, parse_number
 from portal.quota.limits.models import Cohort
 from portal.quota.limits.presenters.limit_board import Board, board_of

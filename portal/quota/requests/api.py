@@ -26,11 +26,11 @@ from portal.common.api import (
 )
 from portal.common.errors import InvalidInput
 from portal.common.etags import IF_MATCH, TaggedViewSet
-from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.authentication import HasScope
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import Delegation, Team, User
 from portal.quota.limits.models import Grant, GrantQuerySet

@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from portal.common.errors import NotAllowed
 from portal.common.formatting import units_per_whole
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.approvers import (
     approvers,
@@ -23,7 +22,9 @@ from portal.people.accounts.models import Role, Team, User
 from portal.people.accounts.policies import is_owner
 from portal.quota.limits.models import Grant
 from portal.quota.limits.resources import GPU, is_accelerator
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.models import QuotaRequest, RequestKind
+from portal.quota.reservations.codes import ReservationCode
 
 
 def visible_to(actor: User) -> Q:
@@ -78,9 +79,11 @@ def require_decide(actor: User, request: QuotaRequest) -> None:
     elif not may_decide_all(actor):
         raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_DECIDE_REQUEST))
     elif decides_only_for(actor) == request.requester:
-        raise NotAllowed(Reason(RequestCode.DELEGATE_OF_REQUESTER, {"username": request.requester.username}))
+        raise NotAllowed(
+            Reason(ReservationCode.DELEGATE_OF_REQUESTER, {"username": request.requester.username})
+        )
     if request.requester_id == actor.pk and not is_only_superuser(actor):
-        raise NotAllowed(Reason(RequestCode.NOBODY_DECIDES_OWN))
+        raise NotAllowed(Reason(ReservationCode.NOBODY_DECIDES_OWN))
 
 
 def require_revoke(actor: User, grant: Grant) -> None:

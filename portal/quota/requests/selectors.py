@@ -10,13 +10,13 @@ from django.utils import timezone
 
 from portal.common.errors import NotFound
 from portal.common.events.models import Event, TargetKind
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import approvers
 from portal.people.accounts.models import Delegation, Team, User
 from portal.people.accounts.policies import is_owner
 from portal.quota.limits.models import Grant, GrantQuerySet
 from portal.quota.requests import policies
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.evidence import Evidence, evidence_for
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestState
 from portal.quota.requests.services.rules import left_of, rules_for

@@ -15,11 +15,12 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import AccountCode, ReservationCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Team, User
+from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import BookingPermission
 
 

@@ -12,12 +12,12 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.common.errors import NotAllowed
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import approvers
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import is_member
 from portal.quota.limits import policies as quotas
+from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import BookingPermission, Reservation, ReservationState
 
 
@@ -63,10 +63,10 @@ def require_decide(actor: User, row: Reservation) -> None:
     quotas.require_book(actor)
     whose = {row.created_by_id, row.changed_by_id}
     if actor.pk in whose and not approvers.is_only_superuser(actor):
-        raise NotAllowed(Reason(RequestCode.NOBODY_DECIDES_OWN))
+        raise NotAllowed(Reason(ReservationCode.NOBODY_DECIDES_OWN))
     lender = None if actor.operates else approvers.decides_only_for(actor)
     if lender is not None and lender.pk in whose:
-        raise NotAllowed(Reason(RequestCode.DELEGATE_OF_REQUESTER, {"username": lender.username}))
+        raise NotAllowed(Reason(ReservationCode.DELEGATE_OF_REQUESTER, {"username": lender.username}))
 
 
 def deciders_of(row: Reservation) -> Iterable[User]:

@@ -13,7 +13,6 @@ from django.utils import timezone
 
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import ReservationCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import Team, User
@@ -23,6 +22,7 @@ from portal.quota.limits.selectors import limits
 from portal.quota.limits.selectors.site import site_capacity
 from portal.quota.reservations import policies as decisions
 from portal.quota.reservations import slots
+from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.quota.reservations.slots import Booked, Clash
 

@@ -23,7 +23,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock, format_time_span
-from portal.common.reasons.codes import CommonCode, QuotaCode, ReservationCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import PlacementLock
@@ -32,9 +32,11 @@ from portal.people.accounts.domain_events import UserDeactivated
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import owners_of
 from portal.quota.limits import policies, resources
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.reservations import permissions, selectors
 from portal.quota.reservations import policies as decisions
+from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.quota.reservations.presenters import format_amounts
 

@@ -19,7 +19,7 @@ from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_amount, format_resource, format_time_span
 from portal.common.htmx import wants
-from portal.common.reasons.codes import CommonCode, ReservationCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -30,6 +30,7 @@ from portal.quota.limits.forms import parse_amount
 from portal.quota.limits.selectors import limits
 from portal.quota.reservations import policies as decisions
 from portal.quota.reservations import presenters, selectors, services, slots
+from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import Reservation, ReservationState
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
+from portal.reclaim.engine.codes import RebalanceCode
 
 CONTENT = 80
 """From here on nothing is said."""

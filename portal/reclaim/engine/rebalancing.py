@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.engine.contentment import FULLY, is_of_node
 from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, may_go
 from portal.scheduling.engine.placement import filters

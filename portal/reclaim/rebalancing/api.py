@@ -12,8 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common.api import ReadViewSet, Router, UserRequest, documented, filters, operation
-from portal.common.reasons.codes import RebalanceCode
 from portal.fleet.inventory.api import SCOPES
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.models import ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import presenters, selectors, services
 from portal.reclaim.rebalancing.presenters import MoveRow, ProposalRow

@@ -9,10 +9,10 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_see_all
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

@@ -11,12 +11,12 @@ from portal.common.actors import SystemActor, label_of
 from portal.common.errors import NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.models import PlacementLock
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
+from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.models import ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies
 from portal.scheduling import moving

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from portal.common.reasons.codes import PreemptionCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.quota.limits.types import Amounts, Cohort, Team
 
@@ -157,6 +157,16 @@ class Blocker:
     free: int = 0
     limit: int = 0
     holders: tuple[Holder, ...] = ()
+
+
+class PreemptionCode(StrEnum):
+    """Why a workspace has to make room; the first three as Kueue's `InClusterQueue`, `InCohortReclamation`
+    and `InCohortFairSharing`. Rows and REST have its `PreemptionCause` instead."""
+
+    IN_TEAM = "in_team"
+    RECLAIM = "reclaim"
+    FAIR_SHARE = "fair_share"
+    RESERVATION_BEGUN = "reservation_begun"
 
 
 @dataclass(frozen=True, slots=True)

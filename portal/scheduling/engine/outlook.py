@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from portal.common.reasons.codes import Rule, WaitBasis
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.codes import WaitBasis
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
 from portal.scheduling.engine.plan import Plan
 from portal.scheduling.engine.scheduler import Scheduler

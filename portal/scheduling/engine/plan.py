@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from portal.common.reasons.codes import Rule, WaitBasis
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.quota.limits.tree import NO_LIMIT, Node
+from portal.scheduling.engine.codes import WaitBasis
 from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import Cycle, Eta, Running, Workload
 from portal.scheduling.engine.pending import Key

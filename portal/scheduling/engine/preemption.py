@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from portal.common.reasons.codes import PreemptionCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.quota.limits.shares import dominant_share
 from portal.quota.limits.tree import Node
-from portal.scheduling.engine.model import Policy, Running, Victim, Workload
+from portal.scheduling.engine.model import Policy, PreemptionCode, Running, Victim, Workload
 from portal.scheduling.engine.pending import PendingQueue
 from portal.scheduling.engine.usage import Usage, borrows, borrows_any, exceeds_nominal
 

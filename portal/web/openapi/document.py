@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from portal.common.problem_serializers import SCHEMAS
+from portal.common.problem_serializers import schemas
 from portal.common.problems import CONTENT_TYPE
 from portal.web.openapi.descriptions import describe
 from portal.web.openapi.tags import TAGS
@@ -54,7 +54,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
     """Say what tags, answers and fields mean; have each problem defined once, and referenced."""
     result["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     components = result["components"]
-    components["schemas"] |= SCHEMAS
+    components["schemas"] |= schemas()
     components["schemas"] = dict(sorted(components["schemas"].items()))
     _may_be_anything(components["schemas"])
     _list_choices_once(components["schemas"])

@@ -20,7 +20,6 @@ from portal.common.events import live
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.fleet.machines import selectors as machines
@@ -30,6 +29,7 @@ from portal.people.accounts.domain_events import SignedOut, UserDeactivated
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.token_lookup import user_of_token
 from portal.workspaces import policies
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
 from portal.workspaces.gateway import tickets, workspace_views
 from portal.workspaces.gateway.entries import Entry

@@ -11,12 +11,12 @@ from rest_framework.response import Response
 
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import FileCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
 from portal.common.scopes import Scope
 from portal.workspaces import selectors
 from portal.workspaces.home_files import services
+from portal.workspaces.home_files.codes import FileCode
 from portal.workspaces.models import Workspace
 
 SCOPES = {"*": Scope.WORKSPACES_CONNECT}

@@ -19,7 +19,6 @@ from django.urls import reverse
 
 from portal.common.errors import InvalidInput, NotFound, PortalError, StateConflict, Unavailable
 from portal.common.events import live
-from portal.common.reasons.codes import FileCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Pool
@@ -28,6 +27,7 @@ from portal.fleet.machines.models import MachineState
 from portal.people.accounts.models import User
 from portal.workspaces import asking, policies
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.home_files.codes import FileCode
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes import use as home_use

@@ -16,12 +16,12 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import ArchiveCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import User
 from portal.workspaces.homes import use as home_use
+from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomeMove, Workspace
 from provisioning.types import home_key
 

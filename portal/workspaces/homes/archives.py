@@ -24,7 +24,6 @@ from django.utils.translation import gettext as _
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import ArchiveCode, FileCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -32,6 +31,7 @@ from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import User
 from portal.workspaces import policies
+from portal.workspaces.home_files.codes import FileCode
 from portal.workspaces.homes import away as away_homes
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes import use as home_use
@@ -47,6 +47,7 @@ from portal.workspaces.homes.archive_parts import (
     require_free,
     soon,
 )
+from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,
     HomeArchive,

@@ -26,13 +26,13 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.models import AccountState, User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.models import HomeDeletion, HomePlace, Workspace

@@ -24,12 +24,12 @@ from portal.common.api import (
     operation,
 )
 from portal.common.problem_serializers import ReasonSerializer
-from portal.common.reasons.codes import HomeMoveCode
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.api import SCOPES
 from portal.fleet.machines.policies import require_see
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import evacuations
+from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.homes.evacuations import HomesThere
 from portal.workspaces.models import EvacuationState, HomeEvacuation
 from portal.workspaces.troubles import stored_message

@@ -26,16 +26,17 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import HomeMoveCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
+from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.models import Allocation, Node
 from portal.fleet.machines.policies import require_see
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import use as home_use
+from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,

@@ -16,11 +16,11 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.domain_events import CapacityFreed, NodeForgotten
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, HomePlace, HomeUsage, LostHome, Workspace

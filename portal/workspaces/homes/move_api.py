@@ -24,12 +24,13 @@ from portal.common.api import (
 )
 from portal.common.errors import NotFound
 from portal.common.problem_serializers import ReasonSerializer
-from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team, User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes.api import SCOPES
+from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.models import HomeMove, HomeMoveState
 
 

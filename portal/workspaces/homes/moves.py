@@ -32,7 +32,6 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
-from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -40,8 +39,10 @@ from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node, Pool
 from portal.fleet.machines import selectors as machines
 from portal.people.accounts.models import Team, User
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import use as home_use
+from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import (
     ACTIVE_MOVES,

@@ -10,13 +10,13 @@ from django.utils import timezone
 
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
-from portal.common.reasons.codes import ArchiveCode, HomeMoveCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.domain_events import CapacityFreed
 from portal.fleet.inventory.models import Allocation, Pool
 from portal.fleet.machines import selectors as machines
 from portal.fleet.machines.models import MachineState
 from portal.workspaces.domain_events import RequestChanged
+from portal.workspaces.homes.codes import ArchiveCode, HomeMoveCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,

@@ -14,13 +14,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts.mfa.proof import stepped_up
 from portal.people.accounts.policies import require_operator
 from portal.workspaces import machine_removal
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import presenters as home_presenters

@@ -21,10 +21,10 @@ from portal.common.api import (
     filters,
     operation,
 )
-from portal.common.reasons.codes import OrphanCode
 from portal.fleet.inventory.api import SCOPES
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.workspaces.orphans import selectors, services
+from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import Orphan, OrphanKind, OrphanState
 
 

@@ -9,10 +9,10 @@ from django.conf import settings
 from django.db.models import Q, QuerySet
 
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import OrphanCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_see_all
+from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
 from portal.workspaces.orphans.ownership import Found, owned
 

@@ -25,7 +25,6 @@ from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.formatting import format_memory
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import OrphanCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
@@ -34,6 +33,7 @@ from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.domain_events import HomesMeasured, StrangersFound
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
 from portal.workspaces.orphans.ownership import Found, owned
 from portal.workspaces.orphans.selectors import key_of, removed_at

@@ -20,10 +20,10 @@ from portal.common.api import (
     operation,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
-from portal.common.reasons.codes import SecretCode
 from portal.common.scopes import Scope
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.workspaces.secrets import selectors, services
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Holder, Secret, SecretKind
 from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
 

@@ -15,12 +15,12 @@ from django.db.models import Q
 
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
-from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import Unreadable, unseal
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import works_in
 from portal.workspaces.secrets import places
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret, Source, purpose_of
 from portal.workspaces.secrets.services import MAX_VALUE_BYTES, folders_of, is_text
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from portal.catalog import policies as catalog
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies as accounts
 from portal.people.accounts.models import Team, User
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Holder
 
 

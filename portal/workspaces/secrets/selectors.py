@@ -8,11 +8,11 @@ from django.db.models import QuerySet
 
 from portal.catalog import selectors as catalog
 from portal.common.errors import NotFound
-from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import may_view_team
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Holder, Secret, columns_of
 
 

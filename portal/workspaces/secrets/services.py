@@ -16,13 +16,14 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, SecretCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.models import Team, User
 from portal.workspaces.secrets import names, places, policies
+from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Holder, Secret, SecretKind, columns_of, purpose_of
 
 MAX_VALUE_BYTES = 64 * 1024

@@ -20,9 +20,9 @@ from django.conf import settings
 from hvac import exceptions
 
 from portal.common.errors import PortalError, StateConflict, Unavailable
-from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces.secrets import places
+from portal.workspaces.secrets.codes import SecretCode
 
 log = logging.getLogger(__name__)
 

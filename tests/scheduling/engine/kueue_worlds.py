@@ -6,9 +6,8 @@ import random
 from dataclasses import dataclass
 from fractions import Fraction
 
-from portal.common.reasons.codes import PreemptionCode
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Policy, PreemptionCode, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import schedule
 from tests.scheduling.engine.kueue_classical import classical
 from tests.scheduling.engine.kueue_model import (

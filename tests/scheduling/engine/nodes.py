@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from portal.common.reasons.codes import PreemptionCode
-from portal.scheduling.engine.model import FOREVER_S, Workload
+from portal.scheduling.engine.model import FOREVER_S, PreemptionCode, Workload
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.scheduler import Scheduler
 from provisioning.types import Placement, ResourceRequest

@@ -6,11 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from portal.common.reasons.codes import PreemptionCode, Rule, WaitBasis
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Outcome, Policy, Reservation, Running, Snapshot, Workload
+from portal.scheduling.engine.codes import WaitBasis
+from portal.scheduling.engine.model import (
+    Outcome,
+    Policy,
+    PreemptionCode,
+    Reservation,
+    Running,
+    Snapshot,
+    Workload,
+)
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.verdicts import decide
 

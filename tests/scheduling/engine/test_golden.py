@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from portal.common.reasons.codes import PreemptionCode
 from portal.quota.limits.shares import Claim, divide
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Policy, PreemptionCode, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import schedule
 
 GOLDEN = Path(__file__).parent / "golden"

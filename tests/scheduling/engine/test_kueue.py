@@ -7,9 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from portal.common.reasons.codes import PreemptionCode
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Policy, PreemptionCode, Running, Snapshot, Workload
 from portal.scheduling.engine.preemption import find_victims
 from portal.scheduling.engine.scheduler import schedule
 from portal.scheduling.engine.usage import Usage

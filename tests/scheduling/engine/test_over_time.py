@@ -8,9 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from portal.common.reasons.codes import PreemptionCode
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Outcome, Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Outcome, Policy, PreemptionCode, Running, Snapshot, Workload
 from portal.scheduling.engine.preemption import protected_s
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.verdicts import decide, verdict

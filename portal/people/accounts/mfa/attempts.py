@@ -20,10 +20,11 @@ from portal.common.errors import InvalidInput
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.selectors import unread_of
-from portal.common.reasons.codes import AccountCode, MfaCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import devices, limits, sessions
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.mfa import factors, passkeys
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.factors import Type
 from portal.people.accounts.mfa.passkeys import Purpose
 from portal.people.accounts.models import User

@@ -10,8 +10,8 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 
 from portal.common.errors import Unavailable
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.models import User
 
 

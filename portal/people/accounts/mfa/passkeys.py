@@ -33,8 +33,8 @@ from fido2.webauthn import (
 
 from portal.common.errors import InvalidInput
 from portal.common.json_input import InvalidJson, parse_json
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.models import AccountState, User
 
 STATE = "berth_passkey"

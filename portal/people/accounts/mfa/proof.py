@@ -21,9 +21,9 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.mfa import attempts, factors
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.passkeys import Purpose
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.session_store import PROVEN_AT

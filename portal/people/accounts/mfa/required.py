@@ -12,8 +12,8 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from portal.common.errors import PortalError
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.models import User
 
 V = TypeVar("V", bound=Callable[..., Any])

@@ -22,11 +22,11 @@ from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import deactivation, policies, sessions
 from portal.people.accounts.mfa import factors, passkeys
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.factors import FACTORS, Type
 from portal.people.accounts.models import User
 

@@ -16,11 +16,11 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.htmx import local_path
-from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.mfa import factors, passkeys, services
+from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.forms import AppForm, PasskeyNameForm
 from portal.people.accounts.mfa.passkeys import Purpose
 from portal.people.accounts.mfa.proof import ProofTooOld, confirm, confirmation_page, is_fresh, stepped_up

@@ -17,9 +17,9 @@ from rest_framework.response import Response
 from portal.common import origins
 from portal.common.api import ApiView, routes
 from portal.common.htmx import public_url
-from portal.common.reasons.codes import ExchangeCode
 from portal.common.reasons.wording import message_of
 from portal.common.scopes import Scope
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import limits, services
 from portal.people.service_accounts.exchange.assertions import Refused
 from portal.people.service_accounts.exchange.grant import ACCESS_TOKEN, GRANT_TYPE, SUBJECT_TYPES, TOKEN_TYPES

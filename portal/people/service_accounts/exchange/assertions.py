@@ -10,8 +10,8 @@ from typing import Any
 import jwt
 from django.utils import timezone
 
-from portal.common.reasons.codes import ExchangeCode
 from portal.common.reasons.reason import Reason
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import issuers
 
 MAX_TOKEN = 16 * 1024

@@ -15,11 +15,11 @@ from portal.common.actors import SystemActor
 from portal.common.constraints import violates
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.reasons.codes import ExchangeCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import sessions, tokens
 from portal.people.accounts.models import ApiToken, User
+from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import conditions, limits
 from portal.people.service_accounts.exchange.assertions import Assertion, Refused, verify
 from portal.people.service_accounts.models import Exchange, TrustRule

@@ -27,13 +27,14 @@ from portal.common.api import (
 )
 from portal.common.errors import InvalidInput
 from portal.common.etags import IF_MATCH, TaggedViewSet
-from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.common.texts import strip_nul
 from portal.people.accounts.authentication import HasScope
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import policies
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.models import Cohort, MemberCap, Quota
 from portal.quota.limits.selectors import limits as selectors
 from portal.quota.limits.serializers import (

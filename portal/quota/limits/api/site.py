@@ -21,9 +21,9 @@ from portal.common.api import (
     routes,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
-from portal.common.reasons.codes import QuotaCode
 from portal.people.accounts.models import Team
 from portal.quota.limits.api.limits import SCOPES, SetsLimits, named_cohort
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.models import Cohort, ResourceRate, SiteLimit
 from portal.quota.limits.selectors import limits as selectors
 from portal.quota.limits.serializers import (

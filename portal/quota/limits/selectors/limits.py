@@ -17,12 +17,13 @@ from django.utils import timezone
 
 from portal.common.errors import NotFound
 from portal.common.formatting import format_amount, format_resource
-from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Allocation
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import limit_tree, policies, resources, types
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quota.limits.presenters.bars import QuotaUsage, in_order
 from portal.quota.limits.tree import UNGOVERNED, QuotaTree

@@ -14,11 +14,11 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_thousandths
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import policies
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.limits.models import WEIGHT_ONE, Cohort, TeamShare
 

@@ -19,11 +19,11 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_amount, format_resource, format_thousandths
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import policies, resources
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.quota.limits.selectors import limits

@@ -19,7 +19,6 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.formatting import format_day_time, format_resource_amount
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts.models import User
@@ -27,6 +26,7 @@ from portal.people.accounts.selectors import owners_of
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.limits.models import Grant
 from portal.quota.requests import policies
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.models import QuotaRequest, RequestKind
 
 WARNING = timedelta(hours=24)

@@ -23,7 +23,6 @@ from portal.common.events.models import TargetKind
 from portal.common.events.services import Target
 from portal.common.formatting import format_amount, format_resource_amount
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
@@ -32,6 +31,7 @@ from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_work_in
 from portal.quota.ledger import services as ledger
 from portal.quota.requests import policies
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.quota.requests.services.grants import end_due_grants as end_due_grants
 from portal.quota.requests.services.grants import give

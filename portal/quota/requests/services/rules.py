@@ -17,13 +17,16 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_moment, format_resource_amount
-from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, RequestCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Delegation, Team, User
 from portal.quota.limits import resources
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.models import Grant
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.models import AutoApproveRule, RequestState
 
 MAX_HOURS = 24 * 366
@@ -204,7 +207,7 @@ def delegate(
     elif user.is_service:
         problems["delegate"] = [Reason(AccountCode.IS_SERVICE_ACCOUNT, {"username": user.username})]
     elif user.is_auditor:
-        problems["delegate"] = [Reason(AccountCode.AUDITOR_ONLY_READS, {"username": user.username})]
+        problems["delegate"] = [Reason(RequestCode.AUDITOR_ONLY_READS, {"username": user.username})]
     if ends_at <= begins:
         problems["ends_at"] = [Reason(RequestCode.DELEGATION_END)]
     elif ends_at - begins > MAX_DELEGATION:

@@ -7,13 +7,15 @@ from datetime import datetime
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import CommonCode, QuotaCode, RequestCode
+from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.limits import resources
+from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.models import MemberCap
 from portal.quota.limits.sizes import MAX_HOURS, size_of
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.models import RequestKind
 
 MAX_NOTE = 2000

@@ -15,7 +15,6 @@ from django.views.decorators.http import require_http_methods
 
 from portal.common.errors import NotAllowed, PortalError
 from portal.common.formatting import format_date
-from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import approvers
@@ -23,6 +22,7 @@ from portal.people.accounts.forms import add_problems
 from portal.people.accounts.models import Team
 from portal.quota.requests import presenters
 from portal.quota.requests import selectors as selectors
+from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.forms import DelegationForm, RuleForm, base_units, end_after
 from portal.quota.requests.services import rules as services
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, NodeSoftware, software_of
 from provisioning.gpu.shares import part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, DeviceKind, ResourceRequest

@@ -17,8 +17,8 @@ from itertools import islice
 
 import numpy as np
 
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement import filters, mig
 from portal.scheduling.engine.placement.arrays import Ints, NodeArrays, granted_mib
 from portal.scheduling.engine.placement.filters import Filter

@@ -12,11 +12,11 @@ from django.views.decorators.http import require_safe
 
 from portal.common.errors import NotFound
 from portal.common.htmx import partial_of
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import selectors, series
 from portal.fleet.inventory.cordons import display_name
+from portal.web.fleet.codes import MapCode
 from portal.web.fleet.presenters import charts
 
 
@@ -26,7 +26,7 @@ def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """What the device did in the last hour, or in the last 30 days: `?span=hour|month`."""
     device = selectors.devices().filter(pk=device_id).first()
     if device is None:
-        raise NotFound(Reason(InventoryCode.DEVICE_NOT_ON_MAP))
+        raise NotFound(Reason(MapCode.DEVICE_NOT_ON_MAP))
     asked = request.GET.get("span", "")
     span = asked if asked in series.SPANS else series.HOUR
     now = timezone.now()

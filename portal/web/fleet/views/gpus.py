@@ -17,7 +17,6 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common.errors import NotFound
 from portal.common.htmx import local_path, partial_of
-from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -25,6 +24,7 @@ from portal.fleet.inventory import cordons, selectors, services
 from portal.fleet.inventory.models import Device, Node
 from portal.people.accounts.policies import require_operator
 from portal.scheduling import drains
+from portal.web.fleet.codes import MapCode
 from portal.web.fleet.presenters import device as device_page
 from portal.web.fleet.presenters import gpu_map
 from portal.web.fleet.presenters import node as node_page
@@ -55,21 +55,21 @@ def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpRespo
         if each.kind != DeviceKind.MIG and each.present:
             found = each
     if found is None:
-        raise NotFound(Reason(InventoryCode.NO_DEVICE_AT_PLACE))
+        raise NotFound(Reason(MapCode.NO_DEVICE_AT_PLACE))
     return redirect("fleet:device", found.pk)
 
 
 def _device(device_id: UUID) -> Device:
     device = selectors.devices_with_state().filter(pk=device_id).first()
     if device is None:
-        raise NotFound(Reason(InventoryCode.DEVICE_NOT_ON_MAP))
+        raise NotFound(Reason(MapCode.DEVICE_NOT_ON_MAP))
     return device
 
 
 def _node(node_id: UUID) -> Node:
     node = Node.objects.select_related("pool").filter(pk=node_id).first()
     if node is None:
-        raise NotFound(Reason(InventoryCode.NODE_NOT_ON_MAP))
+        raise NotFound(Reason(MapCode.NODE_NOT_ON_MAP))
     return node
 
 

@@ -9,10 +9,10 @@ from uuid import UUID
 from django.utils.translation import gettext as _
 
 from portal.catalog.environments import selectors as environments
+from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment, Kind, VersionState
 from portal.catalog.models import Template
 from portal.common.completion import MOST_IN_A_LIST
-from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.people.accounts.models import Team, User

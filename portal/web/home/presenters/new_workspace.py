@@ -12,7 +12,6 @@ from portal.catalog.models import Flavor, Template
 from portal.catalog.repositories.rules import Source
 from portal.common.completion import Option
 from portal.common.formatting import format_size
-from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -24,6 +23,7 @@ from portal.scheduling import admission, offers
 from portal.web.catalog.environments import standings_of
 from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
 from portal.workspaces import selectors, software
+from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 
 E = TypeVar("E", Template, Flavor)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.engine import place
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, Placed, Unplaceable
 from provisioning.types import AcceleratorRequest, DeviceKind, Placement, ResourceRequest, Within

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portal.common.reasons.codes import PlacementCode
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement import cluster as cluster_module
 from portal.scheduling.engine.placement.engine import Cluster, place
 from portal.scheduling.engine.placement.types import Placed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from portal.common.reasons.codes import PlacementCode
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.arrays import NodeArrays
 from portal.scheduling.engine.placement.engine import place

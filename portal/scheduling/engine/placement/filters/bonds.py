@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays, is_plain, mig_parents
 from portal.scheduling.engine.placement.filters.devices import has_room, models_of
 from portal.scheduling.engine.placement.topology import bond_of, largest_group

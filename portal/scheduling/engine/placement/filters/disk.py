@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import ResourceRequest

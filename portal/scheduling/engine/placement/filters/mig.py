@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.mig import choose, instances, is_idle
 from portal.scheduling.engine.placement.types import NodeCapacity

@@ -1,0 +1,51 @@
+"""Codes of templates and flavors."""
+
+# ruff: noqa: S105  (codes that name a token are no secrets)
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CatalogCode(StrEnum):
+    """Refusals about templates and flavors."""
+
+    ACCELERATOR_NEEDED = "accelerator_needed"
+    ARGV_INVALID = "argv_invalid"
+    ENTRY_DEPRECATED = "entry_deprecated"
+    ENTRY_GONE = "entry_gone"
+    ENTRY_HAS_SUCCESSOR = "entry_has_successor"
+    ENTRY_NOT_VALID = "entry_not_valid"
+    ENV_INVALID = "env_invalid"
+    ENV_NAME_INVALID = "env_name_invalid"
+    ENV_NAME_RESERVED = "env_name_reserved"
+    FIELD_FIXED = "field_fixed"
+    FLAVOR_NOT_FOR_TEAM = "flavor_not_for_team"
+    MIG_TAKES_WHOLE_INSTANCES = "mig_takes_whole_instances"
+    MODEL_OR_MODELS = "model_or_models"
+    MODELS_INVALID = "models_invalid"
+    MOUNTS_INVALID = "mounts_invalid"
+    EGRESS_INVALID = "egress_invalid"
+    NO_SUCH_FLAVOR = "no_such_flavor"
+    NO_SUCH_ICON = "no_such_icon"
+    NO_SUCH_SUCCESSOR = "no_such_successor"
+    NO_SUCH_TEAM_NAMED = "no_such_team_named"
+    NO_SUCH_POOL_NAMED = "no_such_pool_named"
+    NO_SUCH_TEMPLATE = "no_such_template"
+    PATH_INVALID = "path_invalid"
+    PLACEHOLDER_UNKNOWN = "placeholder_unknown"
+    PORT_MISSING = "port_missing"
+    SECRET_FOUND = "secret_found"
+    SECRET_LIKELY = "secret_likely"
+    SHARE_OF_SEVERAL_NODES = "share_of_several_nodes"
+    SIGN_NOT_ALLOWED = "sign_not_allowed"
+    SLUG_OF_OTHER_TEAM = "slug_of_other_team"
+    SLUG_TAKEN = "entry_slug_taken"
+    SUCCESSOR_CIRCLE = "successor_circle"
+    TEAM_FIELD_FIXED = "team_field_fixed"
+    TEMPLATE_NOT_FOR_TEAM = "template_not_for_team"
+    TEMPLATE_UNAVAILABLE = "template_unavailable"
+    TOKEN_IN_ARGV = "token_in_argv"
+    TOKEN_UNUSED = "token_unused"
+    TOO_LARGE = "entry_too_large"
+    LIFETIME_TOO_SHORT = "lifetime_too_short"
+    LIFETIME_TOO_LONG = "lifetime_too_long"

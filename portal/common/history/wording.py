@@ -1,0 +1,16 @@
+"""Texts of the refusals about earlier versions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.history.codes import HistoryCode
+from portal.common.reasons.wording import Text
+
+TEXTS: dict[StrEnum, Text] = {
+    HistoryCode.NO_SUCH_REVISION: Text(
+        _("Version %(number)s is not kept."), _("Look at the history for those that are.")
+    ),
+}

@@ -1,0 +1,44 @@
+"""Codes by their values. Plain Python; `portal.common.reasons.rooms` fills the registry at Django's start."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DuplicateCode(ValueError):
+    """Two codes have the same value."""
+
+
+class Registry:
+    """Enumerations of codes, and each code by its value."""
+
+    def __init__(self) -> None:
+        self._enumerations: list[type[StrEnum]] = []
+        self._codes: dict[str, StrEnum] = {}
+
+    def register(self, enumeration: type[StrEnum]) -> None:
+        """Add an enumeration; idempotent. Raises `DuplicateCode` if another one has one of its values."""
+        if enumeration in self._enumerations:
+            return
+        for code in enumeration:
+            if (other := self._codes.get(code.value)) is not None:
+                raise DuplicateCode(f"{_path(code)} and {_path(other)} have the same value “{code.value}”.")
+        self._enumerations.append(enumeration)
+        self._codes.update({code.value: code for code in enumeration})
+
+    def code_named(self, value: str) -> StrEnum:
+        """Return the code with this value. Raises `LookupError`."""
+        return self._codes[value]
+
+    @property
+    def enumerations(self) -> tuple[type[StrEnum], ...]:
+        """All enumerations, in the order of registration."""
+        return tuple(self._enumerations)
+
+
+def _path(code: StrEnum) -> str:
+    return f"{type(code).__module__}.{type(code).__name__}.{code.name}"
+
+
+registry = Registry()
+"""The codes of all rooms. A row or a problem document needs no more than a code's value."""

@@ -1,0 +1,185 @@
+"""The only place that makes sentences of reasons. Each room has its texts in a module `wording`, as `TEXTS`.
+
+`message_of` and `next_action_of` are for the edge: pages, REST's `detail`, notices, the audit log. The texts
+at the end are those of the refusals that any room may make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.formatting import format_duration
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.rooms import modules_named
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of one code: what is so, and one thing to do next. Both are formats over the params.
+
+    A percent sign is written `%%`; what depends on a count is an `ngettext_lazy` with the param's name.
+    `prepare` turns params into what the formats name: amounts with units, times, lists of names.
+    """
+
+    message: str | Promise
+    next_action: str | Promise = ""
+    prepare: Callable[[Params], Params] | None = None
+
+
+def message_of(reason: Reason) -> str:
+    """The sentence, in the present language."""
+    text = text_of(reason.code)
+    return _filled(text.message, text, reason)
+
+
+def next_action_of(reason: Reason) -> str:
+    """The one next action, or an empty string."""
+    text = text_of(reason.code)
+    return _filled(text.next_action, text, reason)
+
+
+def text_of(code: StrEnum) -> Text:
+    """The text of a code. Raises `LookupError` for one that has none, which a test finds."""
+    return _texts()[type(code), code]
+
+
+def sentence_of(reason: Reason) -> str:
+    """The message and the next action, for places that show both as one text."""
+    return " ".join(part for part in (message_of(reason), next_action_of(reason)) if part)
+
+
+def listed(*names: str) -> Callable[[Params], Params]:
+    """For `prepare`: these params are lists of names and stand in the text with commas between them."""
+    return lambda params: {**params, **{name: ", ".join(params[name]) for name in names}}
+
+
+def durations(params: Params) -> Params:
+    """For `prepare`: params whose names end in `_s` are seconds, and stand in the text as durations."""
+    return {
+        name: format_duration(value) if name.endswith("_s") and isinstance(value, int | float) else value
+        for name, value in params.items()
+    }
+
+
+def first_problem(params: Params) -> Params:
+    """For `prepare`: `first` is a reason in its JSON form, the first of those at a form's fields."""
+    return {**params, "first": message_of(Reason.from_json(params["first"]))}
+
+
+def names_joined(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    first, last = ", ".join(names[:-1]), names[-1]
+    return gettext("%(first)s and %(last)s") % {"first": first, "last": last}
+
+
+def reason_of(stored: Mapping[str, Any]) -> Reason | None:
+    """The reason that a row keeps; None for an empty one, and for one whose code there is no more."""
+    try:
+        return Reason.from_json(stored)
+    except LookupError:
+        return None
+
+
+def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
+    # Always a format, also without params: a lazy plural has no text before it knows its number.
+    params = reason.params if text.prepare is None else text.prepare(reason.params)
+    return str(pattern % dict(params))
+
+
+@lru_cache(maxsize=1)
+def _texts() -> dict[tuple[type[StrEnum], str], Text]:
+    # By enumeration too: members of two that have the same value are equal to each other. Made as a whole, as
+    # the first requests of a process come in several threads.
+    texts: dict[tuple[type[StrEnum], str], Text] = {}
+    for name in modules_named("wording"):
+        room: dict[StrEnum, Text] = import_module(name).TEXTS
+        texts.update({(type(code), code.value): text for code, text in room.items()})
+    return texts
+
+
+_CHOICES = {
+    "template": _("Choose a template first."),
+    "flavor": _("Choose a flavor first."),
+    "team": _("Choose a team first."),
+}
+
+
+def _parameters(params: Params) -> Params:
+    names = ", ".join(params["known"])
+    known = gettext("Known: %(names)s.") % {"names": names} if names else gettext("There are none here.")
+    return {"known": known}
+
+
+TEXTS: dict[StrEnum, Text] = {
+    CommonCode.CHANGED_BY_SOMEBODY: Text(
+        _("“%(name)s” has been changed since you looked, by %(by)s."), _("Read it again and decide anew.")
+    ),
+    CommonCode.CHANGED_SINCE: Text(
+        _("“%(name)s” has been changed since you looked."), _("Read it again and decide anew.")
+    ),
+    CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
+    CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
+    CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),
+    CommonCode.FIRST_CHOICE_MISSING: Text(
+        "%(choose)s",
+        _("The summary shows what is missing."),
+        prepare=lambda params: {"choose": _CHOICES[params["field"]]},
+    ),
+    CommonCode.HOURS_NOT_UNDERSTOOD: Text(_("Say in hours how long you need it, such as 8 or 0.5.")),
+    CommonCode.UNKNOWN_PARAMETER: Text(
+        _("There is no such query parameter."), "%(known)s", prepare=_parameters
+    ),
+    CommonCode.PAGE_SIZE_INVALID: Text(
+        _("The page size is not valid."), _("Choose a number from 1 to %(maximum)d.")
+    ),
+    CommonCode.CURSOR_INVALID: Text(
+        _("This cursor is not valid."), _("Follow the “next” link of a page, or begin without a cursor.")
+    ),
+    CommonCode.STORAGE_BUSY: Text(
+        _("The database is busy, and nothing was changed."), _("Try again in a moment.")
+    ),
+    CommonCode.STORAGE_FAILS: Text(
+        _("The database cannot be used at present, and nothing was changed."),
+        _("Try again in a minute; if it stays, tell an operator."),
+    ),
+    CommonCode.STORAGE_FULL: Text(
+        _("The disk of the database is full, and nothing was changed."),
+        _("Tell an operator, who has to make room."),
+    ),
+    CommonCode.STORAGE_READ_ONLY: Text(
+        _("The database can only be read at present, and nothing was changed."),
+        _("Try again later, or tell an operator."),
+    ),
+    CommonCode.LAST_EVENT_ID_INVALID: Text(
+        _("The Last-Event-ID is not one of ours."),
+        _("Send the id of an event of this workspace, or leave it out."),
+    ),
+    CommonCode.IDEMPOTENCY_KEY_INVALID: Text(
+        _("The Idempotency-Key is not valid."),
+        _("Use 1 to 120 letters, digits and signs without spaces, for example a UUID."),
+    ),
+    CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN: Text(
+        _("This request takes no Idempotency-Key: nothing would be done twice, or nothing is done."),
+        _("Send it without the header; it may be repeated as it is."),
+    ),
+    CommonCode.IDEMPOTENCY_KEY_REUSED: Text(
+        _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
+    ),
+    CommonCode.ONLY_ADMINISTRATORS: Text(
+        _("Only an administrator may do this."), _("Ask the administrator of this installation.")
+    ),
+}

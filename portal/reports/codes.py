@@ -1,0 +1,12 @@
+"""Codes of reports."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ReportCode(StrEnum):
+    """Refusals about reports."""
+
+    BREAKDOWN_UNKNOWN = "breakdown_unknown"
+    DAYS_OUT_OF_RANGE = "days_out_of_range"

@@ -1,0 +1,23 @@
+"""Texts of the refusals of reports."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.reasons.wording import Text
+from portal.reports.codes import ReportCode
+
+TEXTS: dict[StrEnum, Text] = {
+    ReportCode.BREAKDOWN_UNKNOWN: Text(
+        _("The report cannot be broken down by that."),
+        _("Choose %(known)s."),
+        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
+    ),
+    ReportCode.DAYS_OUT_OF_RANGE: Text(
+        _("These days cannot be reported."),
+        _("Choose %(maximum)d days at most, and the first before the last."),
+    ),
+}

@@ -1,0 +1,31 @@
+"""Codes of verdicts and of moves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class AdmissionCode(StrEnum):
+    """What would become of a request, where no `Rule` says it."""
+
+    FITS_NOW = "fits_now"
+    HOME_LOST = "home_lost"
+    HOME_MOVING = "home_moving"
+    HOME_ARCHIVED = "home_archived_now"
+    HOME_AWAY = "home_away"
+    LOOKED_AT_AGAIN = "looked_at_again"
+    NO_ENABLED_POOL = "no_enabled_pool"
+    BUDGET_SPENT = "budget_spent"
+    NO_NODE_REPORTED = "no_node_reported"
+    NO_NODE_HAS_PROGRAM = "no_node_has_program"
+    NO_NODE_HAS_SOFTWARE = "no_node_has_software"
+    NO_NODE_SHOWS_FOLDERS = "no_node_shows_folders"
+    NO_NODE_HOLDS_SHARES = "no_node_holds_gpu_shares"
+    NO_NODE_LARGE_ENOUGH = "no_node_large_enough"
+
+
+class MoveCode(StrEnum):
+    """Why a running workspace is not moved."""
+
+    CHANGED_MEANWHILE = "move_changed_meanwhile"
+    NO_PLACE_ANY_MORE = "move_without_place"

@@ -1,0 +1,194 @@
+"""Verdicts, and what a request waits for. The params are those that `portal.scheduling.blockers` sets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
+from portal.common.reasons.codes import Rule
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import Params, Text, listed
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.wording.placement import format_requirements, joined
+
+_WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
+_ASK = gettext_lazy("Ask for more: it starts by itself when approved.")
+_SMALLER = gettext_lazy("Choose a smaller flavor.")
+_ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
+
+
+def _blocker(params: Params) -> Params:
+    """Amounts with their units, the holders, and the action that the outcome leaves."""
+    resource = params["resource"]
+    amounts = {"wanted": "", "free": "", "limit": ""}
+    if resource:
+        amounts = {
+            "wanted": format_resource_amount(resource, params["wanted"]),
+            "free": format_amount(resource, params["free"]),
+            "limit": format_resource_amount(resource, params["limit"]),
+        }
+    holders = _holders(params)
+    return {
+        **amounts,
+        "team": params["team"],
+        "holders": f" {holders}." if holders else "",
+        "action": _ACTIONS.get(params.get("outcome", ""), _WAIT),
+    }
+
+
+def _holders(params: Params) -> str:
+    """“3 × H100 held by Vision, some of it until about 16:40 UTC”, for those that hold most of it."""
+    return "; ".join(_holder(params["resource"], holder) for holder in params.get("holders", ()))
+
+
+def _holder(resource: str, holder: Params) -> str:
+    amount = format_resource_amount(resource, holder["amount"])
+    text = _("%(amount)s held by %(team)s") % {"amount": amount, "team": holder["team"]}
+    if holder["until"]:
+        until = format_clock(datetime.fromisoformat(holder["until"]), timezone.now())
+        text += _(", some of it until about %(time)s") % {"time": until}
+    if holder["idle"] > 0:
+        idle = {
+            "amount": format_amount(resource, holder["idle"]),
+            "span": format_duration(holder["idle_s"]),
+        }
+        text += " " + _("(%(amount)s idle for %(span)s)") % idle
+    return text
+
+
+def _nodes(params: Params) -> Params:
+    """One node's reason, how many more there are, and who holds what is missing."""
+    holders = _holders(params)
+    return {
+        "nodes": _first_node(params),
+        "holders": f" {holders}." if holders else "",
+        "action": _ACTIONS.get(params.get("outcome", ""), _WAIT),
+    }
+
+
+def _first_node(params: Params) -> str:
+    node, reason, more = params["node"], params["node_reason"], params["more_nodes"]
+    if not node:
+        return _("there are no nodes")
+    text = joined(node, Reason(PlacementCode(reason["code"]), reason["params"]))
+    if more:
+        text += ngettext(", and %(count)s more node", ", and %(count)s more nodes", more) % {"count": more}
+    return text
+
+
+def _program(params: Params) -> Params:
+    return {**params, "action": params["install_hint"] or _("Choose another template.")}
+
+
+def _software(params: Params) -> Params:
+    needs = format_requirements(params["min_cuda"], params["min_compute_capability"], params.get("model", ""))
+    return {**params, "needs": needs}
+
+
+TEXTS: dict[StrEnum, Text] = {
+    AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
+    AdmissionCode.HOME_LOST: Text(
+        gettext_lazy("Your home folder was on %(node)s, which was removed."),
+        gettext_lazy(
+            "Start with a new, empty one on the page of home folders, or ask an operator for the old."
+        ),
+    ),
+    AdmissionCode.HOME_MOVING: Text(
+        gettext_lazy("Your home folder is being moved to %(node)s."),
+        gettext_lazy("It starts there by itself. The page of home folders shows how far that is."),
+    ),
+    AdmissionCode.HOME_ARCHIVED: Text(
+        gettext_lazy("An archive of your home folder is being made or restored on %(node)s."),
+        gettext_lazy("It starts by itself after that. The archives of your home folder show how far it is."),
+    ),
+    AdmissionCode.HOME_AWAY: Text(
+        gettext_lazy("Your home folder is archived on %(node)s, as it was not used for long."),
+        gettext_lazy(
+            "It is restored first; then it starts by itself. The page of home folders shows how far it is."
+        ),
+    ),
+    AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Is looked at again.")),
+    AdmissionCode.BUDGET_SPENT: Text(
+        gettext_lazy("The budget of %(team)s for this month is spent, and this flavor has a price."),
+        gettext_lazy("Choose a flavor without a price, or ask an operator for a larger budget."),
+    ),
+    AdmissionCode.NO_ENABLED_POOL: Text(
+        gettext_lazy("No pool is enabled for this flavor."),
+        gettext_lazy("Choose another flavor, or ask an operator to enable a pool."),
+    ),
+    AdmissionCode.NO_NODE_REPORTED: Text(
+        gettext_lazy("No node has reported yet."),
+        gettext_lazy("Wait a few seconds; if this stays, an operator looks at the node workers."),
+    ),
+    AdmissionCode.NO_NODE_HAS_PROGRAM: Text(
+        gettext_lazy("%(template)s needs the program %(program)s, which no node has."),
+        "%(action)s",
+        _program,
+    ),
+    AdmissionCode.NO_NODE_HAS_SOFTWARE: Text(
+        gettext_lazy("%(template)s needs %(needs)s, which no node with these accelerators has."),
+        gettext_lazy("Choose another size or template, or ask an operator to update the NVIDIA driver."),
+        _software,
+    ),
+    AdmissionCode.NO_NODE_SHOWS_FOLDERS: Text(
+        gettext_lazy("%(template)s needs folders that no node large enough shows: %(folders)s."),
+        gettext_lazy("Choose another template, or ask an operator to list them in a node's BERTH_MOUNTS."),
+        listed("folders"),
+    ),
+    AdmissionCode.NO_NODE_HOLDS_SHARES: Text(
+        gettext_lazy("No node that could take it holds workspaces to their part of a GPU."),
+        gettext_lazy("Choose a size with a whole GPU or a MIG instance, or ask an operator for such a node."),
+    ),
+    AdmissionCode.NO_NODE_LARGE_ENOUGH: Text(
+        gettext_lazy("No node is large enough: %(nodes)s."), _SMALLER, _nodes
+    ),
+    Rule.LEDGER: Text(
+        gettext_lazy("%(team)s has no GPU-hours left."),
+        gettext_lazy("Ask for GPU-hours: it starts by itself when approved."),
+        _blocker,
+    ),
+    Rule.USER_CAP: Text(
+        gettext_lazy("Needs %(wanted)s; you may hold %(limit)s in %(team)s and have %(free)s left."),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.TEAM_LIMIT: Text(
+        gettext_lazy("Needs %(wanted)s; %(team)s may hold %(limit)s and has %(free)s left."),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.COHORT: Text(
+        gettext_lazy(
+            "Needs %(wanted)s; the teams that %(team)s shares with have %(free)s left to lend.%(holders)s"
+        ),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.SITE_LIMIT: Text(
+        gettext_lazy(
+            "Needs %(wanted)s; all teams together may hold %(limit)s, of which %(free)s are left.%(holders)s"
+        ),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.BOOKING: Text(
+        gettext_lazy("Needs %(wanted)s; %(free)s are free, but booked for other teams."),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.ORDER: Text(
+        gettext_lazy("Enough is free, but it is kept for requests that come first."), "%(action)s", _blocker
+    ),
+    Rule.CAPACITY: Text(
+        gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s"), "%(action)s", _nodes
+    ),
+    Rule.PLACEMENT: Text(
+        gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s"), "%(action)s", _nodes
+    ),
+}

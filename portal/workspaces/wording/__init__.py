@@ -1,0 +1,7 @@
+"""Texts of the refusals of workspaces."""
+
+from __future__ import annotations
+
+from portal.workspaces.wording import checkouts, efficiency, extending, shares, workspaces
+
+TEXTS = {**workspaces.TEXTS, **checkouts.TEXTS, **extending.TEXTS, **efficiency.TEXTS, **shares.TEXTS}
