@@ -38,16 +38,22 @@ KINDS = (
         (
             Group(
                 _("For everybody"),
-                ("troubleshooting", "environments", "repositories", "secrets", "progress", "notices", "ci"),
+                ("troubleshooting", "resize", "environments", "repositories", "secrets", "progress",
+                 "notices", "ci"),
                 1.2,
             ),
-            Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),
+            Group(
+                _("For owners, approvers and operators"),
+                ("quotas", "people", "catalog", "reclaim-policies", "reports"),
+                1.2,
+            ),
             Group(
                 _("For those who run Berth"),
                 ("operations", "runbook", "multiuser", "machines", "gpu-server", "systemd", "containers",
                  "postgresql", "tls", "sign-in", "scim", "monitoring", "backup"),
                 1.1,
             ),
+            Group(_("For developers"), ("testing",), 0.4),
         ),
     ),
     Kind(
@@ -57,7 +63,11 @@ KINDS = (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
             Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
             Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
-            Group(_("Measurements and tests"), ("measurements", "gpu-check-mutants"), 0.4),
+            Group(
+                _("Measurements and tests"),
+                ("measurements", "benchmarks", "gpu-check-mutants"),
+                0.4,
+            ),
             Group(_("Versions"), ("releasing", "changelog"), 0.3),
         ),
     ),
@@ -72,7 +82,6 @@ KINDS = (
             ),
             Group(_("What it withstands"), ("threats", "recovery", "capacity"), 0.9),
             Group(_("How it is built"), ("architecture",), 0.9),
-            Group(_("For developers"), ("testing",), 0.4),
         ),
     ),
 )  # fmt: skip
