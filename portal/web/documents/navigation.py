@@ -49,8 +49,8 @@ KINDS = (
             ),
             Group(
                 _("For those who run Berth"),
-                ("operations", "runbook", "multiuser", "machines", "gpu-server", "systemd", "containers",
-                 "postgresql", "tls", "sign-in", "scim", "monitoring", "backup"),
+                ("operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair", "systemd",
+                 "containers", "postgresql", "tls", "sign-in", "scim", "monitoring", "backup"),
                 1.1,
             ),
             Group(_("For developers"), ("testing",), 0.4),
@@ -61,11 +61,12 @@ KINDS = (
         _("Look something up."),
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
+            Group(_("GPUs"), ("gpus", "gpu-check", "gpu-faults"), 1.1),
             Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
             Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
             Group(
                 _("Measurements and tests"),
-                ("measurements", "benchmarks", "gpu-check-mutants"),
+                ("measurements", "benchmarks", "gpu-check-evidence", "gpu-check-mutants"),
                 0.4,
             ),
             Group(_("Versions"), ("releasing", "changelog"), 0.3),
@@ -77,7 +78,7 @@ KINDS = (
         (
             Group(
                 _("How Berth decides"),
-                ("scheduling", "placement", "reclaim", "rebalancing", "gpus", "gpu-check", "gpu-faults"),
+                ("scheduling", "placement", "reclaim", "rebalancing"),
                 1.1,
             ),
             Group(_("What it withstands"), ("threats", "recovery", "capacity"), 0.9),
