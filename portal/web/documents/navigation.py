@@ -66,7 +66,7 @@ KINDS = (
             Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
             Group(
                 _("Measurements and tests"),
-                ("measurements", "benchmarks", "gpu-check-evidence", "gpu-check-mutants"),
+                ("measurements", "capacity", "benchmarks", "gpu-check-evidence", "gpu-check-mutants"),
                 0.4,
             ),
             Group(_("Versions"), ("releasing", "changelog"), 0.3),
@@ -81,7 +81,7 @@ KINDS = (
                 ("scheduling", "placement", "reclaim", "rebalancing"),
                 1.1,
             ),
-            Group(_("What it withstands"), ("threats", "recovery", "capacity"), 0.9),
+            Group(_("What it withstands"), ("threats", "recovery"), 0.9),
             Group(_("How it is built"), ("architecture",), 0.9),
         ),
     ),
