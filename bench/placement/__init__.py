@@ -1,4 +1,4 @@
-"""Replays published GPU traces through the portal's placement; see docs/placement.md."""
+"""Replays published GPU traces through the portal's placement; see docs/benchmarks.md."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""Writes the generated pages of docs/: `python -m tests.documents.reference`.
+"""Write the generated pages of docs/: `python -m tests.documents.reference`.
 
-The second part of the settings comes from the tables of the documents that explain them, commands from the
-parser of `berth`, codes from `portal.common.reasons`, states from the enumerations that rows have.
+The second part of the settings comes from tables of other pages, commands from the parser of `berth`, codes
+from `portal.common.reasons`, states from the enumerations of the models.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
 VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
 SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environment-builds", "secrets", "audit-log")
-"""Which documents have tables of settings, in the order of the page."""
-SUBJECTS_OF_SETTINGS = "\n## Settings of a subject\n"
-"""The heading that begins the generated part of the settings. What is above it is written by hand."""
+"""The documents with tables of settings, in the order of the page."""
+SUBJECTS_OF_SETTINGS = "\n## Settings by subject\n"
+"""The heading of the generated part of the settings. The part above it is written by hand."""
 EVERYWHERE = ("--json", "--quiet")
 """Options of every command, listed once."""
 SHARED_BY = 8
@@ -75,9 +75,9 @@ SUBJECTS = {
 
 
 def settings() -> str:
-    """Settings of the whole site as they are written, then those that other documents explain."""
+    """The handwritten settings of the site, then the tables of other documents."""
     written = (DOCS / "settings.md").read_text().partition(SUBJECTS_OF_SETTINGS)[0]
-    parts = [written + SUBJECTS_OF_SETTINGS + f"Collected from the pages that explain them. {MADE}"]
+    parts = [written + SUBJECTS_OF_SETTINGS + f"Collected from other pages. {MADE}"]
     for name in SETTINGS_IN:
         text = (DOCS / f"{name}.md").read_text()
         title = text.split("\n", 1)[0].removeprefix("# ")
@@ -293,10 +293,10 @@ def states() -> str:
     parts = [
         "# States",
         "",
-        "The values that REST has, and the words that pages show for them. " + MADE,
+        "State values in REST, and their labels on pages. " + MADE,
         "",
         "## Workspaces",
-        "When they end is in [reclaim.md](reclaim.md), what becomes of them in [recovery.md](recovery.md).",
+        "When workspaces stop: [reclaim.md](reclaim.md). After failures: [recovery.md](recovery.md).",
         "",
         "| state | on pages | leads to |",
         "|---|---|---|",
@@ -306,15 +306,15 @@ def states() -> str:
         parts.append(
             f"| `{state.value}` | {state.label} | {', '.join(f'`{each}`' for each in leads) or '–'} |"
         )
-    parts += ["", "## GPUs and other devices", "What each means: [gpus.md](gpus.md#what-a-state-means).", ""]
+    parts += ["", "## GPUs and other devices", "Meaning: [gpus.md](gpus.md#what-a-state-means).", ""]
     parts += ["| state | on pages |", "|---|---|"]
     parts += [f"| `{state.value}` | {look.word} |" for state, look in LOOKS.items()]
     for title, choices in (
         ("Workspaces in the queue", QueueOutcome),
-        ("Why a workspace has to make room", PreemptionCause),
-        ("Why a workspace ended", TerminationReason),
+        ("Causes of preemption", PreemptionCause),
+        ("Reasons of termination", TerminationReason),
         ("Pools", PoolState),
-        ("Machines that join", MachineState),
+        ("Machines", MachineState),
         ("GPU checks", RunState),
         ("Verdicts of GPU checks", CheckVerdict),
         ("Quota requests", RequestState),
@@ -323,10 +323,10 @@ def states() -> str:
         ("Accounts", AccountState),
         ("Versions of software environments", VersionState),
         ("Builds of software environments", BuildState),
-        ("Homes that are moved", HomeMoveState),
-        ("All homes of a machine that are moved", EvacuationState),
+        ("Moves of homes", HomeMoveState),
+        ("Evacuations of machines", EvacuationState),
         ("Archives of homes", HomeArchiveState),
-        ("What is left over on nodes", OrphanState),
+        ("Leftovers on nodes", OrphanState),
         ("Deliveries of webhooks", DeliveryState),
     ):
         parts += ["", f"## {title}", "| value | on pages |", "|---|---|"]

@@ -40,22 +40,23 @@ KINDS = (
                 _("For everybody"),
                 (
                     *("troubleshooting", "command-line", "environments", "repositories", "secrets", "files"),
-                    *("progress", "notices", "webhooks", "ci"),
+                    *("resize", "progress", "notices", "webhooks", "ci"),
                 ),
                 1.2,
             ),
             Group(
                 _("For owners, approvers and operators"),
-                ("quotas", "people", "catalog", "site-file"),
+                ("quotas", "people", "catalog", "site-file", "reclaim-policies", "reports"),
                 1.2,
             ),
             Group(
                 _("For those who run Berth"),
-                ("operations", "runbook", "multiuser", "machines", "gpu-server", "environment-builds",
-                 "systemd", "containers", "postgresql", "tls", "sign-in", "scim", "account-security",
-                 "audit-log", "monitoring", "backup"),
+                ("operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
+                 "environment-builds", "systemd", "containers", "postgresql", "tls", "sign-in", "scim",
+                 "account-security", "audit-log", "monitoring", "backup"),
                 1.1,
             ),
+            Group(_("For developers"), ("testing",), 0.4),
         ),
     ),
     Kind(
@@ -63,9 +64,14 @@ KINDS = (
         _("Look something up."),
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
+            Group(_("GPUs"), ("gpus", "gpu-check", "gpu-faults"), 1.1),
             Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
             Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
-            Group(_("Measurements and tests"), ("measurements", "gpu-check-mutants"), 0.4),
+            Group(
+                _("Measurements and tests"),
+                ("measurements", "capacity", "benchmarks", "gpu-check-evidence", "gpu-check-mutants"),
+                0.4,
+            ),
             Group(_("Versions"), ("releasing", "changelog"), 0.3),
         ),
     ),
@@ -75,12 +81,11 @@ KINDS = (
         (
             Group(
                 _("How Berth decides"),
-                ("scheduling", "placement", "reclaim", "rebalancing", "gpus", "gpu-check", "gpu-faults"),
+                ("scheduling", "placement", "reclaim", "rebalancing"),
                 1.1,
             ),
-            Group(_("What it withstands"), ("threats", "recovery", "capacity"), 0.9),
+            Group(_("What it withstands"), ("threats", "recovery"), 0.9),
             Group(_("How it is built"), ("architecture",), 0.9),
-            Group(_("For developers"), ("testing",), 0.4),
         ),
     ),
 )  # fmt: skip
