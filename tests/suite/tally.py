@@ -56,8 +56,8 @@ class Case:
 
 
 def cases(report: Path) -> Iterator[Case]:
-    """The tests of a JUnit report; none where there is no report."""
-    if not report.exists():
+    """The tests of a JUnit report; none where there is no report, or an empty one."""
+    if not report.exists() or not report.stat().st_size:
         return
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         outcomes = {child.tag: child for child in case}
@@ -86,7 +86,10 @@ def exit_code(folder: Path, phase: str) -> int:
 
 
 def passed(folder: Path, phase: str) -> bool:
-    return exit_code(folder, phase) == 0 and not any(case.failed for case in cases(folder / f"{phase}.xml"))
+    """Whether nothing failed, and not everything was skipped."""
+    ran = list(cases(folder / f"{phase}.xml"))
+    skipped = bool(ran) and all(case.skipped is not None for case in ran)
+    return exit_code(folder, phase) == 0 and not skipped and not any(case.failed for case in ran)
 
 
 @dataclass
