@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+from portal.common import loading
+
 
 def main() -> None:
+    loading.begin()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     try:
         from django.core.management import execute_from_command_line

@@ -10,7 +10,11 @@ import os
 # Not a default: whatever the environment names is for the other processes.
 os.environ["DJANGO_SETTINGS_MODULE"] = "portal.settings.gateway"
 
-from django.core.asgi import get_asgi_application
+from portal.common import loading
+
+loading.begin()
+
+from django.core.asgi import get_asgi_application  # noqa: E402  (loads much)
 
 django_application = get_asgi_application()
 
@@ -18,3 +22,4 @@ from portal.reclaim import bar  # noqa: E402
 from portal.workspaces.gateway.asgi import gateway_application  # noqa: E402  (needs the app registry)
 
 application = gateway_application(django_application, describe=bar.describe, extend=bar.extend)
+loading.end()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import addresses, postgresql
+from tests import addresses, postgresql, shared_ssl_context
 from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
 from tests.fixtures import ada as ada
 from tests.fixtures import configure as configure
@@ -96,6 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays to the end, so the garbage collector need not look at it."""
+    shared_ssl_context.share()
     gc.collect()
     gc.freeze()
 

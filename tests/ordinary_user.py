@@ -3,7 +3,8 @@
 A copy of the tree is given to `nobody`, and pytest runs there as that user, without any capability. Folders
 that lead to this Python and are closed to others (`/root`) are, in a mount namespace of this process's own,
 empty ones in which nothing but this Python is shown. Exit code: pytest's; 0 with the reason where this is no
-root, or where no such user can be had.
+root, or where no such user can be had. `--junitxml=PATH` names a place that the user need not reach; what is
+skipped as a whole is one skipped test there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
+from xml.sax.saxutils import quoteattr
 
 UID = 65534
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
-LIMIT_S = 300
+LIMIT_S = 900
+REPORT = "--junitxml="
+SKIPPED = """<testsuites><testsuite>
+<testcase classname="tests.ordinary_user" name="all"><skipped message={reason}/></testcase>
+</testsuite></testsuites>
+"""
 
 
 def closed_to_others(path: Path) -> Path | None:
@@ -63,13 +71,26 @@ def copy_tree(target: Path) -> None:
             place.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
 
 
+def skip(reason: str, report: BinaryIO | None) -> int:
+    print(f"ordinary user: skipped, {reason}")
+    if report is not None:
+        report.write(SKIPPED.format(reason=quoteattr(f"ordinary user: {reason}")).encode())
+    return 0
+
+
 def main(arguments: list[str]) -> int:
+    named = [each.removeprefix(REPORT) for each in arguments if each.startswith(REPORT)]
+    others = [each for each in arguments if not each.startswith(REPORT)]
+    with contextlib.ExitStack() as opened:
+        # Now: later its folder may not be shown to this process.
+        return run(others, opened.enter_context(Path(named[-1]).open("wb")) if named else None)
+
+
+def run(arguments: list[str], report: BinaryIO | None) -> int:
     if os.geteuid() != 0:
-        print("ordinary user: skipped, as all tests run as one here")
-        return 0
+        return skip("as all tests run as one here", report)
     if shutil.which("setpriv") is None or shutil.which("mount") is None:
-        print("ordinary user: skipped, install util-linux")
-        return 0
+        return skip("install util-linux", report)
     places = {Path(sys.base_prefix).resolve(), VENV.resolve()}
     with tempfile.TemporaryDirectory(prefix="berth-ordinary-") as folder:
         tree = Path(folder, "tree")
@@ -81,8 +102,7 @@ def main(arguments: list[str]) -> int:
                 show(place)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", "") or str(error)
-            print(f"ordinary user: skipped, what it needs cannot be shown to it ({said.strip()})")
-            return 0
+            return skip(f"what it needs cannot be shown to it ({said.strip()})", report)
         home = Path(folder, "home")
         home.mkdir()
         for path in (Path(folder), tree, home, *tree.rglob("*")):
@@ -91,9 +111,12 @@ def main(arguments: list[str]) -> int:
         python = str(VENV.resolve() / "bin" / "python")
         environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(tree), **kept}
         argv = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all"]
-        argv += [python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={home}/tmp", *arguments]
+        argv += [python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={home}/tmp"]
+        argv += [f"{REPORT}{home}/report.xml", *arguments]
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = subprocess.run(argv, cwd=tree, env=environ, timeout=LIMIT_S, check=False).returncode
+            if report is not None and (home / "report.xml").exists():
+                report.write((home / "report.xml").read_bytes())
             used = os.times()
             print(f"ordinary user: {used.children_user + used.children_system:.0f} CPU seconds")
             return code

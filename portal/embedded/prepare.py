@@ -13,6 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from portal.common import loading
 from provisioning.service.console import Console, Problem
 from provisioning.service.environ import INSTALL
 from provisioning.service.files import write_file
@@ -44,6 +45,8 @@ def _prepare(console: Console) -> None:
         step.update("opening")
         import django
 
+        # This process ends soon.
+        loading.begin()
         django.setup()
         step.result = _migrate()
     with console.step("Static files") as step:

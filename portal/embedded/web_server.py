@@ -5,14 +5,15 @@ docs/adr/0016-processes.md says why gunicorn, why threads, and what the numbers 
 
 from __future__ import annotations
 
-import gc
 import os
 from typing import Any
 
 import gunicorn
 
+from portal.common import loading
 from portal.scheduling import pauses
 
+loading.begin()
 bind = f"127.0.0.1:{os.environ.get('BERTH_WEB_PORT') or int(os.environ.get('BERTH_PORT') or 8000) + 1}"
 workers = int(os.environ.get("BERTH_WEB_PROCESSES") or 2)
 # A few requests wait for something else, as for a log that a node has to read: they must not fill a process.
@@ -38,8 +39,7 @@ gunicorn.SERVER = "berth"
 
 def when_ready(_server: Any) -> None:
     """What is loaded by now is for good: the collector would only write into pages that are shared."""
-    gc.collect()
-    gc.freeze()
+    loading.end()
 
 
 def post_request(_worker: Any, _request: Any, _environ: Any, _response: Any) -> None:

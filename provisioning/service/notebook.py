@@ -70,7 +70,14 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
     given = environ.get("BERTH_NOTEBOOK_ENV")
     if given:
         target = Path(given).expanduser().resolve()
-        if not (target / "bin" / "python").exists():
+        try:
+            there = (target / "bin" / "python").exists()
+        except PermissionError as error:
+            raise Problem(
+                f"BERTH_NOTEBOOK_ENV is {target}, which this user cannot open.",
+                "Let this user read it and its parent folders, or unset BERTH_NOTEBOOK_ENV.",
+            ) from error
+        if not there:
             raise Problem(
                 f"BERTH_NOTEBOOK_ENV is {target}, which has no bin/python.",
                 "Name a virtual environment, or unset it.",

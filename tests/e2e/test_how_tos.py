@@ -17,7 +17,7 @@ import pytest
 from provisioning.service.environ import ROOT
 from tests.e2e import console
 from tests.e2e.how_to_machine import HOST, HowToMachine, blocks, needs
-from tests.instance import eventually
+from tests.instance import eventually, need_notebook_environment
 from tests.systemd_machine import machine
 
 pytestmark = [
@@ -248,12 +248,13 @@ def test_tls_by_nginx_and_by_caddy(here: HowToMachine) -> None:
 
 def test_postgresql_with_its_backup(here: HowToMachine) -> None:
     needs("pg_createcluster", "pg_lsclusters", "runuser")
-    opened = [*ROOT.parents, *Path(sys.base_prefix).resolve().parents]
+    used = (ROOT, Path(sys.base_prefix), Path(sys.prefix), need_notebook_environment())
+    opened = {folder for path in used for folder in path.resolve().parents}
     here.do(
         f"""
         useradd --create-home berth
         install -d -o berth -g berth {ROOT}/var && chown -R berth {ROOT}/var
-        chmod o+x {" ".join(str(path) for path in opened)}
+        chmod o+x {" ".join(map(str, opened))}
         pg_dropcluster $(pg_lsclusters --no-header | awk 'NR == 1 {{print $1}}') main
         pg_createcluster $(ls /usr/lib/postgresql | sort -V | tail -1) main
         systemctl start postgresql

@@ -197,13 +197,6 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
         api.wait(work, "running", limit_s=LIMIT_S)
         ada.page.goto(berth.origin(work))
         run_a_cell(ada, NOTEBOOK)
-        # JupyterLab complains now and then, as while a file that it lists is renamed.
-        dialog = ada.page.locator(".jp-Dialog")
-        # Such a dialog may have gone again before it is answered, which a click would wait for.
-        accept = "found => found.forEach(each => each.click())"
-        ada.page.add_locator_handler(
-            dialog, lambda shown: shown.locator(".jp-mod-accept").evaluate_all(accept)
-        )
         bar = ada.page.get_by_role("group", name="Workspace")
         keep = bar.get_by_role("button", name=re.compile("^Keep for"))
 

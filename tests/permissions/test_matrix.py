@@ -865,6 +865,7 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
     }
 
 
+@pytest.mark.slow("asks for every page")
 def test_no_page_tells_an_outsider_the_name_of_what_he_may_not_see(stage):
     client = stage.browser("charlie")
     for row in ROWS:

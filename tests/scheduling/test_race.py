@@ -20,6 +20,7 @@ PEOPLE = 50
 THREADS = 10
 
 
+@pytest.mark.slow("50 requests on 10 threads, with real commits")
 def test_exactly_one_of_fifty_gets_the_last_gpu(alice, team, make, pool):
     make(alice, "sim-h100-x4")
     make(alice, "sim-h100-x2")

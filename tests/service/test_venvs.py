@@ -177,3 +177,16 @@ def test_a_given_environment_is_used_as_it_is(tmp_path: Path) -> None:
         tmp_path / "environments", tmp_path / "logs", {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None
     ) == str(given)
     assert (tmp_path / "environments" / "notebook").resolve() == given
+
+
+def test_a_given_environment_that_this_user_cannot_open_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", closed)
+    with pytest.raises(Problem, match="which this user cannot open"):
+        notebook.ensure(
+            tmp_path / "environments", tmp_path / "logs", {"BERTH_NOTEBOOK_ENV": "/closed"}, lambda _: None
+        )

@@ -627,6 +627,7 @@ def sites(draw: Any) -> dict[str, Any]:
     return site
 
 
+@pytest.mark.slow("each of 25 examples applies 3 sites")
 @settings(
     max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

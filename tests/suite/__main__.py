@@ -6,7 +6,7 @@ where the phase failed. The last lines are the sum over all phases (`tests.suite
 this has.
 
 `full` goes on where it ended: a phase that has passed at this commit, in a clean working tree, is not
-repeated.
+repeated, however the run ended. One that was skipped as a whole is: what it needs may be there now.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ REPORTS = (".xml", ".code", ".progress")
 class Run:
     """One run of all lanes."""
 
-    def __init__(self, folder: Path, more: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, more: tuple[str, ...], *, at: str = "") -> None:
         self.folder, self.more = folder, more
+        self.at = at
+        """The commit for which passed phases are noted; empty: they are not."""
         self.began = time.monotonic()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.named: set[str] = set()
@@ -54,6 +56,8 @@ class Run:
             self.phase(phase)
 
     def phase(self, phase: Phase) -> None:
+        note = self.folder / f"{phase.name}.passed"
+        note.unlink(missing_ok=True)
         for ending in REPORTS:
             (self.folder / f"{phase.name}{ending}").unlink(missing_ok=True)
         self.say(f"{phase.name}: started")
@@ -79,6 +83,8 @@ class Run:
             self.say(f"{phase.name}: failed; its output:")
             with self._printing:
                 print(without_dots(log.read_text(errors="replace")), flush=True)
+        if self.at and tally.passed(self.folder, phase.name) and commit() == self.at:
+            note.write_text(self.at)
         self.say(f"{phase.name}: ended, exit code {code}")
 
     def watch(self, lanes: list[threading.Thread]) -> None:
@@ -144,7 +150,9 @@ def commit() -> str:
 
 
 def passed_at(folder: Path, phase: Phase) -> str:
-    """The commit at which the phase has last passed; empty when it has not."""
+    """The commit at which the phase has last passed; empty when it has not, or its report is gone."""
+    if not tally.passed(folder, phase.name):
+        return ""
     try:
         return (folder / f"{phase.name}.passed").read_text()
     except OSError:
@@ -157,7 +165,7 @@ def main(which: str, *more: str) -> int:
     every = [phase for lane in lanes for phase in lane]
     here = commit() if which == "full" and not more else ""
     kept = {phase.name for phase in every if here and passed_at(RESULTS, phase) == here}
-    run = Run(RESULTS, more)
+    run = Run(RESULTS, more, at=here)
     for name in sorted(kept):
         run.say(f"{name}: has passed at this commit, not repeated")
     todo = [tuple(phase for phase in lane if phase.name not in kept) for lane in lanes]
@@ -171,9 +179,6 @@ def main(which: str, *more: str) -> int:
             run.cancel()
     for thread in threads:
         thread.join()
-    for phase in every if here and commit() == here else ():
-        if tally.passed(RESULTS, phase.name):
-            (RESULTS / f"{phase.name}.passed").write_text(here)
     return tally.report(RESULTS, every, seconds=time.monotonic() - run.began)
 
 

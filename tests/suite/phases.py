@@ -30,17 +30,20 @@ class Phase:
     files_marked: str = ""
     """Only files with this mark are collected; empty: all files."""
     module: str = "pytest"
+    reports: bool = False
+    """Whether a module other than pytest takes `--junitxml=PATH`, too."""
     limit_s: int = 3600
     """Wall time in seconds after which the phase is ended and counts as failed."""
 
     def command(self, folder: Path, more: tuple[str, ...]) -> list[str]:
         """The argument vector, with `more` pytest arguments."""
+        report = f"--junitxml={folder / self.name}.xml"
         if self.module != "pytest":
-            return [sys.executable, "-m", self.module, *self.arguments]
+            return [sys.executable, "-m", self.module, *((report,) if self.reports else ()), *self.arguments]
         files = files_with_mark(self.files_marked) if self.files_marked and not more else []
         return [
             *(sys.executable, "-m", "pytest", "-q", "-o", "faulthandler_timeout=180"),
-            f"--junitxml={folder / self.name}.xml",
+            report,
             f"--progress-file={folder / self.name}.progress",
             *("-o", f"cache_dir={folder / self.name}.cache"),
             *self.arguments,
@@ -88,7 +91,7 @@ def full() -> Lanes:
         (
             Phase("all-servers", (every, *with_servers(SERVERS)), budget_s=1500, files_marked="engine"),
             Phase("all-browser", (every, *with_servers("browser")), budget_s=300, files_marked="browser"),
-            Phase("ordinary", ORDINARY, budget_s=0, module="tests.ordinary_user"),
+            Phase("ordinary", ORDINARY, budget_s=120, module="tests.ordinary_user", reports=True),
             Phase("kernel", (*alone, "tests/kernel/virtual.py"), budget_s=1200),
             Phase("compose", (*alone, "-x", "tests/compose/whole.py"), budget_s=1200),
         ),

@@ -2,8 +2,10 @@
 
 `--thorough` runs the tests marked `thorough` and those of `redundant.txt`, too; without it they are
 deselected. Each test's processor time, its own and that of the processes that it waited for, goes into
-the JUnit report as the property `cpu_s`. `--progress-file=PATH` keeps a JSON file up to date: `{"total":
-int, "done": int, "failed": [node id, ...]}`.
+the JUnit report as the property `cpu_s`. Fixtures that tests share, as those that start a server or a
+browser, do not count for the test that happens to start or end them: their processor time stands in the
+properties `shared NAME`. `--progress-file=PATH` keeps a JSON file up to date: `{"total": int, "done": int,
+"failed": [node id, ...]}`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import os
 import re
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,8 @@ from tests.suite.redundancy import LIST, function_of, listed
 
 WRITE_EVERY_S = 1.0
 MARKS_WITH_REASON = ("slow", "thorough")
+SHARED = "shared "
+"""Begins the name of a property with the processor time of a fixture that tests share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,12 +97,63 @@ def processor_time_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-_began = pytest.StashKey[float]()
+class Costs:
+    """Processor time of the test that runs, without that of the fixtures it shares with others."""
+
+    LEAST_S = 0.05
+    """Of a shared fixture, to be named in the report."""
+
+    def __init__(self) -> None:
+        self.shared: Counter[str] = Counter()
+        self._began_s = 0.0
+        self._fixtures: list[tuple[str, float]] = []
+
+    def begin(self) -> None:
+        self.shared.clear()
+        self._began_s = processor_time_s()
+
+    def begin_fixture(self, name: str) -> None:
+        self._fixtures.append((name, processor_time_s()))
+
+    def end_fixture(self) -> None:
+        """What one fixture has another do in the meantime counts for the outer one."""
+        name, began_s = self._fixtures.pop()
+        if not self._fixtures:
+            self.shared[name] += processor_time_s() - began_s  # type: ignore[assignment]
+
+    def properties(self) -> list[tuple[str, object]]:
+        own_s = processor_time_s() - self._began_s - self.shared.total()
+        shared = {name: used_s for name, used_s in self.shared.items() if used_s >= self.LEAST_S}
+        return [
+            ("cpu_s", f"{own_s:.3f}"),
+            *((f"{SHARED}{name}", f"{used_s:.3f}") for name, used_s in shared.items()),
+        ]
+
+
+_costs = Costs()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.stash[_began] = processor_time_s()
+    _costs.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    if fixturedef.scope == "function":
+        return (yield)
+    _costs.begin_fixture(fixturedef.argname)
+    try:
+        return (yield)
+    finally:
+        _costs.end_fixture()
+        # Finalizers run in reverse order: this one is the first.
+        fixturedef.addfinalizer(partial(_costs.begin_fixture, fixturedef.argname))
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[object]) -> None:
+    if fixturedef.scope != "function":
+        _costs.end_fixture()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -106,7 +162,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        item.user_properties.append(("cpu_s", f"{processor_time_s() - item.stash[_began]:.3f}"))
+        item.user_properties.extend(_costs.properties())
 
 
 class Progress:

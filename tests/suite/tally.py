@@ -2,17 +2,20 @@
 
 Reads FOLDER/PHASE.xml (JUnit) and FOLDER/PHASE.code (pytest's exit code). The report says which tests were
 the slowest, what each room of the tests cost, what exceeded its budget, and in its last lines `N passed, N
-failed, N skipped` with the reasons of all skips.
+failed, N skipped` with the reasons of all skips. Fixtures that tests share, as servers and browsers, count
+for their phase and room, and for no test.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from xml.etree import ElementTree
+
+from tests.suite.plugin import SHARED
 
 ENDED = (0, 1, 5)
 """Exit codes of a run to the end: all passed; some failed, which the report shows; nothing was collected."""
@@ -38,6 +41,12 @@ class Case:
     cpu_s: float = 0.0
     explained: bool = False
     """Whether the test carries the mark `slow`."""
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """Processor time of shared fixtures that were made or ended with this test, by name, in seconds."""
+
+    @property
+    def all_s(self) -> float:
+        return self.cpu_s + sum(self.shared.values())
 
     @property
     def room(self) -> str:
@@ -47,8 +56,8 @@ class Case:
 
 
 def cases(report: Path) -> Iterator[Case]:
-    """The tests of a JUnit report; none where there is no report."""
-    if not report.exists():
+    """The tests of a JUnit report; none where there is no report, or an empty one."""
+    if not report.exists() or not report.stat().st_size:
         return
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         outcomes = {child.tag: child for child in case}
@@ -60,6 +69,11 @@ def cases(report: Path) -> Iterator[Case]:
             skipped=None if skipped is None else skipped.get("message") or "no reason given",
             cpu_s=float(properties.get("cpu_s") or 0),
             explained="slow" in properties,
+            shared={
+                name.removeprefix(SHARED): float(value or 0)
+                for name, value in properties.items()
+                if name and name.startswith(SHARED)
+            },
         )
 
 
@@ -72,7 +86,10 @@ def exit_code(folder: Path, phase: str) -> int:
 
 
 def passed(folder: Path, phase: str) -> bool:
-    return exit_code(folder, phase) == 0 and not any(case.failed for case in cases(folder / f"{phase}.xml"))
+    """Whether nothing failed, and not everything was skipped."""
+    ran = list(cases(folder / f"{phase}.xml"))
+    skipped = bool(ran) and all(case.skipped is not None for case in ran)
+    return exit_code(folder, phase) == 0 and not skipped and not any(case.failed for case in ran)
 
 
 @dataclass
@@ -82,6 +99,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     rooms: Counter[str] = field(default_factory=Counter)
     """Processor time by room, in seconds."""
+    fixtures: Counter[str] = field(default_factory=Counter)
+    """Processor time of shared fixtures by name, in seconds."""
     tests: list[Case] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -96,8 +115,10 @@ class Tally:
                 self.reasons[case.skipped] += 1
             else:
                 self.passed += 1
-            used_s += case.cpu_s
-            self.rooms[case.room] += case.cpu_s  # type: ignore[assignment]
+            used_s += case.all_s
+            self.rooms[case.room] += case.all_s  # type: ignore[assignment]
+            for name, shared_s in case.shared.items():
+                self.fixtures[name] += shared_s  # type: ignore[assignment]
             self.tests.append(case)
         if used_s > phase.budget_s:
             self.warnings.append(
@@ -120,11 +141,15 @@ def report(folder: Path, phases: Sequence[PhaseBudget], *, seconds: float) -> in
     tally = Tally()
     for phase in phases:
         tally.add(folder, phase)
-    total_s = sum(case.cpu_s for case in tally.tests)
+    total_s = sum(case.all_s for case in tally.tests)
     print(f"\n{seconds:.0f} s; processor time of the tests {total_s:.0f} s, by room:")
     print(
         "  " + ", ".join(f"{room} {used_s:.0f}" for room, used_s in tally.rooms.most_common() if used_s >= 1)
     )
+    if shared := [
+        f"{name} {used_s:.0f}" for name, used_s in tally.fixtures.most_common(SLOWEST) if used_s >= 1
+    ]:
+        print(f"Of that, shared fixtures: {', '.join(shared)}")
     print("The slowest:")
     for case in tally.slowest():
         print(f"  {case.cpu_s:6.1f} s  {case.name}")

@@ -46,6 +46,45 @@ def test_thorough_tests_run_when_they_are_asked_for(tmp_path, asked, total):
     assert [case.name for case in found if case.explained] == ["test_some::test_slow"]
 
 
+SERVER = """
+import pytest, time
+
+def burn():
+    began = time.process_time()
+    while time.process_time() - began < 0.2: pass
+
+@pytest.fixture(scope="module")
+def server(inner):
+    burn()
+    yield
+    burn()
+@pytest.fixture(scope="session")
+def inner(request):
+    request.getfixturevalue("innermost")
+    yield
+    burn()
+@pytest.fixture(scope="session")
+def innermost():
+    burn()
+@pytest.fixture
+def own():
+    burn()
+
+def test_first(server): pass
+def test_last(server, own): pass
+"""
+
+
+def test_shared_fixtures_do_not_count_for_the_test_that_starts_or_ends_them(tmp_path):
+    (tmp_path / "test_some.py").write_text(SERVER)
+    assert run(tmp_path).returncode == 0
+
+    first, last = tally.cases(tmp_path / "one.xml")
+    assert first.cpu_s < 0.15 and 0.2 <= last.cpu_s < 0.35
+    assert {name: round(used_s, 1) for name, used_s in first.shared.items()} == {"server": 0.2, "inner": 0.2}
+    assert {name: round(used_s, 1) for name, used_s in last.shared.items()} == {"server": 0.2, "inner": 0.2}
+
+
 def test_a_mark_without_a_reason_is_refused(tmp_path):
     (tmp_path / "test_some.py").write_text("import pytest\n@pytest.mark.slow()\ndef test_it(): pass\n")
     done = run(tmp_path)

@@ -40,6 +40,15 @@ def test_a_phase_that_has_passed_at_this_commit_is_not_repeated(lanes, monkeypat
     assert "good: started" in capsys.readouterr().out, "something is not committed"
 
 
+def test_what_has_passed_is_noted_before_the_run_ends(lanes, tmp_path):
+    good = Phase("good", (), budget_s=1, module="this")
+    suite.Run(tmp_path, (), at="abc").phase(good)
+    assert suite.passed_at(tmp_path, good) == "abc"
+
+    (tmp_path / "good.code").unlink()
+    assert suite.passed_at(tmp_path, good) == "", "without its report it would count as failed"
+
+
 def test_a_phase_without_end_is_ended(lanes, capsys):
     lanes += [Phase("endless", ("-s", "import time; time.sleep(60)", "pass"), 1, module="timeit", limit_s=1)]
     assert suite.main("full") == 1

@@ -95,14 +95,29 @@ def test_costs_are_summed_by_room_and_what_needs_a_reason_is_named(tmp_path, cap
     ]
 
 
+def test_shared_fixtures_count_for_the_phase_and_for_no_test(tmp_path, capsys):
+    started = timed("first", 0.5).replace(
+        "</properties>", "<property name='shared berth' value='9.1'/></properties>"
+    )
+    phase(tmp_path, "one", "0", started)
+
+    assert report(tmp_path, "one", budget_s=9) == 0
+    printed = capsys.readouterr().out
+    assert "by room:\n  quota 10" in printed
+    assert "Of that, shared fixtures: berth 9" in printed
+    assert "     0.5 s  tests.quota.test_x::first" in printed
+    assert [line for line in printed.splitlines() if line.startswith("  !")] == [
+        "  ! one used 10 s of processor time; its budget is 9 s"
+    ]
+
+
 def test_only_a_phase_without_failures_has_passed(tmp_path):
     phase(tmp_path, "good", "0")
     phase(tmp_path, "bad", "1", "<testcase name='c'><failure/></testcase>")
     phase(tmp_path, "cut", "124")
 
-    assert [tally.passed(tmp_path, name) for name in ("good", "bad", "cut", "never")] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    phase(tmp_path, "skipped", "0")
+    (tmp_path / "skipped.xml").write_text("<t><testcase name='a'><skipped message='no qemu'/></testcase></t>")
+
+    names = ("good", "bad", "cut", "never", "skipped")
+    assert [name for name in names if tally.passed(tmp_path, name)] == ["good"]

@@ -1,0 +1,46 @@
+"""Jupyter Server's extension by which a folder can be listed while its files change.
+
+Jupyter Server asks for each name of a folder after it has read the names. When a file has been renamed or
+deleted in between, it answers 404 for the folder, and JupyterLab shows “Directory not found”. Here such a
+folder is listed again.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from jupyter_server.services.contents.manager import (  # type: ignore[import-not-found]
+    AsyncContentsManager,
+)
+from jupyter_server.utils import ensure_async  # type: ignore[import-not-found]
+from tornado import web  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+ATTEMPTS = 5
+
+
+def list_patiently(manager: Any) -> None:
+    """Have `manager` repeat what answers 404 for a folder that is there."""
+    get = manager.get
+
+    @functools.wraps(get)
+    async def patient_get(path: str, *args: Any, **kwargs: Any) -> Any:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await ensure_async(get(path, *args, **kwargs))
+            except web.HTTPError as error:
+                if error.status_code != 404 or not await ensure_async(manager.dir_exists(path)):
+                    raise
+        return await ensure_async(get(path, *args, **kwargs))
+
+    manager.get = patient_get
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": __name__}]
+
+
+def _load_jupyter_server_extension(serverapp: Any) -> None:
+    # Who asks a manager that is not asynchronous may not wait for its answer.
+    if isinstance(serverapp.contents_manager, AsyncContentsManager):
+        list_patiently(serverapp.contents_manager)
