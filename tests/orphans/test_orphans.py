@@ -101,7 +101,7 @@ def test_homes_of_people_of_members_who_left_and_of_those_being_deleted_are_not_
     measure(*(f"{team.slug}/{name}" for name in (bob.username, stranger.username, "STRANGER", "was-here")))
     assert states() == {f"{team.slug}/was-here": "found"}
     now = timezone.now()
-    HomeDeletion.objects.create(user=deleted, team=team, node=Node.objects.get(), asked_at=now, next_at=now)
+    HomeDeletion.objects.create(owner=deleted, team=team, node=Node.objects.get(), asked_at=now, next_at=now)
     measure(f"{team.slug}/was-here")
     assert states() == {f"{team.slug}/was-here": "gone"}
 

@@ -50,7 +50,7 @@ def preview(team, user):
 def test_the_first_start_says_where_the_home_is_and_later_ones_go_there(pool, make, alice, team, sent):
     first = make(alice)
     home = HomePlace.objects.get()
-    assert (home.user, home.team, home.node.name) == (alice, team, place_of(first))
+    assert (home.owner, home.team, home.node.name) == (alice, team, place_of(first))
     for _ in range(3):
         assert place_of(make(alice)) == home.node.name
     assert HomePlace.objects.count() == 1
@@ -196,7 +196,7 @@ def test_when_a_machine_is_removed_its_homes_begin_anew_only_where_their_user_sa
     lost_homes.begin_anew(actor=alice, lost_home_id=lost.pk)
     cycle.run()
     assert place_of(waiting) == other
-    assert HomePlace.objects.get(user=alice).node.name == other
+    assert HomePlace.objects.get(owner=alice).node.name == other
     assert lost_homes.seen_by(alice).get().begun_anew_at is not None, "the old one stays listed"
     assert Event.objects.filter(kind="user.home_begun_anew").count() == 1
 

@@ -383,7 +383,7 @@ class TestHomes(PageCase):
     @pytest.fixture(autouse=True)
     def _lost(self, _stocked: None) -> None:
         self.lost = LostHome.objects.create(
-            user=User.objects.get(username="bob"),
+            owner=User.objects.get(username="bob"),
             team=self.there["team"],
             pool=self.there["local_pool"],
             node="gpu-06",
@@ -398,9 +398,9 @@ class TestDeleteHome(PageCase):
     def _archived(self, _stocked: None) -> None:
         user, team, pool = User.objects.get(username="bob"), self.there["team"], self.there["local_pool"]
         now, node = timezone.now(), Node.objects.filter(pool=pool).first()
-        place = HomePlace.objects.create(user=user, team=team, pool=pool, node=node, since=now)
+        place = HomePlace.objects.create(owner=user, team=team, pool=pool, node=node, since=now)
         HomeArchive.objects.create(
-            user=user, team=team, pool=pool, node=node, node_name="x", name="x", state="ready", open=False,
+            owner=user, team=team, pool=pool, node=node, node_name="x", name="x", state="ready", open=False,
             asked_at=now, made_at=now, away_at=now, next_at=now, empties=True,
         )  # fmt: skip
         self.url = f"/homes/{place.pk}/delete/"

@@ -269,12 +269,12 @@ def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
 
     def kept(user, node, state="ready"):
         HomeArchive.objects.create(
-            user=user, team=team, pool=pool, node=node, node_name=node.name, name="a", state=state,
+            owner=user, team=team, pool=pool, node=node, node_name=node.name, name="a", state=state,
             open=False, asked_at=now, next_at=now,
         )  # fmt: skip
 
     for user in (alice, bob):
-        HomePlace.objects.create(user=user, team=team, pool=pool, node=cut_off, since=now)
+        HomePlace.objects.create(owner=user, team=team, pool=pool, node=cut_off, since=now)
         kept(user, cut_off)
     kept(bob, other, "failed")
     losses = machine_removal.losses_of(olga, machine.pk)

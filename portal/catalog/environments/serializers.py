@@ -193,7 +193,7 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     stage = serializers.ChoiceField(Stage.choices, allow_blank=True)
     done = serializers.IntegerField(help_text="Packages in this stage, of `total`.")
     percent = serializers.SerializerMethodField(help_text="How far the whole is; null once it has ended.")
-    asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    requester = serializers.CharField(source="requester.username", default=None, allow_null=True)
     failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
     message = serializers.SerializerMethodField(help_text="The same in words.")
     next_action = serializers.SerializerMethodField(
@@ -203,7 +203,7 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     class Meta:
         model = EnvironmentBuild
         fields = [
-            *("id", "version", "node", "pool", "state", "stage", "done", "total", "percent", "asked_by"),
+            *("id", "version", "node", "pool", "state", "stage", "done", "total", "percent", "requester"),
             *("created_at", "started_at", "ended_at", "retry_at", "failure", "message", "next_action"),
         ]
         read_only_fields = fields

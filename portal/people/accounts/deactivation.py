@@ -108,7 +108,7 @@ def locked(user: User) -> User:
 
 def revoke_tokens(user: User) -> int:
     """End all tokens of a user with the caller's transaction; returns how many worked until now."""
-    return ApiToken.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
+    return ApiToken.objects.filter(owner=user, revoked_at=None).update(revoked_at=timezone.now())
 
 
 @dataclass(frozen=True, slots=True)

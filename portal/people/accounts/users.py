@@ -298,7 +298,7 @@ def delete(
     mfa.remove_all(user)
     user.save()
     user.memberships.all().delete()
-    ApiToken.objects.filter(user=user).delete()
+    ApiToken.objects.filter(owner=user).delete()
     Notification.objects.filter(user=user).delete()
     events.record(
         actor=actor,

@@ -63,7 +63,6 @@ FIELDS: Mapping[str, str] = {
     "actor": "Who did it, as people know them.",
     "created_by": "Who made it; null where no account is known.",
     "updated_by": "Who changed it last.",
-    "asked_by": "Who asked for it.",
     "granted_by": "Who gave it.",
     "decided_by": "Who decided it.",
     "linked_by": "How it came to be linked.",

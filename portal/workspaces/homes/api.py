@@ -34,7 +34,7 @@ SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
     """A home folder that lies on a machine which was removed."""
 
-    owner = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
 
@@ -54,7 +54,7 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
 class LostHomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
+    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     open = filters.BooleanFilter(
         field_name="begun_anew_at", lookup_expr="isnull", label="Whether it still waits for an answer."
     )

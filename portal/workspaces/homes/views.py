@@ -37,7 +37,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
     page = rows.get_page(request.GET.get("page"))
     lost = lost_homes.seen_by(request.user).order_by("begun_anew_at", "-lost_at", "pk")
     if not everybody:
-        lost = lost.filter(user=request.user)
+        lost = lost.filter(owner=request.user)
     shown = home_presenters.rows(request.user, page.object_list)
     context = {
         "page": page,
@@ -74,7 +74,9 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     node = strip_nul(request.POST.get("node", ""))
     try:
-        home_moves.move_home(actor=request.user, user=place.user, team=place.team, pool=place.pool, node=node)
+        home_moves.move_home(
+            actor=request.user, owner=place.owner, team=place.team, pool=place.pool, node=node
+        )
     except NotAllowed:
         raise
     except PortalError as error:
@@ -83,7 +85,7 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
         messages.success(
             request, _("The home folder is being moved. What is started meanwhile waits for it.")
         )
-    return redirect(_back(request, place.user_id))
+    return redirect(_back(request, place.owner_id))
 
 
 @require_POST
@@ -97,11 +99,11 @@ def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
         messages.error(request, error.sentence)
         return redirect("workspaces:homes")
     messages.success(request, _("The move is cancelled. The home folder stays where it was."))
-    return redirect(_back(request, found.user_id))
+    return redirect(_back(request, found.owner_id))
 
 
-def _back(request: SignedInRequest, user_id: UUID) -> str:
-    return reverse("workspaces:homes") + ("" if user_id == request.user.pk else "?all=1")
+def _back(request: SignedInRequest, owner_id: UUID) -> str:
+    return reverse("workspaces:homes") + ("" if owner_id == request.user.pk else "?all=1")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
