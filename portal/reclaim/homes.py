@@ -320,7 +320,7 @@ def _record(place: HomePlace, actor: User | SystemActor, kind: AuditKind, messag
         team=place.team,
         pool=place.pool,
         targets=[Target(TargetKind.USER, str(place.owner_id))],
-        data={"user": place.owner.username, "home": name_of(place), "node": place.node.name},
+        data={"owner": place.owner.username, "home": name_of(place), "node": place.node.name},
     )
 
 

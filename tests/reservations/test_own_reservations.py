@@ -148,7 +148,7 @@ def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, pe
     given = permissions.permit(actor=petra, username="olga")
     assert permissions.permit(actor=petra, username="olga") == given
     entry = Event.objects.get(kind="reservation.permitted")
-    assert (entry.actor, entry.data["user"]) == (petra, "olga")
+    assert (entry.actor, entry.data["username"]) == (petra, "olga")
     row = ask(olga, team)
     assert (row.state, row.permission, row.decided_by) == (BOOKED, given, None)
     booked = Event.objects.get(kind="reservation.booked")

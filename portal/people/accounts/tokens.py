@@ -266,5 +266,5 @@ def _record(
         team=token.owner.owning_team,
         message=f"{did} the token “{token.name}”" + ("" if own else f" of {token.owner.username}"),
         targets=sessions.about(token.owner),
-        data={"token": str(token.pk), "user": token.owner.username, **(data or {})},
+        data={"token": str(token.pk), "owner": token.owner.username, **(data or {})},
     )

@@ -124,5 +124,5 @@ def record(
         team=archive.team,
         pool=archive.pool,
         targets=[Target(TargetKind.USER, str(archive.owner_id))],
-        data={"user": archive.owner.username, "home": home_of(archive), "node": archive.node_name},
+        data={"owner": archive.owner.username, "home": home_of(archive), "node": archive.node_name},
     )

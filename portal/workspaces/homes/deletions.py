@@ -55,7 +55,7 @@ def account_deleted(event: UserDeleted) -> None:
     if not found:
         return
     names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in found]
-    data = {"user": event.user.username, "homes": names}
+    data = {"owner": event.user.username, "homes": names}
     if not event.delete_homes:
         kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
     else:
@@ -223,7 +223,7 @@ def _name(deletion: HomeDeletion) -> str:
 
 def _data(deletion: HomeDeletion) -> dict[str, str]:
     return {
-        "user": deletion.owner.username,
+        "owner": deletion.owner.username,
         "home": home_key(deletion.team.slug, deletion.owner.username),
         "node": deletion.node.name,
     }

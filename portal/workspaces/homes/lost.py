@@ -76,7 +76,7 @@ def node_forgotten(event: NodeForgotten) -> None:
             message=f"gives up the home folder {home} on {node.name}, which was removed",
             team=place.team,
             targets=[Target(TargetKind.USER, str(place.owner_id))],
-            data={"user": place.owner.username, "home": home, "node": node.name},
+            data={"owner": place.owner.username, "home": home, "node": node.name},
         )
         events.notify(
             [place.owner],
@@ -96,7 +96,7 @@ def node_forgotten(event: NodeForgotten) -> None:
             message=f"cannot delete the home folder {home}: {node.name}, where it lies, was removed",
             team=deletion.team,
             targets=[Target(TargetKind.USER, str(deletion.owner_id))],
-            data={"user": deletion.owner.username, "home": home, "node": node.name},
+            data={"owner": deletion.owner.username, "home": home, "node": node.name},
         )
         deletion.delete()
 
@@ -128,7 +128,7 @@ def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
         message=f"begins the home folder {home} anew: the old one is on {lost.node}, which was removed",
         team=lost.team,
         targets=[Target(TargetKind.USER, str(lost.owner_id))],
-        data={"user": lost.owner.username, "home": home, "node": lost.node},
+        data={"owner": lost.owner.username, "home": home, "node": lost.node},
     )
     waiting = Workspace.objects.filter(owner=lost.owner, team=lost.team, state=State.PENDING)
     for workspace in waiting:

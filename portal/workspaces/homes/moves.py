@@ -484,7 +484,7 @@ def _record(
         pool=move.pool,
         targets=[Target(TargetKind.USER, str(move.owner_id))],
         data={
-            "user": move.owner.username,
+            "owner": move.owner.username,
             "home": _home(move),
             "from": move.source_name,
             "to": move.target_name,
