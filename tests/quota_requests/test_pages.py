@@ -154,7 +154,7 @@ def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eig
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
     made = QuotaRequest.objects.get().workspace
-    assert (made.expected_s, made.checkpointed) == (made.flavor.expected_s, None)
+    assert (made.expected_s, made.checkpointed) == (made.flavor.expected_hours * 3600, None)
 
 
 def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
