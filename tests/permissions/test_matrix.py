@@ -496,13 +496,15 @@ class Stage:
             ("POST", f"{SERVICE}/<username:username>/tokens"): {"name": "t", "scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/trust-rules"): TRUST | {"scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/trust-rules/check"): {"claims": {}},
-            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/rules/"): {
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/trust-rules/"): {
                 **TRUST,
                 "conditions": "repository = octo/app",
                 "scopes": ["all"],
                 "lifetime": "600",
             },
-            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/rules/check/"): {"claims": "{}"},
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/trust-rules/check/"): {
+                "claims": "{}"
+            },
             ("POST", SERVICE): {"name": "nightly"},
             ("PATCH", f"{SERVICE}/<username:username>"): {"description": "Builds"},
             ("POST", "teams/<slug:slug>/service-accounts/"): {"name": "nightly"},

@@ -407,7 +407,7 @@ def test_a_delegate_is_told_and_sees_the_inbox(petra, olga, bob, team, eight, as
     assert "You decide in place of petra" in text_of(as_user(olga).get("/quotas/approvals/"))
     assert Notification.objects.filter(user=olga, kind="quota.delegated").exists()
     made = Delegation.objects.get()
-    as_user(olga).post(f"/quotas/delegations/{made.pk}/end/")
+    as_user(olga).post(f"/quotas/delegations/{made.pk}/revoke/")
     made.refresh_from_db()
     assert made.ends_at <= timezone.now()
     assert "in place of petra" not in text_of(as_user(olga).get("/quotas/approvals/"))

@@ -207,7 +207,7 @@ def test_permissions_by_page(as_user, petra, olga, team, pool):
     page = as_user(olga).get("/calendar/permissions/").content.decode()
     assert "Vision" in page and "petra" in page
     given = BookingPermission.objects.get()
-    as_user(olga).post(f"/calendar/permissions/{given.pk}/end/")
+    as_user(olga).post(f"/calendar/permissions/{given.pk}/revoke/")
     assert not BookingPermission.objects.exists()
 
 

@@ -199,7 +199,7 @@ class TestTeam(PageCase):
 
 
 class TestTeamNetwork(PageCase):
-    url, reader = "/teams/vision/network/", "alice"
+    url, reader = "/teams/vision/egress/", "alice"
 
     @pytest.fixture(autouse=True)
     def _versions(self, _stocked: None) -> None:
@@ -221,7 +221,7 @@ class TestServiceAccount(PageCase):
 
 
 class TestTrustRules(TestServiceAccount):
-    url = "/teams/vision/service-accounts/svc-ci/rules/"
+    url = "/teams/vision/service-accounts/svc-ci/trust-rules/"
 
     @pytest.fixture(autouse=True)
     def _allowed(self, settings: Any) -> None:
@@ -299,11 +299,11 @@ class TestRemoveMachine(TestMachines):
     @pytest.fixture(autouse=True)
     def _asked(self, _joined: None) -> None:
         Machine.objects.update(state=MachineState.REVOKED)
-        self.url = f"/machines/{self.machine.pk}/remove/"
+        self.url = f"/machines/{self.machine.pk}/delete/"
 
 
 class TestLeftOver(PageCase):
-    url, fixtures, reader, partials = "/left-over/", ("local_pool",), "olga", ("live",)
+    url, fixtures, reader, partials = "/orphans/", ("local_pool",), "olga", ("live",)
     kind = OrphanKind.FOLDER
 
     @pytest.fixture(autouse=True)
@@ -324,7 +324,7 @@ class TestRemoveLeftOver(TestLeftOver):
 
     @pytest.fixture(autouse=True)
     def _asked(self, _found: None) -> None:
-        self.url = f"/left-over/{self.orphan.pk}/remove/"
+        self.url = f"/orphans/{self.orphan.pk}/delete/"
 
 
 class TestRebalancing(PageCase):
@@ -415,7 +415,7 @@ class TestArchivedHomes(TestDeleteHome):
 class TestBeginAnew(TestHomes):
     @pytest.fixture(autouse=True)
     def _asked(self, _lost: None) -> None:
-        self.url = f"/homes/lost/{self.lost.pk}/begin-anew/"
+        self.url = f"/homes/lost/{self.lost.pk}/recreate/"
 
 
 class TestGpus(PageCase):

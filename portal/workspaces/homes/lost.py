@@ -36,7 +36,7 @@ def seen_by(actor: User) -> QuerySet[LostHome]:
 def open_of(workspace: Workspace) -> LostHome | None:
     """The lost home for which a workspace that does not run has to wait, where there is one."""
     return LostHome.objects.filter(
-        owner=workspace.owner_id, team=workspace.team_id, begun_anew_at=None
+        owner=workspace.owner_id, team=workspace.team_id, recreated_at=None
     ).first()
 
 
@@ -102,7 +102,7 @@ def node_forgotten(event: NodeForgotten) -> None:
 
 
 @transaction.atomic
-def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
+def recreate(*, actor: User, lost_home_id: UUID) -> LostHome:
     """Let what the user starts begin with a new, empty home; the old one stays listed. Twice is success.
 
     For the user alone, and for operators. Raises `NotFound`, which is also said to who may not see it, and
@@ -114,17 +114,17 @@ def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
         .filter(pk=lost_home_id)
         .first()
     )
-    if lost is None or not (actor.sees_all or may_begin_anew(actor, lost)):
+    if lost is None or not (actor.sees_all or may_recreate(actor, lost)):
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    require_begin_anew(actor, lost)
-    if lost.begun_anew_at is not None:
+    require_recreate(actor, lost)
+    if lost.recreated_at is not None:
         return lost
-    lost.begun_anew_at = timezone.now()
-    lost.save(update_fields=["begun_anew_at"])
+    lost.recreated_at = timezone.now()
+    lost.save(update_fields=["recreated_at"])
     home = home_key(lost.team.slug, lost.owner.username)
     events.record(
         actor=actor,
-        kind=AuditKind.USER_HOME_BEGUN_ANEW,
+        kind=AuditKind.USER_HOME_RECREATED,
         message=f"begins the home folder {home} anew: the old one is on {lost.node}, which was removed",
         team=lost.team,
         targets=[Target(TargetKind.USER, str(lost.owner_id))],
@@ -137,12 +137,12 @@ def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
     return lost
 
 
-def may_begin_anew(actor: User, lost: LostHome) -> bool:
+def may_recreate(actor: User, lost: LostHome) -> bool:
     """Whether it is the actor's to decide."""
     return actor.pk == lost.owner_id or actor.operates
 
 
-def require_begin_anew(actor: User, lost: LostHome) -> None:
+def require_recreate(actor: User, lost: LostHome) -> None:
     """Raises `NotAllowed`."""
-    if not may_begin_anew(actor, lost):
+    if not may_recreate(actor, lost):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": lost.owner.username}))

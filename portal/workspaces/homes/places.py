@@ -63,7 +63,7 @@ def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict
     users = {user for user, _team in pairs}
     if not users:
         return {}
-    places, lost = HomePlace.objects.all(), LostHome.objects.filter(begun_anew_at=None).order_by()
+    places, lost = HomePlace.objects.all(), LostHome.objects.filter(recreated_at=None).order_by()
     if len(users) <= FEW:
         places, lost = places.filter(owner__in=users), lost.filter(owner__in=users)
     moves = HomeMove.objects.filter(

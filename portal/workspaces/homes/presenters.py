@@ -20,7 +20,7 @@ from portal.fleet.machines.models import MachineState
 from portal.people.accounts.models import User
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
-from portal.workspaces.homes.lost import may_begin_anew
+from portal.workspaces.homes.lost import may_recreate
 from portal.workspaces.lifecycle import State
 from portal.workspaces.machine_removal import Losses
 from portal.workspaces.models import (
@@ -150,15 +150,15 @@ def _left(move: HomeMove) -> str:
 
 
 def lost_row(actor: User, lost: LostHome) -> LostRow:
-    waits = lost.begun_anew_at is None
-    return LostRow(lost, _size(lost.used_mib), waits, waits and may_begin_anew(actor, lost))
+    waits = lost.recreated_at is None
+    return LostRow(lost, _size(lost.used_mib), waits, waits and may_recreate(actor, lost))
 
 
 def _size(mib: int | None) -> str:
     return "" if mib is None else format_memory(mib)
 
 
-def begin_anew_question(lost: LostHome) -> dict[str, Any]:
+def recreate_question(lost: LostHome) -> dict[str, Any]:
     """The context of the page that asks before a home begins anew."""
     named = {"node": lost.node, "team": lost.team.name, "user": lost.owner.username, "pool": lost.pool.name}
     return {

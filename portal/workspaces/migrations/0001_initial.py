@@ -139,11 +139,11 @@ class Migration(migrations.Migration):
                 ('node', models.CharField(max_length=120)),
                 ('used_mib', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('lost_at', models.DateTimeField()),
-                ('begun_anew_at', models.DateTimeField(blank=True, null=True)),
+                ('recreated_at', models.DateTimeField(blank=True, null=True)),
             ],
             options={
                 'ordering': ['-lost_at', '-id'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('begun_anew_at', None)), fields=('owner', 'team', 'pool'), name='lost_home_open_unique')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('recreated_at', None)), fields=('owner', 'team', 'pool'), name='lost_home_open_unique')],
             },
         ),
         migrations.CreateModel(

@@ -62,7 +62,7 @@ class HomePlace(models.Model):
 class LostHome(models.Model):
     """The home of a user in a team that lies on a machine which was removed.
 
-    Until `begun_anew_at` nothing of the user's starts in that pool for the team: a home elsewhere would be
+    Until `recreated_at` nothing of the user's starts in that pool for the team: a home elsewhere would be
     empty, which the user has to want. `used_mib` is what was last measured, None where nothing was.
     """
 
@@ -73,14 +73,14 @@ class LostHome(models.Model):
     node = models.CharField(max_length=120)
     used_mib = models.PositiveBigIntegerField(null=True, blank=True)
     lost_at = models.DateTimeField()
-    begun_anew_at = models.DateTimeField(null=True, blank=True)
+    recreated_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-lost_at", "-id"]
         constraints = [
             models.UniqueConstraint(
                 fields=["owner", "team", "pool"],
-                condition=Q(begun_anew_at=None),
+                condition=Q(recreated_at=None),
                 name="lost_home_open_unique",
             ),
         ]
