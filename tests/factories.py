@@ -17,9 +17,11 @@ from portal.fleet.inventory.node_commands import config_of
 from portal.fleet.machines.models import Machine
 from portal.people.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.people.accounts.tokens import create_token
+from portal.quota.limits import resources
 from portal.workspaces import services as workspaces
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 from portal.workspaces.order import WorkspaceOrder
+from provisioning import messages
 from provisioning.registry import driver_for
 from provisioning.types import (
     Capability,
@@ -28,6 +30,7 @@ from provisioning.types import (
     Isolation,
     LimitEnforcement,
     NodeInfo,
+    ResourceRequest,
 )
 from provisioning.version import VERSION
 
@@ -135,6 +138,7 @@ class WorkspaceFactory(factory.django.DjangoModelFactory):
     template = factory.SubFactory(TemplateFactory)
     flavor = factory.SubFactory(FlavorFactory)
     resources = factory.LazyAttribute(lambda workspace: workspace.flavor.as_request())
+    amounts = factory.LazyAttribute(lambda workspace: _amounts(workspace.flavor, workspace.resources))
     state_since = factory.LazyFunction(timezone.now)
     requested_at = factory.LazyFunction(timezone.now)
     queue_entry = factory.RelatedFactory(
@@ -143,6 +147,12 @@ class WorkspaceFactory(factory.django.DjangoModelFactory):
     status = factory.RelatedFactory(
         "tests.factories.WorkspaceStatusFactory", factory_related_name="workspace"
     )
+
+
+def _amounts(flavor: Flavor, asked: dict[str, Any]) -> dict[str, int]:
+    """What a workspace of this flavor that asks for these resources is charged."""
+    simulated = flavor.pool is not None and flavor.pool.simulated
+    return resources.amounts_of(messages.load(asked, ResourceRequest), simulated=simulated)
 
 
 def make_token(user: User, *scopes: str, **fields: Any) -> tuple[ApiToken, str]:

@@ -31,7 +31,7 @@ TEMPLATE_FIELDS = (
 FLAVOR_FIELDS = (
     "name", "description", "cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count",
     "accelerator_model", "accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile",
-    "within", "preemptible", "work_lost", "expected_s", "price_cents", *COMMON,
+    "within", "preemptible", "work_lost", "expected_hours", "price_cents", *COMMON,
 )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def expected_of(template: Template, flavor: Flavor, said_s: int | None = None) -
     Never longer than it may run.
     """
     terms = terms_of(template, flavor)
-    found = said_s or flavor.expected_s
+    found = said_s or round(flavor.expected_hours * 3600)
     most_s = terms.max_s if said_s else terms.default_s
     return found if most_s is None else min(found, most_s)
 

@@ -19,7 +19,7 @@ TEAM_SIGN = "_"
 MAX_TIMEOUT_S = 3600
 LARGEST = 2**31 - 1
 """What every database takes for a whole number."""
-MAX_EXPECTED_S = 30 * 86_400
+MIN_EXPECTED_HOURS, MAX_EXPECTED_HOURS = 1 / 60, 30 * 24
 MAX_LIFETIME_H = 366 * 24
 MAX_PRICE_CENTS = 100_000_000
 MAX_NODES = 64
@@ -326,10 +326,10 @@ class Flavor(Entry):
         blank=True,
         help_text=_("When work of this size is lost if it has to make room; empty is as the template says."),
     )
-    expected_s = models.PositiveIntegerField(
-        default=28_800,
-        validators=[MinValueValidator(60), MaxValueValidator(MAX_EXPECTED_S)],
-        help_text=_("How long such a workspace is expected to run, in seconds, for estimates."),
+    expected_hours = models.FloatField(
+        default=8,
+        validators=[MinValueValidator(MIN_EXPECTED_HOURS), MaxValueValidator(MAX_EXPECTED_HOURS)],
+        help_text=_("How long such a workspace is expected to run, for estimates."),
     )
     price_cents = models.PositiveIntegerField(
         null=True,

@@ -14,11 +14,12 @@ from portal.catalog.models import (
     COMPUTE_CAPABILITIES,
     LARGEST,
     MAX_ACCELERATORS,
-    MAX_EXPECTED_S,
+    MAX_EXPECTED_HOURS,
     MAX_LIFETIME_H,
     MAX_NODES,
     MAX_PRICE_CENTS,
     MAX_TIMEOUT_S,
+    MIN_EXPECTED_HOURS,
     Activity,
     Bond,
     Flavor,
@@ -29,7 +30,6 @@ from portal.catalog.models import (
 )
 from portal.common.api import StrictSerializer
 from portal.common.errors import InvalidInput
-from portal.common.hours import HoursField
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
 from provisioning import mounts as folders
@@ -226,7 +226,7 @@ class FlavorSerializer(EntrySerializer):
         allow_blank=True,
         help_text="When work of this size is lost if it has to make room; empty is as the template says.",
     )
-    expected_hours = HoursField(source="expected_s", read_only=True, help_text=EXPECTED_WORDS)
+    expected_hours = serializers.FloatField(read_only=True, help_text=EXPECTED_WORDS)
 
     class Meta:
         model = Flavor
@@ -561,10 +561,9 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         required=False,
         help_text="Whether preemption loses work.",
     )
-    expected_hours = HoursField(
-        source="expected_s",
-        min_value=1 / 60,
-        max_value=MAX_EXPECTED_S / 3600,
+    expected_hours = serializers.FloatField(
+        min_value=MIN_EXPECTED_HOURS,
+        max_value=MAX_EXPECTED_HOURS,
         required=False,
         help_text=EXPECTED_WORDS,
     )

@@ -19,7 +19,7 @@ from portal.cli.errors import Missing, Unreachable, Usage
 RETRY_S = 1.0
 MAX_PAGE = 200
 NAMES = ("name", "slug", "username", "id")
-SUBJECTS = ("workspace", "team", "pool", "node", "quota_request", "reservation", "user")
+SUBJECTS = ("workspace", "team", "pool", "node", "quota_request", "reservation", "owner", "requester", "user")
 
 
 def queue(client: BerthClient, arguments: argparse.Namespace) -> int:

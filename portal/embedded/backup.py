@@ -114,13 +114,12 @@ def _folders(instance: Instance) -> dict[str, Path]:
 
 def _places(instance: Instance) -> dict[str, Path]:
     """Where each part belongs: its name in the backup, and the place."""
-    return {DATABASE: instance.home / database_place.FOLDER / DATABASE, **_folders(instance)}
+    return {DATABASE: database_place.place(instance.home), **_folders(instance)}
 
 
 def _present(instance: Instance) -> list[Path]:
     """What a restore puts aside, the database with what SQLite keeps beside it."""
-    former = [instance.home / f"{DATABASE}{end}" for end in ("", *database_place.BESIDE)]
-    return [instance.home / database_place.FOLDER, *former, *_folders(instance).values()]
+    return [instance.home / database_place.FOLDER, *_folders(instance).values()]
 
 
 def _checked(source: Path) -> dict[str, Any]:

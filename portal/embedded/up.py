@@ -106,7 +106,7 @@ class Up:
         try:
             self._secrets, made = ensure_secrets(self._instance.home)
             configs.write(self._instance, self._secrets)
-            database_place.settle(self._instance.home)
+            database_place.make_folder(self._instance.home)
             self._account = self._choose_account(binaries)
         except OSError as error:
             raise Problem(

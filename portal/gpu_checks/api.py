@@ -78,8 +78,8 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     recovery = serializers.CharField(
         allow_blank=True, help_text="What brings the device back, as it is called of devices."
     )
-    asked_by = serializers.CharField(
-        source="asked_by.username", default=None, allow_null=True, help_text="Username of the requester."
+    requester = serializers.CharField(
+        source="requester.username", default=None, allow_null=True, help_text="Username of the requester."
     )
     partner = serializers.UUIDField(
         source="partner_id",
@@ -106,7 +106,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
                 "recovery",
                 "summary",
                 "simulated",
-                "asked_by",
+                "requester",
                 "created_at",
                 "started_at",
                 "finished_at",

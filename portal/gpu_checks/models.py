@@ -73,7 +73,7 @@ class GpuCheckRun(models.Model):
     recovery = models.CharField(max_length=20, blank=True)
     summary = models.TextField(blank=True, help_text="Result in a sentence; empty until the run is done.")
     simulated = models.BooleanField(default=False)
-    asked_by = models.ForeignKey(
+    requester = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
     # The workspace that waits for it, at hand-out.

@@ -166,7 +166,7 @@ def make_run(
         workspace=workspace,
         simulated=device.node.pool.simulated,
         plan=dict(plan or {}),
-        asked_by=None if isinstance(actor, SystemActor) else actor,
+        requester=None if isinstance(actor, SystemActor) else actor,
     )
     device.checking = True
     device.save(update_fields=["checking"])

@@ -23,7 +23,7 @@ TREND_RUNS = 30
 def checks() -> QuerySet[GpuCheckRun]:
     """All runs with their device, node and pool, the newest first."""
     return GpuCheckRun.objects.select_related(
-        "device", "device__node", "device__node__pool", "asked_by", "partner__device__node"
+        "device", "device__node", "device__node__pool", "requester", "partner__device__node"
     ).order_by("-created_at")
 
 

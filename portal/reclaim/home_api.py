@@ -57,7 +57,7 @@ class Homes(serializers.ListSerializer[Any]):
 class HomeSerializer(serializers.ModelSerializer[HomePlace]):
     """A home folder on the machine where it lies."""
 
-    owner = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node.name")
@@ -141,7 +141,7 @@ class HomeDeleteSerializer(StrictSerializer):
 class HomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
+    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     archived = filters.BooleanFilter(
         field_name="away", lookup_expr="isnull", exclude=True, label="Whether it is in an archive alone."
     )

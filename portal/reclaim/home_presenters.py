@@ -65,13 +65,13 @@ def lines(actor: User, places: Iterable[HomePlace], *, rules: Book | None = None
     rules = rules or book()
     stays = homes.stays_of(rows)
     archives: dict[Any, HomeArchive] = {}
-    users = {row.user_id for row in rows if row.away is not None or row.goes_on}
-    for archive in HomeArchive.objects.filter(user__in=users).order_by("asked_at"):
+    users = {row.owner_id for row in rows if row.away is not None or row.goes_on}
+    for archive in HomeArchive.objects.filter(owner__in=users).order_by("asked_at"):
         if archive.away_at is not None or (archive.empties and archive.open):
-            archives[archive.user_id, archive.team_id, archive.node_id] = archive
+            archives[archive.owner_id, archive.team_id, archive.node_id] = archive
     found = {}
     for row in rows:
-        own = archives.get((row.user_id, row.team_id, row.node_id))
+        own = archives.get((row.owner_id, row.team_id, row.node_id))
         line = _line(actor, row, stays.get(row.pk), own, rules)
         if line is not None:
             found[row.pk] = line
@@ -93,7 +93,7 @@ def _line(
     seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
     amounts = {name: in_days(each) for name, each in seconds.items()}
     deletable = away and homes.may_be_deleted(place, stay, rules)
-    may = may_move(actor, place.user_id)
+    may = may_move(actor, place.owner_id)
     quiet = archive is None or not archive.open
     if away:
         words = _("Archived for %(used)s.") % amounts
@@ -152,7 +152,7 @@ def _trouble(archive: HomeArchive | None) -> str:
 def delete_question(place: HomePlace, archive: HomeArchive) -> dict[str, Any]:
     """The context of the page that asks before an archived home is deleted."""
     size = filesizeformat(archive.size_bytes)
-    named = {"home": homes.name_of(place), "user": place.user.username, "size": size}
+    named = {"home": homes.name_of(place), "user": place.owner.username, "size": size}
     return {
         "title": _("Delete the archived home folder %(home)s for good?") % named,
         "loses": [

@@ -27,7 +27,7 @@ ROWS_PER_PAGE = 50
 
 
 def _back(request: SignedInRequest, place: HomePlace) -> str:
-    return reverse("workspaces:homes") + ("" if place.user_id == request.user.pk else "?all=1")
+    return reverse("workspaces:homes") + ("" if place.owner_id == request.user.pk else "?all=1")
 
 
 @require_POST

@@ -66,11 +66,11 @@ class Looked:
 
 def present() -> QuerySet[Any]:
     """Homes that can be archived: `SeenHome`, with the archive that each is in and whether one goes on."""
-    same = {"user": OuterRef("user"), "team": OuterRef("team"), "node": OuterRef("node")}
+    same = {"owner": OuterRef("owner"), "team": OuterRef("team"), "node": OuterRef("node")}
     kept = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
     goes_on = HomeArchive.objects.filter(**same, empties=True, open=True, away_at=None)
-    rows = HomePlace.objects.filter(user__deleted_at=None, node__retired=False)
-    rows = rows.select_related("user", "team", "pool", "node")
+    rows = HomePlace.objects.filter(owner__deleted_at=None, node__retired=False)
+    rows = rows.select_related("owner", "team", "pool", "node")
     return rows.annotate(away=Subquery(kept), goes_on=Exists(goes_on))
 
 
@@ -127,7 +127,7 @@ def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
             fresh.append(HomeStay(place=place, archive=place.away, used_at=place.used_at))
             found.append((place, HomeStanding(place.away is not None)))
             continue
-        uses = (place.user_id, place.pool_id) in used_now
+        uses = (place.owner_id, place.pool_id) in used_now
         moved = (place.used_at, place.away) != (stay.used_at, stay.archive)
         # Another archive is another stay.
         standing = advance(standing_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None)
@@ -155,7 +155,7 @@ def _warn(found: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None:
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
     for place, verdict in found:
         left = in_days(verdict.left_s or 0)
-        words = f"tells {place.user.username} that {_named(place)} "
+        words = f"tells {place.owner.username} that {_named(place)} "
         if place.away is None:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}is archived in {left}")
         else:
@@ -181,7 +181,7 @@ def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
             "After %(limit)s in its archive an administrator may delete it for good. Restore it, or keep the "
             "archive, on the page of home folders."
         )
-    return events.Note(user=place.user, title=title % named, body=body % named, url=URL)
+    return events.Note(user=place.owner, title=title % named, body=body % named, url=URL)
 
 
 def archive_if_due(place_id: int) -> bool:
@@ -216,7 +216,7 @@ def archive_if_due(place_id: int) -> bool:
 def seen_by(actor: User) -> QuerySet[Any]:
     """One's own, and all for who sees all."""
     rows = present().filter(pool__deleted_at=None)
-    return rows if actor.sees_all else rows.filter(user=actor)
+    return rows if actor.sees_all else rows.filter(owner=actor)
 
 
 def home(actor: User, place_id: int) -> SeenHome:
@@ -234,8 +234,8 @@ def keep(*, actor: User, place_id: int) -> SeenHome:
     Of one that is archived it keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
     """
     place = home(actor, place_id)
-    if not may_move(actor, place.user_id):
-        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.user.username}))
+    if not may_move(actor, place.owner_id):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
     HomeStay.objects.select_for_update().filter(pk=place_id).first()
     away.keep(place_id=place_id)
     kept = home(actor, place_id)
@@ -280,7 +280,7 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
 
 def name_of(place: HomePlace) -> str:
     """As people type it: team and user."""
-    return home_key(place.team.slug, place.user.username)
+    return home_key(place.team.slug, place.owner.username)
 
 
 def in_days(seconds: float) -> str:
@@ -320,8 +320,8 @@ def _record(place: HomePlace, actor: User | SystemActor, kind: AuditKind, messag
         message=message,
         team=place.team,
         pool=place.pool,
-        targets=[Target(TargetKind.USER, str(place.user_id))],
-        data={"user": place.user.username, "home": name_of(place), "node": place.node.name},
+        targets=[Target(TargetKind.USER, str(place.owner_id))],
+        data={"owner": place.owner.username, "home": name_of(place), "node": place.node.name},
     )
 
 

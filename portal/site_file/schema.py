@@ -46,6 +46,13 @@ def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
             "minimum": max([0, *whole]),
             "maximum": min([LARGEST, *(int(each) for each in most if not callable(each))]),
         }
+    if isinstance(field, models.FloatField):
+        limits = {type(each): each.limit_value for each in field.validators if hasattr(each, "limit_value")}
+        return {
+            "type": "number",
+            "minimum": limits[MinValueValidator],
+            "maximum": limits[MaxValueValidator],
+        }
     if field.choices:
         values = [value for value, _label in field.flatchoices]
         return {"enum": [*dict.fromkeys([*([""] if field.blank else []), *values])]}

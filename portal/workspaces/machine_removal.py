@@ -59,14 +59,14 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
     there = machine_losses.placed_on(machine.pool_id, machine.name)
     homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
     rows = there.select_related("owner", "team").order_by("team__slug", "owner__username", "name")
-    places = homes.select_related("user", "team").order_by("team__slug", "user__username")
+    places = homes.select_related("owner", "team").order_by("team__slug", "owner__username")
     ready = HomeArchive.objects.filter(pool=machine.pool_id, state__in=KEPT)
     cut_off = Machine.objects.filter(pool=machine.pool_id).exclude(state=MachineState.ACTIVE)
     on_others = ready.exclude(node_name=machine.name).exclude(node_name__in=cut_off.values("name"))
     on_others = on_others.filter(node__retired=False)
-    archived = set(on_others.values_list("user", "team"))
+    archived = set(on_others.values_list("owner", "team"))
     named = tuple(_name(each) for each in rows[:MAX_NAMED])
-    keys = tuple(home_key(each.team.slug, each.user.username) for each in places[:MAX_NAMED])
+    keys = tuple(home_key(each.team.slug, each.owner.username) for each in places[:MAX_NAMED])
     return Losses(
         machine,
         named,
@@ -75,9 +75,9 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
         homes.count(),
         ready.filter(node__name=machine.name).count(),
         tuple(
-            home_key(each.team.slug, each.user.username)
+            home_key(each.team.slug, each.owner.username)
             for each in places[:MAX_NAMED]
-            if (each.user_id, each.team_id) in archived
+            if (each.owner_id, each.team_id) in archived
         ),
         Device.objects.filter(node__pool=machine.pool_id, node__name=machine.name).count(),
     )
@@ -108,8 +108,8 @@ def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> 
     why = strip_nul(reason).strip()[: services.MAX_REASON]
 
     def give_up(node: Node) -> dict[str, Any]:
-        homes = HomePlace.objects.filter(node=node).select_related("user", "team").order_by("pk")
-        keys = [home_key(each.team.slug, each.user.username) for each in homes]
+        homes = HomePlace.objects.filter(node=node).select_related("owner", "team").order_by("pk")
+        keys = [home_key(each.team.slug, each.owner.username) for each in homes]
         ended = machine_losses.end_all(actor=actor, node=node, reason=why)
         return {"workspaces": sorted(_name(each) for each in ended), "homes": sorted(keys)}
 

@@ -10,7 +10,7 @@ app_name = "workspaces"
 urlpatterns = [
     *stream_urls.urlpatterns,
     path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
-    path("workspaces/<uuid:workspace_id>/log/", views.log, name="log"),
+    path("workspaces/<uuid:workspace_id>/logs/", views.log, name="logs"),
     path("workspaces/<uuid:workspace_id>/open/", views.open_, name="open"),
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),
     path("workspaces/<uuid:workspace_id>/stop/", views.stop, name="stop"),
@@ -21,7 +21,11 @@ urlpatterns = [
     path("workspaces/<uuid:workspace_id>/delete/", views.delete, name="delete"),
     path("workspaces/<uuid:workspace_id>/packages/", package_views.packages, name="packages"),
     path("workspaces/<uuid:workspace_id>/packages/reset/", package_views.reset, name="reset-packages"),
-    path("workspaces/<uuid:workspace_id>/packages/keep/", package_views.keep, name="keep-packages"),
+    path(
+        "workspaces/<uuid:workspace_id>/packages/reset/cancel/",
+        package_views.keep,
+        name="cancel-reset-packages",
+    ),
     path("workspaces/<uuid:workspace_id>/packages/save/", package_views.save, name="save-packages"),
     path("homes/", home_views.homes, name="homes"),
     path("homes/<int:home_id>/move/", home_views.move, name="home-move"),
@@ -32,6 +36,6 @@ urlpatterns = [
         evacuation_views.cancel,
         name="home-evacuation-cancel",
     ),
-    path("homes/lost/<uuid:lost_home_id>/begin-anew/", home_views.begin_anew, name="home-begin-anew"),
-    path("machines/<uuid:machine_id>/remove/", home_views.machine_remove, name="machine-remove"),
+    path("homes/lost/<uuid:lost_home_id>/recreate/", home_views.recreate, name="home-recreate"),
+    path("machines/<uuid:machine_id>/delete/", home_views.machine_remove, name="machine-delete"),
 ]

@@ -224,7 +224,7 @@ def test_twice_is_success_and_leaves_one_entry(ada, bob):
     for _ in range(2):
         deactivation.deactivate(actor=ada, user=bob, reason="left the company")
     entry = Event.objects.get(kind="user.deactivated")
-    assert (entry.actor, entry.reason, entry.data["user"]) == (ada, "left the company", "bob")
+    assert (entry.actor, entry.reason, entry.data["username"]) == (ada, "left the company", "bob")
     for _ in range(2):
         deactivation.reactivate(actor=ada, user=bob)
     assert Event.objects.filter(kind="user.reactivated").count() == 1

@@ -65,9 +65,9 @@ def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
     assert (bob.state, bob.email, bob.memberships.count()) == (AccountState.DELETED, "", 0)
     assert browser.get("/").status_code == other.get("/").status_code == 302
     assert Client(headers={"Authorization": f"Bearer {secret}"}).get(REST).status_code == 401
-    assert not ApiToken.objects.filter(user=bob).exists()
+    assert not ApiToken.objects.filter(owner=bob).exists()
     entry = Event.objects.get(kind="user.deleted")
-    assert (entry.actor, entry.data["user"]) == (bob, "bob")
+    assert (entry.actor, entry.data["username"]) == (bob, "bob")
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 200
 
 

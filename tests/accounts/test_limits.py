@@ -169,7 +169,7 @@ def test_ending_others_does_not_make_it_longer(as_user, alice, settings, clock):
     assert enters(client)
     for _ in range(int(settings.BERTH_SESSION_MAX_HOURS) // 48):
         clock.shift(48 * 3600 - 1)
-        client.post("/account/sessions/end/")
+        client.post("/account/sessions/revoke/")
     clock.shift(48 * 3600)
     assert client.get("/").status_code == 302
 

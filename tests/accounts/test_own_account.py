@@ -96,22 +96,22 @@ def test_sessions_are_listed_and_ended_one_by_one(alice):
     page = text_of(here.get("/account/"))
     assert "203.0.113.7" in page and "Other/2" in page and "(this one)" in page
     other = UserSession.objects.get(address="203.0.113.7")
-    here.post(f"/account/sessions/{other.pk}/end/")
+    here.post(f"/account/sessions/{other.pk}/revoke/")
     assert (works(here), works(there)) == (True, False)
     assert "203.0.113.7" not in text_of(here.get("/account/"))
-    assert here.post(f"/account/sessions/{other.pk}/end/").status_code == 404
+    assert here.post(f"/account/sessions/{other.pk}/revoke/").status_code == 404
 
 
 def test_nobody_ends_anothers_session(alice, bob):
     theirs = signed_in("bob")
     session = UserSession.objects.get(user=bob)
-    assert signed_in("alice").post(f"/account/sessions/{session.pk}/end/").status_code == 404
+    assert signed_in("alice").post(f"/account/sessions/{session.pk}/revoke/").status_code == 404
     assert works(theirs)
 
 
 def test_all_others_end_together(alice):
     here, others = signed_in("alice"), [signed_in("alice") for _ in range(2)]
-    here.post("/account/sessions/end/")
+    here.post("/account/sessions/revoke/")
     assert works(here)
     assert not any(works(other) for other in others)
     assert UserSession.objects.filter(user=alice).count() == 1

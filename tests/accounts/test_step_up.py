@@ -172,7 +172,7 @@ def test_the_proof_is_of_this_session(as_user, stale, ada):
 
 def test_ending_other_sessions_makes_no_old_proof_young(stale, bob):
     """The session goes on under another key, and its proof with its age."""
-    stale.post("/account/sessions/end/")
+    stale.post("/account/sessions/revoke/")
     assert stale.get("/").status_code == 200
     assert stale.post("/users/bob/delete/").status_code == 403
 

@@ -208,11 +208,11 @@ def test_a_look_up_writes_nothing_and_is_one_statement(alice, uses, django_asser
 @pytest.mark.parametrize(
     "harm",
     [
-        pytest.param(lambda token: tokens.revoke_token(actor=token.user, token_id=token.pk), id="revoked"),
+        pytest.param(lambda token: tokens.revoke_token(actor=token.owner, token_id=token.pk), id="revoked"),
         pytest.param(
             lambda token: ApiToken.objects.filter(pk=token.pk).update(expires_at=timezone.now()), id="expired"
         ),
-        pytest.param(lambda token: type(token.user).objects.update(is_active=False), id="deactivated"),
+        pytest.param(lambda token: type(token.owner).objects.update(is_active=False), id="deactivated"),
         pytest.param(lambda token: ApiToken.objects.filter(pk=token.pk).delete(), id="deleted"),
         pytest.param(
             lambda token: ApiToken.objects.filter(pk=token.pk).update(digest="0" * 64), id="changed"
@@ -313,4 +313,4 @@ def test_the_command_says_what_is_wrong(alice, arguments, words):
 def test_the_system_makes_tokens_for_anybody(alice):
     made = tokens.create_token(actor=SYSTEM, user=alice, name="x")
     assert Event.objects.get(kind="token.created").actor_label == "Berth"
-    assert made.token.user == alice
+    assert made.token.owner == alice

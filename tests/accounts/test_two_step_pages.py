@@ -204,7 +204,7 @@ def test_an_administrator_takes_them_off_and_the_user_is_told(as_user, ada, alic
     assert alice.mfa_since is None
     assert not Authenticator.objects.filter(user=alice).exists()
     entry = Event.objects.get(kind=AuditKind.USER_MFA_RESET, actor=ada)
-    assert entry.data["user"] == "alice"
+    assert entry.data["username"] == "alice"
     assert Notification.objects.filter(user=alice, kind="account.mfa_changed").exists()
 
 

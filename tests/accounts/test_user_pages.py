@@ -111,8 +111,8 @@ def test_all_sessions_end_with_the_tokens_where_it_is_said(as_user, ada, bob, te
     make_token(bob)
     browser = as_user(ada)
     assert "203.0.113.7" in text_of(browser.get("/users/bob/"))
-    assert "Revoke 1 API token too" in text_of(browser.get("/users/bob/end-sessions/"))
-    browser.post("/users/bob/end-sessions/", {"tokens": "on"})
+    assert "Revoke 1 API token too" in text_of(browser.get("/users/bob/sessions/revoke/"))
+    browser.post("/users/bob/sessions/revoke/", {"tokens": "on"})
     assert other.get("/").status_code == 302
     assert not bob.tokens.filter(revoked_at=None).exists()
 

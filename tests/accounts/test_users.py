@@ -260,7 +260,7 @@ def test_a_deleted_account_leaves_its_name_and_nothing_to_enter_by(ada, team, bo
     bob.refresh_from_db()
     assert (bob.state, bob.email, bob.roles, bob.is_active) == (AccountState.DELETED, "", [], False)
     assert not bob.memberships.exists()
-    assert not ApiToken.objects.filter(user=bob).exists()
+    assert not ApiToken.objects.filter(owner=bob).exists()
     assert signed_in_as(browser) == ""
     with pytest.raises(InvalidInput) as refused:
         users.invite(actor=ada, username="bob")

@@ -49,7 +49,7 @@ def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
         "quota": happen(AuditKind.QUOTA_SET, team=team, data={"resource": "workspaces"}),
         "elsewhere": happen(AuditKind.QUOTA_SET, team=other),
         "device": happen(AuditKind.DEVICE_CORDONED, pool=pool, targets=[Target(TargetKind.DEVICE, "GPU-1")]),
-        "account": happen(AuditKind.SESSION_LOCKED_OUT, data={"user": "eve"}),
+        "account": happen(AuditKind.SESSION_LOCKED_OUT, data={"username": "eve"}),
     }
 
 

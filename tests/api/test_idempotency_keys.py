@@ -94,7 +94,7 @@ def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bo
     assert first.status_code == 201, first.content
     secret = first.json()["secret"]
     assert again.json()["secret"] == secret
-    assert ApiToken.objects.filter(user=bob, name="ci").count() == 1
+    assert ApiToken.objects.filter(owner=bob, name="ci").count() == 1
     kept = IdempotencyRecord.objects.get()
     assert secret not in kept.sealed
     assert "ci" not in kept.sealed.split()

@@ -102,7 +102,7 @@ class TestHomes(DetailCase):
         pool = Pool.objects.get(slug="this-machine")
         for name in ("bob", "alice"):
             HomePlace.objects.create(
-                user=User.objects.get(username=name),
+                owner=User.objects.get(username=name),
                 team=Team.objects.get(slug="vision"),
                 pool=pool,
                 node=Node.objects.filter(pool=pool).first(),
@@ -156,7 +156,7 @@ class TestLostHomes(ListCase):
 
     def stock(self) -> None:
         LostHome.objects.create(
-            user=User.objects.get(username="bob"),
+            owner=User.objects.get(username="bob"),
             team=Team.objects.get(slug="vision"),
             pool=Pool.objects.get(slug="this-machine"),
             node="gpu-06",

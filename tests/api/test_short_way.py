@@ -142,7 +142,7 @@ def test_a_session_does_not_come_along_with_a_header(as_user: Any, alice: Any, b
     assert refused.status_code == 403
     answered = browser.get("/api/v1/me", headers={"Authorization": f"Bearer {make_token(bob)[1]}"})
     assert answered.json()["username"] == bob.username
-    assert not ApiToken.objects.filter(user=alice).exists()
+    assert not ApiToken.objects.filter(owner=alice).exists()
 
 
 def test_the_views_that_are_taken_ask_for_tokens_first() -> None:

@@ -157,5 +157,5 @@ def test_an_entry_names_the_token_that_was_used(api: Any, ada: Any) -> None:
     program.post("users", {"username": "gina"})
     (row,) = program.get(f"audit-entries?actor=ada&since={before}&action=user.invited").json()["results"]
     assert row["token"].startswith("berth_")
-    assert row["data"]["user"] == "gina"
+    assert row["data"]["username"] == "gina"
     assert row["request_id"]

@@ -300,7 +300,7 @@ def test_what_is_likely_a_secret_is_noted(olga):
         ({"accelerator_count": 65}, "accelerator_count"),
         ({"cpu_milli": 0}, "cpu_milli"),
         ({"memory_mib": 2**40}, "memory_mib"),
-        ({"expected_s": 1}, "expected_s"),
+        ({"expected_hours": 0.001}, "expected_hours"),
         ({"pool": "nonesuch"}, "pool"),
         ({"teams": ["nonesuch"]}, "teams"),
         ({"successor": "nonesuch"}, "successor"),

@@ -23,7 +23,7 @@ def home(as_bob: Any, bob: Any, team: Any) -> Any:
     Allocation.objects.create(
         workspace=mine, node=node, generation=1, cpu_milli=1, memory_mib=1, granted_at=now, released_at=now
     )
-    HomePlace.objects.create(user=bob, team=team, pool=pool, node=node, since=now)
+    HomePlace.objects.create(owner=bob, team=team, pool=pool, node=node, since=now)
     return as_bob
 
 

@@ -19,7 +19,7 @@ def as_operator(as_bob, olga, team, monkeypatch):
     node = Node.objects.get(name="gpu-a")
     for number in range(3):
         user = UserFactory(username=f"user-{number}")
-        HomePlace.objects.create(user=user, team=team, pool=pool, node=node, since=timezone.now())
+        HomePlace.objects.create(owner=user, team=team, pool=pool, node=node, since=timezone.now())
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
     return as_bob
 
@@ -66,9 +66,9 @@ def archived(as_bob, bob, team):
     """Bob's home, which is in an archive alone."""
     pool = local_pool_with(node_info("gpu-a"))
     node, now = Node.objects.get(name="gpu-a"), timezone.now()
-    place = HomePlace.objects.create(user=bob, team=team, pool=pool, node=node, since=now)
+    place = HomePlace.objects.create(owner=bob, team=team, pool=pool, node=node, since=now)
     HomeArchive.objects.create(
-        user=bob, team=team, pool=pool, node=node, node_name="gpu-a", name="x", state="ready", open=False,
+        owner=bob, team=team, pool=pool, node=node, node_name="gpu-a", name="x", state="ready", open=False,
         empties=True, asked_at=now, made_at=now, away_at=now, next_at=now, size_bytes=3 << 20,
     )  # fmt: skip
     HomeStay.objects.create(place=place, archive=HomeArchive.objects.get().pk, unused_s=2 * 86_400)

@@ -42,7 +42,7 @@ def test_a_token_from_its_issue_to_its_end(as_alice, ci, monkeypatch):
     issued = as_alice(SA, "issue", "ci", "nightly", "--days", "30", "--scope", "workspaces:read")
     secret = issued.out.strip()
     assert issued.code == 0 and secret.startswith("berth_") and issued.out.count("\n") == 1
-    token = ApiToken.objects.get(user=ci)
+    token = ApiToken.objects.get(owner=ci)
     assert (token.name, token.scopes) == ("nightly", ["workspaces:read"])
     assert abs(token.expires_at - timezone.now() - timedelta(days=30)) < timedelta(minutes=10)
 
@@ -108,7 +108,7 @@ def test_a_member_changes_nothing(as_alice, ci, bob, monkeypatch):
     ):
         assert refused.code == 1 and refused.out == ""
     assert not User.objects.filter(username="svc-mine").exists()
-    assert ApiToken.objects.filter(user=ci, revoked_at=None).count() == 1
+    assert ApiToken.objects.filter(owner=ci, revoked_at=None).count() == 1
 
 
 def test_which_team_is_asked_where_there_is_a_choice(as_alice, ci, alice, monkeypatch):
@@ -135,4 +135,4 @@ def test_what_the_portal_refuses_is_said(as_alice, ci):
     make_token(ci, name="nightly")
     assert as_alice(SA, "rotate", "ci", "nightly", "--overlap-hours", "-1").code == 1
     assert as_alice(SA, "create", "ci").code == 1
-    assert ApiToken.objects.filter(user=ci).count() == 1
+    assert ApiToken.objects.filter(owner=ci).count() == 1

@@ -85,7 +85,7 @@ def test_strange_questions_are_no_error_of_ours(page, pool, team, path, query):
         ("/sign-in/", {"username": "a\x00", "password": "x\x00", "next": "/\x00"}),
         ("/teams/vision/", {"username": "a\x00", "role": "member"}),
         ("/teams/vision/members/a%00/role/", {"role": "member"}),
-        ("/teams/vision/members/a%00/remove/", {}),
+        ("/teams/vision/members/a%00/revoke/", {}),
         ("/workspaces/new/", {"template": "a\x00", "flavor": "cpu-small", "team": "vision"}),
         ("/workspaces/new/", {"template": "jupyterlab", "flavor": "a\x00", "team": "vision"}),
         ("/workspaces/new/", {"template": "jupyterlab", "flavor": "cpu-small", "team": "a\x00"}),

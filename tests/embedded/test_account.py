@@ -33,7 +33,7 @@ def mine(instance: Instance, tmp_path: Path) -> Iterator[Instance]:
         folder.mkdir(parents=True, mode=0o700)
     secrets, _ = ensure_secrets(found.home)
     configs.write(found, secrets)
-    database_place.settle(found.home)
+    database_place.make_folder(found.home)
     yield found
 
 
@@ -163,12 +163,10 @@ def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, m
 
 
 @root_only
-def test_a_database_that_is_a_link_stays_where_it_is(mine: Instance, tmp_path: Path) -> None:
-    database(mine).rmdir()
+def test_a_database_that_is_a_link_is_refused(mine: Instance, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.sqlite3"
     elsewhere.touch()
-    (mine.home / database_place.NAME).symlink_to(elsewhere)
-    assert database_place.settle(mine.home) == mine.home / database_place.NAME
+    database_place.place(mine.home).symlink_to(elsewhere)
     with pytest.raises(Unusable, match="is a link"):
         choose(mine, {})
 
@@ -319,29 +317,9 @@ def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
 # -- where the database is --------------------------------------------------------------------
 
 
-def test_a_database_of_an_older_version_is_moved_with_what_is_beside_it(tmp_path: Path) -> None:
-    old, folder = tmp_path / database_place.NAME, tmp_path / database_place.FOLDER
-    old.write_text("database")
-    Path(f"{old}-wal").write_text("log")
-    assert database_place.place(tmp_path) == old
-    assert database_place.settle(tmp_path) == folder / database_place.NAME
-    assert {path.name: path.read_text() for path in folder.iterdir()} == {
-        database_place.NAME: "database",
-        f"{database_place.NAME}-wal": "log",
-    }
-    assert not old.exists() and database_place.place(tmp_path) == folder / database_place.NAME
-    # One that was cut off after the log is gone on with.
-    (folder / database_place.NAME).rename(old)
-    assert database_place.place(tmp_path) == old
-    assert database_place.settle(tmp_path) == folder / database_place.NAME
-    assert (folder / f"{database_place.NAME}-wal").read_text() == "log"
-
-
-def test_a_new_instance_has_it_in_its_folder(tmp_path: Path) -> None:
-    # Who works in a checkout without services needs no folder.
-    assert database_place.place(tmp_path) == tmp_path / database_place.NAME
+def test_an_instance_has_it_in_its_folder(tmp_path: Path) -> None:
     inside = tmp_path / database_place.FOLDER / database_place.NAME
-    assert database_place.settle(tmp_path) == database_place.place(tmp_path) == inside
+    assert database_place.make_folder(tmp_path) == database_place.place(tmp_path) == inside
     assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700
 
 

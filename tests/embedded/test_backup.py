@@ -37,7 +37,7 @@ def portal(instance: Instance) -> Instance:
 
 
 def write(instance: Instance, *words: str) -> None:
-    with sqlite3.connect(database_place.settle(instance.home)) as database:
+    with sqlite3.connect(database_place.make_folder(instance.home)) as database:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("CREATE TABLE IF NOT EXISTS word (word TEXT)")
         database.executemany("INSERT INTO word VALUES (?)", [(word,) for word in words])

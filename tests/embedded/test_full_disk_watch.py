@@ -70,8 +70,6 @@ def test_it_is_told_only_of_a_full_disk(file, reserve, monkeypatch):
 
 
 def test_which_file_it_is(tmp_path):
-    assert full_disk.database_file({}, tmp_path) == tmp_path / "berth.sqlite3"
-    (tmp_path / "database").mkdir()
     assert full_disk.database_file({}, tmp_path) == tmp_path / "database" / "berth.sqlite3"
     assert full_disk.database_file({"DATABASE_URL": "sqlite:////srv/b.db"}, tmp_path) == Path("/srv/b.db")
     assert full_disk.database_file({"DATABASE_URL": "postgres://server/berth"}, tmp_path) is None

@@ -42,7 +42,7 @@ def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sen
     row = make(bob, template="vscode")
     assert row.state == "pending"
     command = only(sent)
-    assert EnvironmentBuild.objects.get().asked_by == bob
+    assert EnvironmentBuild.objects.get().requester == bob
     assert why(row) == "“VS Code” is being installed on this pool."
     progress(command, "installing", done=40, total=62)
     cycle.decide()

@@ -436,7 +436,9 @@ def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, se
     assert f'<option value="{nodes[1].pk}">node-2</option>' in page and "node-3</option>" in page
     Device.objects.filter(node=nodes[1]).update(passed_at=None)
     assert "node-2</option>" not in client.get(where).content.decode()
-    answer = client.post(reverse("gpu_checks:node-link", args=[nodes[0].pk]), {"with_node": str(nodes[2].pk)})
+    answer = client.post(
+        reverse("gpu_checks:check-link", args=[nodes[0].pk]), {"with_node": str(nodes[2].pk)}
+    )
     run = GpuCheckRun.objects.get(device__node=nodes[0])
     assert answer.url == reverse("gpu_checks:check", args=[run.pk])
     page = client.get(answer.url).content.decode()
@@ -444,7 +446,7 @@ def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, se
     client.force_login(alice)
     assert "Check the link" not in client.get(where).content.decode()
     refused = client.post(
-        reverse("gpu_checks:node-link", args=[nodes[0].pk]), {"with_node": str(nodes[1].pk)}
+        reverse("gpu_checks:check-link", args=[nodes[0].pk]), {"with_node": str(nodes[1].pk)}
     )
     assert refused.status_code == 403
 
@@ -464,7 +466,7 @@ def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
 
 def test_a_choice_that_is_none_leads_back(client, nodes, olga):
     client.force_login(olga)
-    where = reverse("gpu_checks:node-link", args=[nodes[0].pk])
+    where = reverse("gpu_checks:check-link", args=[nodes[0].pk])
     for given in ("", "no-uuid", str(nodes[0].pk)):
         assert client.post(where, {"with_node": given}).url == reverse("fleet:node", args=[nodes[0].pk])
     assert not GpuCheckRun.objects.exists()

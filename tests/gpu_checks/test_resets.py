@@ -279,7 +279,7 @@ def test_by_rest_once_for_each_key(operator: Api, gpu: Device, gpus: list[Device
     assert refusal["reason"]["code"] == "reset_not_advised"
     made = operator.post(f"devices/{gpu.pk}/reset", **{"Idempotency-Key": "at-three"})
     assert made.status_code == 202, made.content
-    assert (made.json()["kind"], made.json()["asked_by"]) == ("reset", "olga")
+    assert (made.json()["kind"], made.json()["requester"]) == ("reset", "olga")
     again = operator.post(f"devices/{gpu.pk}/reset", **{"Idempotency-Key": "at-three"})
     assert again.json()["id"] == made.json()["id"] and len(sent.of("node.gpu_reset")) == 1
     asked = Event.objects.get(kind="device.reset_asked")

@@ -62,7 +62,7 @@ def kinds(device: Device) -> list[str]:
 
 def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sent, clock):
     run = runs.request_check(actor=olga, device_id=gpu.pk, level="standard")
-    assert (run.state, run.asked_by, run.cause) == (RunState.QUEUED, olga, CheckCause.OPERATOR)
+    assert (run.state, run.requester, run.cause) == (RunState.QUEUED, olga, CheckCause.OPERATOR)
     assert fresh(gpu).checking
     (message,) = sent.of("node.gpu_check")
     assert message.queue == "node.node-1"

@@ -93,7 +93,7 @@ def test_revoking_on_the_page(joined, olga, as_user):
     assert "gpu-07 is revoked." in page.content.decode()
     machine.refresh_from_db()
     assert machine.state == MachineState.REVOKED
-    page = browser.post(f"/machines/{machine.pk}/remove/", follow=True).content.decode()
+    page = browser.post(f"/machines/{machine.pk}/delete/", follow=True).content.decode()
     assert "Redis does not answer" in page
     assert "gpu-07" not in browser.get("/pools/this-machine/").content.decode()
 

@@ -101,7 +101,7 @@ def test_homes_of_people_of_members_who_left_and_of_those_being_deleted_are_not_
     measure(*(f"{team.slug}/{name}" for name in (bob.username, stranger.username, "STRANGER", "was-here")))
     assert states() == {f"{team.slug}/was-here": "found"}
     now = timezone.now()
-    HomeDeletion.objects.create(user=deleted, team=team, node=Node.objects.get(), asked_at=now, next_at=now)
+    HomeDeletion.objects.create(owner=deleted, team=team, node=Node.objects.get(), asked_at=now, next_at=now)
     measure(f"{team.slug}/was-here")
     assert states() == {f"{team.slug}/was-here": "gone"}
 
@@ -202,25 +202,25 @@ def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
     assert (row["name"], row["removed_at"], row["size_mib"]) == (home.name, None, 700)
     assert program.post(f"orphans/{home.pk}/delete", {}).status_code == 400
     browser = as_user(olga)
-    page = browser.get("/left-over/").content.decode()
+    page = browser.get("/orphans/").content.decode()
     assert home.name in page
     assert "700 MiB" in page or "0.7 GiB" in page
     assert "Stays until somebody removes it" in page
-    wrong = browser.post(f"/left-over/{home.pk}/remove/", {"confirm": "ghost"})
+    wrong = browser.post(f"/orphans/{home.pk}/delete/", {"confirm": "ghost"})
     assert wrong.status_code == 400 and "has to be typed" in wrong.content.decode()
     done = program.post(f"orphans/{home.pk}/delete", {"confirm": home.name})
     assert (done.status_code, done.json()["state"]) == (202, "removing")
-    assert "Being removed" in browser.get("/left-over/").content.decode()
-    browser.post("/left-over/look/")
+    assert "Being removed" in browser.get("/orphans/").content.decode()
+    browser.post("/orphans/refresh/")
     assert [message.queue for message in sent.of("node.list_leftovers")] == ["node.node-1"]
 
 
 def test_a_long_list_takes_few_queries(local_pool, team, olga, as_user, django_assert_max_num_queries):
     measure(*(f"{team.slug}/ghost-{number}" for number in range(120)))
     browser = as_user(olga)
-    browser.get("/left-over/")
+    browser.get("/orphans/")
     with django_assert_max_num_queries(20):
-        page = browser.get("/left-over/").content.decode()
+        page = browser.get("/orphans/").content.decode()
     assert "ghost-1" in page and "Page 1 of 3" in page
 
 

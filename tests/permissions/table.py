@@ -46,10 +46,10 @@ GET    account/email/                                       302 302 302 302 302 
 POST   account/email/                                       302 400 400 400 400 400 400 400   -
 GET    account/delete/                                      302 403 403 403 403 403 403 403 200 -
 POST   account/delete/                                      302 403 403 403 403 403 403 403 302 -
-GET    account/sessions/end/                                302 302 302 302 302 302 302 302   -
-POST   account/sessions/end/                                302 302 302 302 302 302 302 302   -
-GET    account/sessions/<uuid:session_id>/end/              302 302 302 302 302 302 302 302   -
-POST   account/sessions/<uuid:session_id>/end/              302 404 404 404 302 404 404 404   -
+GET    account/sessions/revoke/                                302 302 302 302 302 302 302 302   -
+POST   account/sessions/revoke/                                302 302 302 302 302 302 302 302   -
+GET    account/sessions/<uuid:session_id>/revoke/              302 302 302 302 302 302 302 302   -
+POST   account/sessions/<uuid:session_id>/revoke/              302 404 404 404 302 404 404 404   -
 GET    account/confirm/                                     302 200 200 200 200 200 200 200   -
 POST   account/confirm/                                     302 403 403 403 403 403 403 403   -
 GET    account/two-step/                                    302 200 200 200 200 200 200 200   -
@@ -87,14 +87,14 @@ GET    teams/                                               302 200 200 200 200 
 POST   teams/                                               302 403 403 403 403 403 403 302   -
 GET    teams/<slug:slug>/                                   302 404 200 200 200 200 200 200   -
 POST   teams/<slug:slug>/                                   302 404 403 403 403 302 403 302   -
-GET    teams/<slug:slug>/network/                           302 404 200 200 200 200 200 200   -
-POST   teams/<slug:slug>/network/                           302 404 403 403 403 302 403 302   -
-GET    teams/<slug:slug>/network/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302 -
-POST   teams/<slug:slug>/network/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302 -
+GET    teams/<slug:slug>/egress/                           302 404 200 200 200 200 200 200   -
+POST   teams/<slug:slug>/egress/                           302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/egress/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302 -
+POST   teams/<slug:slug>/egress/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302 -
 GET    teams/<slug:slug>/members/<str:username>/role/       302 302 302 302 302 302 302 302   -
 POST   teams/<slug:slug>/members/<str:username>/role/       302 404 403 403 403 302 403 302   -
-GET    teams/<slug:slug>/members/<str:username>/remove/     302 404 403 200 403 200 403 200   -
-POST   teams/<slug:slug>/members/<str:username>/remove/     302 404 403 302 403 302 403 302   -
+GET    teams/<slug:slug>/members/<str:username>/revoke/     302 404 403 200 403 200 403 200   -
+POST   teams/<slug:slug>/members/<str:username>/revoke/     302 404 403 302 403 302 403 302   -
 
 # --- pages: webhooks; the one named here is vision's ---
 GET    webhooks/                                            302 403 403 403 403 403 200 200   -
@@ -105,8 +105,8 @@ GET    webhooks/<uuid:webhook_id>/                          302 404 403 403 403 
 POST   webhooks/<uuid:webhook_id>/                          302 404 403 403 403 302 403 302   -
 GET    webhooks/<uuid:webhook_id>/test/                     302 404 403 403 403 302 403 302   -
 POST   webhooks/<uuid:webhook_id>/test/                     302 404 403 403 403 302 403 302   -
-GET    webhooks/<uuid:webhook_id>/rotate/                   302 404 403 403 403 302 403 302   -
-POST   webhooks/<uuid:webhook_id>/rotate/                   302 404 403 403 403 200 403 200   -
+GET    webhooks/<uuid:webhook_id>/rotate-secret/                   302 404 403 403 403 302 403 302   -
+POST   webhooks/<uuid:webhook_id>/rotate-secret/                   302 404 403 403 403 200 403 200   -
 GET    webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 302 403 302   -
 POST   webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 302 403 302   -
 GET    webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 200 403 200   -
@@ -161,12 +161,12 @@ GET    teams/<slug:slug>/service-accounts/<str:username>/reactivate/ 302 404 302
 POST   teams/<slug:slug>/service-accounts/<str:username>/reactivate/ 302 404 403 403 403 302 403 302   -
 GET    teams/<slug:slug>/service-accounts/<str:username>/delete/ 302 404 403 403 403 200 403 200   -
 POST   teams/<slug:slug>/service-accounts/<str:username>/delete/ 302 404 403 403 403 302 403 302   -
-GET    teams/<slug:slug>/service-accounts/<str:username>/rules/ 302 404 403 403 403 200 200 200   -
-POST   teams/<slug:slug>/service-accounts/<str:username>/rules/ 302 404 403 403 403 302 403 302   -
-GET    teams/<slug:slug>/service-accounts/<str:username>/rules/check/ 302 404 302 302 302 302 302 302   -
-POST   teams/<slug:slug>/service-accounts/<str:username>/rules/check/ 302 404 403 403 403 200 200 200   -
-GET    teams/<slug:slug>/service-accounts/<str:username>/rules/<uuid:trust_id>/delete/ 302 404 302 302 302 302 302 302   -
-POST   teams/<slug:slug>/service-accounts/<str:username>/rules/<uuid:trust_id>/delete/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/trust-rules/ 302 404 403 403 403 200 200 200   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/trust-rules/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/trust-rules/check/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/trust-rules/check/ 302 404 403 403 403 200 200 200   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/trust-rules/<uuid:trust_id>/delete/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/trust-rules/<uuid:trust_id>/delete/ 302 404 403 403 403 302 403 302   -
 
 # --- joining a team: the request named here is iris's, to vision ---
 GET    join/                                                302 200 200 200 200 200 200 200   -
@@ -195,8 +195,8 @@ GET    pools/<slug:slug>/machines/tokens/<uuid:join_token_id>/revoke/ 302 403 40
 POST   pools/<slug:slug>/machines/tokens/<uuid:join_token_id>/revoke/ 302 403 403 403 403 403 403 302   -
 GET    machines/<uuid:machine_id>/revoke/                   302 403 403 403 403 403 403 200   -
 POST   machines/<uuid:machine_id>/revoke/                   302 403 403 403 403 403 403 302   -
-GET    machines/<uuid:machine_id>/remove/                   302 403 403 403 403 403 403 200   -
-POST   machines/<uuid:machine_id>/remove/                   302 403 403 403 403 403 403 302   -
+GET    machines/<uuid:machine_id>/delete/                   302 403 403 403 403 403 403 200   -
+POST   machines/<uuid:machine_id>/delete/                   302 403 403 403 403 403 403 302   -
 POST   pools/<slug:slug>/checks/                            302 403 403 403 403 403 403 302   -
 GET    gpus/                                                302 200 200 200 200 200 200 200   -
 GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302 302 302 302 302 302 302 302   -
@@ -204,7 +204,7 @@ GET    gpus/nodes/<uuid:node_id>/                           302 200 200 200 200 
 POST   gpus/nodes/<uuid:node_id>/                           302 403 403 403 403 403 403 302   -
 GET    gpus/nodes/<uuid:node_id>/drain/                     302 403 403 403 403 403 403 200   -
 POST   gpus/nodes/<uuid:node_id>/drain/                     302 403 403 403 403 403 403 302   -
-POST   gpus/nodes/<uuid:node_id>/link/                      302 403 403 403 403 403 403 302   -
+POST   gpus/nodes/<uuid:node_id>/check-link/                      302 403 403 403 403 403 403 302   -
 GET    gpus/devices/<uuid:device_id>/                       302 200 200 200 200 200 200 200   -
 POST   gpus/devices/<uuid:device_id>/                       302 403 403 403 403 403 403 302   -
 GET    gpus/devices/<uuid:device_id>/drain/                 302 403 403 403 403 403 403 200   -
@@ -224,7 +224,7 @@ GET    workspaces/new/                                      302 200 200 200 200 
 POST   workspaces/new/                                      302 404 403 302 302 302 403 403   -
 GET    workspaces/<uuid:workspace_id>/                      302 404 200 404 200 200 200 200   -
 GET    workspaces/<uuid:workspace_id>/events/               401 404 200 404 200 200 200 200   -
-GET    workspaces/<uuid:workspace_id>/log/                  302 404 200 404 200 200 200 200   -
+GET    workspaces/<uuid:workspace_id>/logs/                  302 404 200 404 200 200 200 200   -
 GET    workspaces/<uuid:workspace_id>/open/                 302 404 403 404 302 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/start/                302 404 302 404 302 302 302 302   -
 POST   workspaces/<uuid:workspace_id>/start/                302 404 302 404 302 302 302 302   -
@@ -252,14 +252,14 @@ POST   homes/moves/<uuid:home_move_id>/cancel/              302 404 404 404 302 
 GET    homes/nodes/<uuid:node_id>/                          302 403 403 403 403 403 200 200   -
 POST   homes/nodes/<uuid:node_id>/                          302 403 403 403 403 403 403 302   -
 POST   homes/evacuations/<uuid:home_evacuation_id>/cancel/  302 403 403 403 403 403 403 302   -
-GET    homes/lost/<uuid:lost_home_id>/begin-anew/           302 404 404 404 200 404 403 200   -
-POST   homes/lost/<uuid:lost_home_id>/begin-anew/           302 404 404 404 302 404 403 302   -
+GET    homes/lost/<uuid:lost_home_id>/recreate/           302 404 404 404 200 404 403 200   -
+POST   homes/lost/<uuid:lost_home_id>/recreate/           302 404 404 404 302 404 403 302   -
 POST   workspaces/<uuid:workspace_id>/delete/               302 404 302 404 302 302 302 302   -
 GET    workspaces/<uuid:workspace_id>/packages/             302 404 403 404 200 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/packages/reset/       302 404 403 404 200 403 403 403   -
 POST   workspaces/<uuid:workspace_id>/packages/reset/       302 404 403 404 302 403 403 403   -
-GET    workspaces/<uuid:workspace_id>/packages/keep/        302 404 403 404 302 403 403 403   -
-POST   workspaces/<uuid:workspace_id>/packages/keep/        302 404 403 404 302 403 403 403   -
+GET    workspaces/<uuid:workspace_id>/packages/reset/cancel/        302 404 403 404 302 403 403 403   -
+POST   workspaces/<uuid:workspace_id>/packages/reset/cancel/        302 404 403 404 302 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/packages/save/        302 404 403 404 403 403 403 403   -
 POST   workspaces/<uuid:workspace_id>/packages/save/        302 404 403 404 403 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/files/                302 404 403 404 200 403 403 403   -
@@ -272,7 +272,7 @@ POST   workspaces/<uuid:workspace_id>/files/rename/         302 404 403 404 302 
 GET    workspaces/<uuid:workspace_id>/files/delete/         302 404 403 404 200 403 403 403   -
 POST   workspaces/<uuid:workspace_id>/files/delete/         302 404 403 404 302 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/files/archives/       302 404 403 404 200 403 403 403   -
-POST   workspaces/<uuid:workspace_id>/files/archives/make/  302 404 403 404 302 403 403 403   -
+POST   workspaces/<uuid:workspace_id>/files/archives/create/  302 404 403 404 302 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/files/archives/<uuid:archive_id>/restore/ 302 404 403 404 200 403 403 403   -
 POST   workspaces/<uuid:workspace_id>/files/archives/<uuid:archive_id>/restore/ 302 404 403 404 302 403 403 403   -
 GET    workspaces/<uuid:workspace_id>/files/archives/<uuid:archive_id>/delete/ 302 404 403 404 200 403 403 403   -
@@ -341,11 +341,11 @@ GET    pools/<slug:slug>/retire/                            302 403 403 403 403 
 POST   pools/<slug:slug>/retire/                            302 403 403 403 403 403 403 302   -
 GET    pools/<slug:slug>/delete/                            302 403 403 403 403 403 403 200   -
 POST   pools/<slug:slug>/delete/                            302 403 403 403 403 403 403 302   -
-GET    left-over/                                           302 403 403 403 403 403 200 200   -
-GET    left-over/look/                                      302 403 403 403 403 403 403 302   -
-POST   left-over/look/                                      302 403 403 403 403 403 403 302   -
-GET    left-over/<uuid:orphan_id>/remove/                   302 403 403 403 403 403 403 200   -
-POST   left-over/<uuid:orphan_id>/remove/                   302 403 403 403 403 403 403 302   -
+GET    orphans/                                           302 403 403 403 403 403 200 200   -
+GET    orphans/refresh/                                      302 403 403 403 403 403 403 302   -
+POST   orphans/refresh/                                      302 403 403 403 403 403 403 302   -
+GET    orphans/<uuid:orphan_id>/delete/                   302 403 403 403 403 403 403 200   -
+POST   orphans/<uuid:orphan_id>/delete/                   302 403 403 403 403 403 403 302   -
 GET    rebalancing/                                         302 403 403 403 403 403 200 200   -
 GET    rebalancing/<uuid:proposal_id>/apply/                302 403 403 403 403 403 403 200   -
 POST   rebalancing/<uuid:proposal_id>/apply/                302 403 403 403 403 403 403 302   -
@@ -546,8 +546,8 @@ GET    users/<str:username>/reset-password/                 302 403 403 403 403 
 POST   users/<str:username>/reset-password/                 302 403 403 403 403 403 403 403 200 -
 GET    users/<str:username>/reset-mfa/                      302 403 403 403 403 403 403 403 200 -
 POST   users/<str:username>/reset-mfa/                      302 403 403 403 403 403 403 403 302 -
-GET    users/<str:username>/end-sessions/                   302 403 403 403 403 403 403 403 200 -
-POST   users/<str:username>/end-sessions/                   302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/sessions/revoke/                   302 403 403 403 403 403 403 403 200 -
+POST   users/<str:username>/sessions/revoke/                   302 403 403 403 403 403 403 403 302 -
 GET    users/<str:username>/delete/                         302 403 403 403 403 403 403 403 200 -
 POST   users/<str:username>/delete/                         302 403 403 403 403 403 403 403 302 -
 GET    api/v1/users                                         401 403 403 403 403 403 200 403 200 users:read
@@ -623,8 +623,8 @@ GET    calendar/<uuid:reservation_id>/                      302 404 200 200 200 
 POST   calendar/<uuid:reservation_id>/                      302 404 302 302 302 302 302 302   -
 GET    calendar/permissions/                                302 403 403 403 403 403 200 200   -
 POST   calendar/permissions/                                302 403 403 403 403 403 403 403 400 -
-GET    calendar/permissions/<uuid:permission_id>/end/       302 302 302 302 302 302 302 302   -
-POST   calendar/permissions/<uuid:permission_id>/end/       302 404 404 404 302 404 403 403 302 -
+GET    calendar/permissions/<uuid:permission_id>/revoke/       302 302 302 302 302 302 302 302   -
+POST   calendar/permissions/<uuid:permission_id>/revoke/       302 404 404 404 302 404 403 403 302 -
 GET    queue/                                               302 200 200 200 200 200 200 200   -
 GET    quotas/approvals/                                    302 200 200 200 200 200 200 200   -
 GET    quotas/requests/<uuid:request_id>/                   302 404 200 200 200 200 200 200   -
@@ -640,8 +640,8 @@ GET    quotas/rules/<uuid:rule_id>/                         302 302 302 302 302 
 POST   quotas/rules/<uuid:rule_id>/                         302 403 403 403 403 403 403 403 302 -
 GET    quotas/delegations/                                  302 302 302 302 302 302 302 302   -
 POST   quotas/delegations/                                  302 403 403 403 403 403 403 403 400 -
-GET    quotas/delegations/<uuid:delegation_id>/end/         302 302 302 302 302 302 302 302   -
-POST   quotas/delegations/<uuid:delegation_id>/end/         302 403 403 403 403 403 403 403 302 -
+GET    quotas/delegations/<uuid:delegation_id>/revoke/         302 302 302 302 302 302 302 302   -
+POST   quotas/delegations/<uuid:delegation_id>/revoke/         302 403 403 403 403 403 403 403 302 -
 GET    api/v1/quota-requests                                401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/quota-requests                                401 400 403 201 201 201 403 403   quotas:write
 GET    api/v1/quota-requests/<uuid:request_id>              401 404 200 200 200 200 200 200   quotas:read

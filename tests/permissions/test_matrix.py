@@ -253,7 +253,7 @@ def machines(pool: Any) -> dict[str, Any]:
 def lost_home(user: Any) -> dict[str, Any]:
     """The user's home in vision, on a removed machine of a pool in which nothing else is asked for."""
     team, pool = Team.objects.get(slug="vision"), local_pool_with(slug="elsewhere")
-    lost = LostHome.objects.create(user=user, team=team, pool=pool, node="gpu-06", lost_at=timezone.now())
+    lost = LostHome.objects.create(owner=user, team=team, pool=pool, node="gpu-06", lost_at=timezone.now())
     return {"<uuid:lost_home_id>": lost.pk}
 
 
@@ -265,9 +265,9 @@ def moving_home(user: Any) -> dict[str, Any]:
         timezone.now(),
     )
     node = Node.objects.create(pool=pool, name="gpu-07")
-    place = HomePlace.objects.create(user=user, team=team, pool=pool, node=node, since=now)
+    place = HomePlace.objects.create(owner=user, team=team, pool=pool, node=node, since=now)
     move = HomeMove.objects.create(
-        user=user,
+        owner=user,
         team=team,
         pool=pool,
         source=node,
@@ -496,13 +496,15 @@ class Stage:
             ("POST", f"{SERVICE}/<username:username>/tokens"): {"name": "t", "scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/trust-rules"): TRUST | {"scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/trust-rules/check"): {"claims": {}},
-            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/rules/"): {
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/trust-rules/"): {
                 **TRUST,
                 "conditions": "repository = octo/app",
                 "scopes": ["all"],
                 "lifetime": "600",
             },
-            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/rules/check/"): {"claims": "{}"},
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/trust-rules/check/"): {
+                "claims": "{}"
+            },
             ("POST", SERVICE): {"name": "nightly"},
             ("PATCH", f"{SERVICE}/<username:username>"): {"description": "Builds"},
             ("POST", "teams/<slug:slug>/service-accounts/"): {"name": "nightly"},
@@ -598,7 +600,7 @@ def archive(workspace: Any) -> Any:
     """An archive of the home that the workspace uses."""
     now, node = timezone.now(), Node.objects.get(pool=workspace.pool)
     return HomeArchive.objects.create(
-        user=workspace.owner,
+        owner=workspace.owner,
         team=workspace.team,
         pool=workspace.pool,
         node=node,

@@ -154,7 +154,7 @@ def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eig
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
     made = QuotaRequest.objects.get().workspace
-    assert (made.expected_s, made.checkpointed) == (made.flavor.expected_s, None)
+    assert (made.expected_s, made.checkpointed) == (made.flavor.expected_hours * 3600, None)
 
 
 def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
@@ -407,7 +407,7 @@ def test_a_delegate_is_told_and_sees_the_inbox(petra, olga, bob, team, eight, as
     assert "You decide in place of petra" in text_of(as_user(olga).get("/quotas/approvals/"))
     assert Notification.objects.filter(user=olga, kind="quota.delegated").exists()
     made = Delegation.objects.get()
-    as_user(olga).post(f"/quotas/delegations/{made.pk}/end/")
+    as_user(olga).post(f"/quotas/delegations/{made.pk}/revoke/")
     made.refresh_from_db()
     assert made.ends_at <= timezone.now()
     assert "in place of petra" not in text_of(as_user(olga).get("/quotas/approvals/"))

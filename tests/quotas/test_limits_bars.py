@@ -124,19 +124,6 @@ def test_a_member_sees_his_own_cap(team, alice, bob, hold):
     assert [use.words for use in uses[alice.pk]] == ["0 of 1"]
 
 
-def test_workspaces_without_amounts_count_by_their_request(team, hold):
-    hold(
-        0,
-        amounts={},
-        resources={
-            "cpu_milli": 2000,
-            "memory_mib": 1024,
-            "accelerators": {"count": 2, "model": "NVIDIA H100 80GB HBM3"},
-        },
-    )
-    assert only(team).used == 2000
-
-
 def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max_num_queries):
     teams = [team]
     for number in range(20):

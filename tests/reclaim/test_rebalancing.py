@@ -487,7 +487,7 @@ def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
     monkeypatch.setattr(home_places, "are_apart", lambda _pool: True)
     monkeypatch.setattr(placement_request, "are_apart", lambda _pool: True)
     HomePlace.objects.create(
-        user=slowed.owner, team=slowed.team, pool=slowed.pool, node=node_of(slowed), since=timezone.now()
+        owner=slowed.owner, team=slowed.team, pool=slowed.pool, node=node_of(slowed), since=timezone.now()
     )
     snapshot_cache.forget()
     proposing.run()

@@ -148,7 +148,7 @@ def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, pe
     given = permissions.permit(actor=petra, username="olga")
     assert permissions.permit(actor=petra, username="olga") == given
     entry = Event.objects.get(kind="reservation.permitted")
-    assert (entry.actor, entry.data["user"]) == (petra, "olga")
+    assert (entry.actor, entry.data["username"]) == (petra, "olga")
     row = ask(olga, team)
     assert (row.state, row.permission, row.decided_by) == (BOOKED, given, None)
     booked = Event.objects.get(kind="reservation.booked")
@@ -207,7 +207,7 @@ def test_permissions_by_page(as_user, petra, olga, team, pool):
     page = as_user(olga).get("/calendar/permissions/").content.decode()
     assert "Vision" in page and "petra" in page
     given = BookingPermission.objects.get()
-    as_user(olga).post(f"/calendar/permissions/{given.pk}/end/")
+    as_user(olga).post(f"/calendar/permissions/{given.pk}/revoke/")
     assert not BookingPermission.objects.exists()
 
 

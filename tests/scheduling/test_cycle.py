@@ -236,13 +236,13 @@ def test_the_oldest_of_equals_is_first_and_the_next_when_room_comes(make, alice,
 def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, alice, bob, pool):
     make(alice, "sim-h100-x4")
     FlavorFactory(
-        slug="long3", accelerator_count=3, accelerator_model="Simulated H100", pool=pool, expected_s=7200
+        slug="long3", accelerator_count=3, accelerator_model="Simulated H100", pool=pool, expected_hours=2
     )
     FlavorFactory(
-        slug="short", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_s=600
+        slug="short", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_hours=1 / 6
     )
     FlavorFactory(
-        slug="forever", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_s=864_000
+        slug="forever", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_hours=240
     )
     make(bob, "long3")
     head = make(alice, "sim-h100-x4")

@@ -50,7 +50,7 @@ def preview(team, user):
 def test_the_first_start_says_where_the_home_is_and_later_ones_go_there(pool, make, alice, team, sent):
     first = make(alice)
     home = HomePlace.objects.get()
-    assert (home.user, home.team, home.node.name) == (alice, team, place_of(first))
+    assert (home.owner, home.team, home.node.name) == (alice, team, place_of(first))
     for _ in range(3):
         assert place_of(make(alice)) == home.node.name
     assert HomePlace.objects.count() == 1
@@ -163,7 +163,7 @@ def test_a_node_that_claims_homes_draws_nobody(pool, make, alice, team, sent):
     assert waiting.state == State.PENDING
 
 
-def test_when_a_machine_is_removed_its_homes_begin_anew_only_where_their_user_says_so(
+def test_when_a_machine_is_removed_its_homes_are_recreated_only_where_their_user_says_so(
     pool, make, alice, bob, team, sent
 ):
     home = place_of(make(alice))
@@ -190,15 +190,15 @@ def test_when_a_machine_is_removed_its_homes_begin_anew_only_where_their_user_sa
     assert place_of(make(bob)) == other, "nobody else waits for it"
     (lost,) = lost_homes.seen_by(alice)
     with pytest.raises(NotFound):
-        lost_homes.begin_anew(actor=bob, lost_home_id=lost.pk)
+        lost_homes.recreate(actor=bob, lost_home_id=lost.pk)
     assert not lost_homes.seen_by(bob).exists()
-    lost_homes.begin_anew(actor=alice, lost_home_id=lost.pk)
-    lost_homes.begin_anew(actor=alice, lost_home_id=lost.pk)
+    lost_homes.recreate(actor=alice, lost_home_id=lost.pk)
+    lost_homes.recreate(actor=alice, lost_home_id=lost.pk)
     cycle.run()
     assert place_of(waiting) == other
-    assert HomePlace.objects.get(user=alice).node.name == other
-    assert lost_homes.seen_by(alice).get().begun_anew_at is not None, "the old one stays listed"
-    assert Event.objects.filter(kind="user.home_begun_anew").count() == 1
+    assert HomePlace.objects.get(owner=alice).node.name == other
+    assert lost_homes.seen_by(alice).get().recreated_at is not None, "the old one stays listed"
+    assert Event.objects.filter(kind="user.home_recreated").count() == 1
 
 
 def test_many_are_looked_up_at_once(pool, make, alice, bob, team, sent, django_assert_num_queries):

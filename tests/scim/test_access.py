@@ -88,7 +88,7 @@ def test_the_page_of_tokens_offers_it_to_administrators_alone(ada, bob):
         page = browser.get("/account/tokens/").content.decode()
         assert ('value="scim"' in page) is offered
         browser.post("/account/tokens/", {"name": "x", "scopes": ["scim"], "expires": "7"})
-        assert ApiToken.objects.filter(user=user).exists() is offered
+        assert ApiToken.objects.filter(owner=user).exists() is offered
 
 
 def test_scim_says_what_it_can(idp):

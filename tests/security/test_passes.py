@@ -115,7 +115,7 @@ from portal.people.accounts import tokens
 from portal.people.accounts.models import ApiToken
 from portal.people.accounts.token_lookup import digest_of
 row = ApiToken.objects.get(digest=digest_of(sys.argv[1]))
-tokens.revoke_token(actor=row.user, token_id=row.pk)
+tokens.revoke_token(actor=row.owner, token_id=row.pk)
 """
 
 

@@ -274,7 +274,7 @@ def test_who_is_somebody_else_is_told_so(api, ci):
 
 def test_500_rows_of_tokens_are_shown_50_at_a_time(as_user, olga, ci, django_assert_max_num_queries):
     ApiToken.objects.bulk_create(
-        ApiToken(user=ci, name=f"t{n}", prefix=f"berth_{n}", digest=str(n), scopes=["all"])
+        ApiToken(owner=ci, name=f"t{n}", prefix=f"berth_{n}", digest=str(n), scopes=["all"])
         for n in range(500)
     )
     client = as_user(olga)

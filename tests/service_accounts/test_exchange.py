@@ -46,7 +46,7 @@ def refusal(answer: Any, code: ExchangeCode, error: str = "invalid_request", sta
     assert set(body) == {"error", "error_description"}
     assert body["error_description"].isascii() and '"' not in body["error_description"]
     assert "no-store" in answer["Cache-Control"]
-    assert not ApiToken.objects.filter(user__username="svc-ci").exists()
+    assert not ApiToken.objects.filter(owner__username="svc-ci").exists()
     entry = Event.objects.get(kind="token.exchange_refused")
     assert entry.cause["code"] == code.value
     assert entry.actor is None

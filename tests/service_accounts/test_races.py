@@ -32,7 +32,7 @@ def code(outcome) -> ExchangeCode:
 
 def dead(account, *made) -> None:
     """No token of the account works, nor comes back with it."""
-    assert not ApiToken.objects.filter(user=account, revoked_at=None).exists()
+    assert not ApiToken.objects.filter(owner=account, revoked_at=None).exists()
     secrets = [each.secret for each in made if isinstance(each, services.Exchanged | tokens.NewToken)]
     assert [token_lookup.user_of_token(secret) for secret in secrets] == [None] * len(secrets)
     if account.deleted_at is None:
@@ -45,7 +45,7 @@ def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
     outcomes = at_once([exchanging(token)] * 8)
     assert Counter(type(each) for each in outcomes) == {services.Exchanged: 1, Refused: 7}, outcomes
     assert {code(each) for each in outcomes if isinstance(each, Refused)} == {ExchangeCode.REPLAYED}
-    assert ApiToken.objects.filter(user=ci).count() == Exchange.objects.count() == 1
+    assert ApiToken.objects.filter(owner=ci).count() == Exchange.objects.count() == 1
     assert Event.objects.filter(kind="token.exchanged").count() == 1
     assert Event.objects.filter(kind="token.exchange_refused").count() == 7
 
@@ -55,7 +55,7 @@ def test_a_replay_in_the_middle_of_the_first(issuer, rule, ci, monkeypatch):
     second = Meanwhile(monkeypatch, tokens, "mint", exchanging(token))
     first = services.exchange(subject_token=token)
     assert code(second.outcome()) is ExchangeCode.REPLAYED
-    assert ApiToken.objects.get(user=ci) == first.token
+    assert ApiToken.objects.get(owner=ci) == first.token
 
 
 @pytest.mark.parametrize("end", ["deactivate", "delete"])

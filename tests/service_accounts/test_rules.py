@@ -20,7 +20,7 @@ from tests.service_accounts.conftest import CONDITIONS
 
 pytestmark = pytest.mark.django_db
 PATH = "teams/vision/service-accounts/svc-ci/trust-rules"
-PAGE = "/teams/vision/service-accounts/svc-ci/rules/"
+PAGE = "/teams/vision/service-accounts/svc-ci/trust-rules/"
 
 
 def wanted(there: Any, **changed: Any) -> dict[str, Any]:

@@ -504,7 +504,7 @@ of_flavors = st.fixed_dictionaries(
         "disk_mib": st.integers(0, 10**6),
         "preemptible": st.booleans(),
         "work_lost": st.sampled_from(["", "always", "never"]),
-        "expected_s": st.integers(60, 86_400),
+        "expected_hours": st.integers(1, 24) | st.floats(0.02, 24),
         "default_lifetime_hours": st.none() | st.integers(0, 24),
         "max_lifetime_hours": st.none() | st.integers(48, 1000),
         "price_cents": st.none() | st.integers(0, 10**6),

@@ -73,7 +73,7 @@ def scene(
         "teams": "/teams/",
         "team": "/teams/vision/",
         "long-team": f"/teams/{long_team.slug}/",
-        "remove": "/teams/vision/members/bob/remove/",
+        "remove": "/teams/vision/members/bob/revoke/",
         "tokens": "/account/tokens/",
         "account": "/account/",
         "pools": "/pools/",

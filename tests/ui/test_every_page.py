@@ -199,7 +199,7 @@ class TestTeam(PageCase):
 
 
 class TestTeamNetwork(PageCase):
-    url, reader = "/teams/vision/network/", "alice"
+    url, reader = "/teams/vision/egress/", "alice"
 
     @pytest.fixture(autouse=True)
     def _versions(self, _stocked: None) -> None:
@@ -221,7 +221,7 @@ class TestServiceAccount(PageCase):
 
 
 class TestTrustRules(TestServiceAccount):
-    url = "/teams/vision/service-accounts/svc-ci/rules/"
+    url = "/teams/vision/service-accounts/svc-ci/trust-rules/"
 
     @pytest.fixture(autouse=True)
     def _allowed(self, settings: Any) -> None:
@@ -299,11 +299,11 @@ class TestRemoveMachine(TestMachines):
     @pytest.fixture(autouse=True)
     def _asked(self, _joined: None) -> None:
         Machine.objects.update(state=MachineState.REVOKED)
-        self.url = f"/machines/{self.machine.pk}/remove/"
+        self.url = f"/machines/{self.machine.pk}/delete/"
 
 
 class TestLeftOver(PageCase):
-    url, fixtures, reader, partials = "/left-over/", ("local_pool",), "olga", ("live",)
+    url, fixtures, reader, partials = "/orphans/", ("local_pool",), "olga", ("live",)
     kind = OrphanKind.FOLDER
 
     @pytest.fixture(autouse=True)
@@ -324,7 +324,7 @@ class TestRemoveLeftOver(TestLeftOver):
 
     @pytest.fixture(autouse=True)
     def _asked(self, _found: None) -> None:
-        self.url = f"/left-over/{self.orphan.pk}/remove/"
+        self.url = f"/orphans/{self.orphan.pk}/delete/"
 
 
 class TestRebalancing(PageCase):
@@ -383,7 +383,7 @@ class TestHomes(PageCase):
     @pytest.fixture(autouse=True)
     def _lost(self, _stocked: None) -> None:
         self.lost = LostHome.objects.create(
-            user=User.objects.get(username="bob"),
+            owner=User.objects.get(username="bob"),
             team=self.there["team"],
             pool=self.there["local_pool"],
             node="gpu-06",
@@ -398,9 +398,9 @@ class TestDeleteHome(PageCase):
     def _archived(self, _stocked: None) -> None:
         user, team, pool = User.objects.get(username="bob"), self.there["team"], self.there["local_pool"]
         now, node = timezone.now(), Node.objects.filter(pool=pool).first()
-        place = HomePlace.objects.create(user=user, team=team, pool=pool, node=node, since=now)
+        place = HomePlace.objects.create(owner=user, team=team, pool=pool, node=node, since=now)
         HomeArchive.objects.create(
-            user=user, team=team, pool=pool, node=node, node_name="x", name="x", state="ready", open=False,
+            owner=user, team=team, pool=pool, node=node, node_name="x", name="x", state="ready", open=False,
             asked_at=now, made_at=now, away_at=now, next_at=now, empties=True,
         )  # fmt: skip
         self.url = f"/homes/{place.pk}/delete/"
@@ -415,7 +415,7 @@ class TestArchivedHomes(TestDeleteHome):
 class TestBeginAnew(TestHomes):
     @pytest.fixture(autouse=True)
     def _asked(self, _lost: None) -> None:
-        self.url = f"/homes/lost/{self.lost.pk}/begin-anew/"
+        self.url = f"/homes/lost/{self.lost.pk}/recreate/"
 
 
 class TestGpus(PageCase):

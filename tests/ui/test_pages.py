@@ -391,9 +391,9 @@ def test_an_owner_adds_changes_and_removes_a_member(
     assert "charlie is now member of Vision." in text_of(added)
     client.post("/teams/vision/members/charlie/role/", {"role": "owner"})
     assert team.memberships.get(user=charlie).role == Role.OWNER
-    question = client.get("/teams/vision/members/charlie/remove/")
+    question = client.get("/teams/vision/members/charlie/revoke/")
     assert "the files in their home folder" in text_of(question)
-    client.post("/teams/vision/members/charlie/remove/")
+    client.post("/teams/vision/members/charlie/revoke/")
     assert not team.memberships.filter(user=charlie).exists()
 
 
@@ -414,7 +414,7 @@ def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Brow
     unknown = client.post("/teams/vision/", {"username": "nobody", "role": "member"})
     assert unknown.status_code == 400
     assert "No user has this name." in text_of(unknown)
-    last = client.post("/teams/vision/members/alice/remove/", follow=True)
+    last = client.post("/teams/vision/members/alice/revoke/", follow=True)
     assert "alice is the only owner of Vision. Make somebody else an owner first." in text_of(last)
 
 
@@ -425,7 +425,7 @@ def test_a_member_sees_the_team_but_no_forms(bob: User, team: Team, as_user: Bro
     assert "Leave" in body
     assert client.post("/teams/vision/", {"username": "alice", "role": "member"}).status_code == 403
     assert client.post("/teams/vision/members/alice/role/", {"role": "member"}).status_code == 403
-    assert client.get("/teams/vision/members/alice/remove/").status_code == 403
+    assert client.get("/teams/vision/members/alice/revoke/").status_code == 403
 
 
 def test_an_operator_makes_a_team(olga: User, as_user: Browse) -> None:

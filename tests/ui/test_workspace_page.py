@@ -104,8 +104,8 @@ def test_the_log_of_a_deleted_workspace_went_with_it(
     path = f"/workspaces/{workspace.pk}/"
     for said in (
         text_of(client.get(path)),
-        text_of(client.get(f"{path}log/")),
-        part(client, f"{path}log/", "log"),
+        text_of(client.get(f"{path}logs/")),
+        part(client, f"{path}logs/", "log"),
     ):
         assert "written nothing" not in said
         assert "deleted, and its log with it" in said
@@ -196,7 +196,7 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
 ) -> None:
     workspace = workspace_in("running", bob, name="night-run")
     client = as_user(alice)
-    path = "/teams/vision/members/bob/remove/"
+    path = "/teams/vision/members/bob/revoke/"
     body = client.get(path).content.decode()
     assert "night-run" in body
     assert "Nothing is stopped by itself: delete them first." in body
@@ -213,4 +213,4 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
 def test_who_is_not_in_the_team_shows_nothing(
     alice: User, charlie: User, team: Team, as_user: Browse, gone: str
 ) -> None:
-    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{gone}/remove/"))
+    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{gone}/revoke/"))

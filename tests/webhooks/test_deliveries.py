@@ -54,7 +54,7 @@ def test_an_event_arrives_signed(hook, tell, there, team, alice):
         actor=alice, team=team, name="Bot", url=f"{there.url}/x?y=1", types=["team.members_changed"]
     )
     fan_out.run()
-    tell(data={"user": "bob", "role": "owner", "secret": "not for others"})
+    tell(data={"username": "bob", "role": "owner", "secret": "not for others"})
     (delivery,) = round_trip()
     (request,) = there.requests
     assert request.path == "/x?y=1"
@@ -506,6 +506,6 @@ def test_the_cursor_passes_over_what_was_rolled_back(tell, db):
 
 def test_an_administrators_message_is_signed_by_the_system(there, hook, tell, ada):
     hook(there.url, "user.deactivated", actor=ada, team=None)
-    tell(AuditKind.USER_DEACTIVATED, team=None, data={"user": "bob"}, actor=SYSTEM)
+    tell(AuditKind.USER_DEACTIVATED, team=None, data={"username": "bob"}, actor=SYSTEM)
     round_trip()
     assert json.loads(there.requests[0].body)["data"]["user"] == {"username": "bob"}

@@ -37,10 +37,10 @@ def homes(node, team) -> list[HomePlace]:
     now, made = timezone.now(), []
     for number in range(5):
         user = UserFactory(username=f"user-{number}")
-        made.append(HomePlace.objects.create(user=user, team=team, pool=node.pool, node=node, since=now))
+        made.append(HomePlace.objects.create(owner=user, team=team, pool=node.pool, node=node, since=now))
         if number < 4:
             HomeUsage.objects.create(
-                user=user, team=team, node=node, used_mib=10 * (number + 1), measured_at=now
+                owner=user, team=team, node=node, used_mib=10 * (number + 1), measured_at=now
             )
     return made
 
@@ -58,13 +58,13 @@ def go_on() -> None:
 def arrive(move: HomeMove) -> None:
     """As when its new node has said that all is there."""
     home_moves._arrived(
-        HomeMove.objects.select_related("user", "team", "pool", "source", "target").get(pk=move.pk)
+        HomeMove.objects.select_related("owner", "team", "pool", "source", "target").get(pk=move.pk)
     )
     HomeMove.objects.filter(pk=move.pk).update(open=False, left="")
 
 
 def fail(move: HomeMove) -> None:
-    found = HomeMove.objects.select_related("user", "team", "pool", "source", "target").get(pk=move.pk)
+    found = HomeMove.objects.select_related("owner", "team", "pool", "source", "target").get(pk=move.pk)
     reason = evacuations.Reason(HomeMoveCode.NO_ROOM, {"node": "gpu-b", "needed_mib": 3, "free_mib": 1})
     home_moves._give_up(found, evacuations.HomeMoveState.FAILED, home_moves.SYSTEM, reason)
     HomeMove.objects.filter(pk=move.pk).update(open=False, left="")
@@ -123,7 +123,7 @@ def test_what_failed_or_was_cancelled_stays_and_is_tried_again_when_asked_again(
     evacuations.sweep()
     first, second = active()
     fail(first)
-    home_moves.cancel_move(actor=second.user, move_id=second.pk)
+    home_moves.cancel_move(actor=second.owner, move_id=second.pk)
     HomeMove.objects.filter(pk=second.pk).update(open=False, left="")
     while how(olga).going:
         go_on()
@@ -138,7 +138,7 @@ def test_what_failed_or_was_cancelled_stays_and_is_tried_again_when_asked_again(
     again = evacuate(olga, node)
     assert (again.pk != found.pk, again.homes) == (True, 2)
     evacuations.sweep()
-    assert {each.user_id for each in active()} == {first.user_id, second.user_id}
+    assert {each.owner_id for each in active()} == {first.owner_id, second.owner_id}
 
 
 def test_cancelled_nothing_more_goes(node, homes, olga, sent):
@@ -219,10 +219,10 @@ def test_who_may(node, homes, bob, olga, sent):
 
 
 def test_what_lies_there(node, homes, olga, sent, django_assert_max_num_queries):
-    homes[0].user.deleted_at = timezone.now()
-    homes[0].user.save()
+    homes[0].owner.deleted_at = timezone.now()
+    homes[0].owner.save()
     home_moves.move_home(
-        actor=homes[1].user, user=homes[1].user, team=homes[1].team, pool=node.pool, node="gpu-c"
+        actor=homes[1].owner, owner=homes[1].owner, team=homes[1].team, pool=node.pool, node="gpu-c"
     )
     with django_assert_max_num_queries(4):
         there = evacuations.homes_there(olga, node)
@@ -273,7 +273,7 @@ def test_its_page_and_the_drain_s(node, homes, olga, as_user, sent):
     assert how(olga).state == "cancelled"
     answer = browser.post(f"/homes/nodes/{node.pk}/", {"to": "gpu-x"}, follow=True).content.decode()
     assert "No home folder can go to" in answer
-    assert "5 home folders" not in as_user(homes[0].user).get(f"/gpus/nodes/{node.pk}/").content.decode()
+    assert "5 home folders" not in as_user(homes[0].owner).get(f"/gpus/nodes/{node.pk}/").content.decode()
 
 
 def test_drained_they_go_as_their_workspaces_leave(pool, make, bob, olga, sent):

@@ -172,10 +172,10 @@ def test_what_is_asked_for_meanwhile_waits(workspace, bob, team, sent):
 
 
 def test_no_move_while_it_is_made_and_no_archive_while_it_moves(workspace, bob, team, pool, sent):
-    place = HomePlace.objects.get(user=bob)
+    place = HomePlace.objects.get(owner=bob)
     other = next(each.name for each in home_moves.targets_in(pool, other_than=place.node_id))
     archive = make_one(workspace)
-    ask = {"actor": bob, "user": bob, "team": team, "pool": pool, "node": other}
+    ask = {"actor": bob, "owner": bob, "team": team, "pool": pool, "node": other}
     with pytest.raises(StateConflict) as refused:
         home_moves.move_home(**ask)
     assert code_of(refused) == ArchiveCode.BEING_WORKED_ON
@@ -318,7 +318,7 @@ def test_with_the_account_and_the_home(workspace, bob, ada, sent):
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
     other.refresh_from_db()
     assert (other.state, other.left) == ("ready", True)
-    home_archives.home_deleted(user_id=bob.pk, team_id=other.team_id, node_id=other.node_id)
+    home_archives.home_deleted(owner_id=bob.pk, team_id=other.team_id, node_id=other.node_id)
     assert not HomeArchive.objects.exists()
 
 
@@ -334,7 +334,7 @@ def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
     assert "No archives yet" in browser.get(here).content.decode()
     browser.post(here + "make/", {"name": "<b>one</b>"})
     HomeUsage.objects.create(
-        user=bob, team=workspace.team, node=Node.objects.get(name=HomeArchive.objects.get().node_name),
+        owner=bob, team=workspace.team, node=Node.objects.get(name=HomeArchive.objects.get().node_name),
         used_mib=9, measured_at=timezone.now(),
     )  # fmt: skip
     answer(order(sent), bytes_done=3 << 20)
@@ -355,7 +355,7 @@ def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
     HomeArchive.objects.update(open=False, left=False)
     for number in range(30):
         HomeArchive.objects.create(
-            user=bob, team=workspace.team, pool=archive.pool, node=archive.node, node_name=archive.node_name,
+            owner=bob, team=workspace.team, pool=archive.pool, node=archive.node, node_name=archive.node_name,
             name=f"n{number}", state="ready", open=False, asked_at=timezone.now() - timedelta(number),
             next_at=timezone.now(),
         )  # fmt: skip

@@ -166,7 +166,7 @@ def test_an_upload_may_take_what_the_home_has_left(workspace, bob, node, tickets
     settings.BERTH_HOME_LIMIT_MIB = 100
     placed = workspace.allocations.get().node
     row = HomeUsage.objects.create(
-        user=bob, team=workspace.team, node=placed, used_mib=60, measured_at=timezone.now()
+        owner=bob, team=workspace.team, node=placed, used_mib=60, measured_at=timezone.now()
     )
     services.upload_url(actor=bob, workspace=workspace, path="d/a")
     asked = node.asked[-1][0]["ask"]

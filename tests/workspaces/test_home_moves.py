@@ -40,7 +40,7 @@ def pool(catalog: None) -> Pool:
 def place(pool, bob, team) -> HomePlace:
     """Bob's home, on gpu-a."""
     node = Node.objects.get(name="gpu-a")
-    return HomePlace.objects.create(user=bob, team=team, pool=pool, node=node, since=timezone.now())
+    return HomePlace.objects.create(owner=bob, team=team, pool=pool, node=node, since=timezone.now())
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def tickets(monkeypatch) -> dict[str, file_tickets.Transfer]:
 
 
 def ask(actor, place, node="gpu-b") -> HomeMove:
-    return home_moves.move_home(actor=actor, user=place.user, team=place.team, pool=place.pool, node=node)
+    return home_moves.move_home(actor=actor, owner=place.owner, team=place.team, pool=place.pool, node=node)
 
 
 def order(sent) -> HomeMoveOrder:
@@ -87,7 +87,7 @@ def arrived(sent, move) -> HomeMove:
 
 def test_from_asking_to_the_end(place, bob, sent, tickets):
     HomeUsage.objects.create(
-        user=bob, team=place.team, node=place.node, used_mib=7, measured_at=timezone.now()
+        owner=bob, team=place.team, node=place.node, used_mib=7, measured_at=timezone.now()
     )
     move = ask(bob, place)
     offer = order(sent)
@@ -208,7 +208,7 @@ def test_its_files_are_not_changed_meanwhile(pool, make, bob, sent):
     workspace = make(bob)
     place = HomePlace.objects.get()
     move = HomeMove.objects.create(
-        user=bob, team=place.team, pool=pool, source=place.node, source_name="gpu-a", target_name="gpu-b",
+        owner=bob, team=place.team, pool=pool, source=place.node, source_name="gpu-a", target_name="gpu-b",
         asked_at=timezone.now(), next_at=timezone.now(),
     )  # fmt: skip
     with pytest.raises(StateConflict) as refused:
@@ -222,7 +222,7 @@ def test_placed_in_the_same_moment_it_is_not_copied(pool, make, bob, sent):
     make(bob)
     place = HomePlace.objects.get()
     HomeMove.objects.create(
-        user=bob, team=place.team, pool=pool, source=place.node, source_name=place.node.name,
+        owner=bob, team=place.team, pool=pool, source=place.node, source_name=place.node.name,
         target=Node.objects.exclude(pk=place.node_id).first(), target_name="x",
         asked_at=timezone.now(), next_at=timezone.now(),
     )  # fmt: skip
@@ -313,7 +313,7 @@ def test_a_machine_that_is_revoked_ends_it(place, bob, name, sent):
 
 def test_one_at_a_time_for_a_machine(place, bob, alice, team, sent):
     other = HomePlace.objects.create(
-        user=alice, team=team, pool=place.pool, node=place.node, since=timezone.now()
+        owner=alice, team=team, pool=place.pool, node=place.node, since=timezone.now()
     )
     ask(bob, place)
     ask(alice, other, "gpu-c")

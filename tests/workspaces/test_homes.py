@@ -87,7 +87,7 @@ def test_homes_stay_unless_it_is_said_and_the_log_says_where(ada, bob, ran, pool
     assert not HomeDeletion.objects.exists()
     (entry,) = entries("user.homes_kept")
     node = ran.allocations.get().node.name
-    assert entry.data == {"user": "bob", "homes": [f"vision/bob on {node}"]}
+    assert entry.data == {"owner": "bob", "homes": [f"vision/bob on {node}"]}
     assert entry.targets.get().key == str(bob.pk)
 
 

@@ -208,7 +208,7 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
 ):
     workspace = make(alice, name="paper")
     run_until_ready(sent, workspace)
-    browser, url = as_user(olga), f"/machines/{machine.pk}/remove/"
+    browser, url = as_user(olga), f"/machines/{machine.pk}/delete/"
     assert "gpu-07 is joined" in browser.get(url).content.decode()
     revoked(machine, olga)
     page = browser.get(url).content.decode()
@@ -226,8 +226,8 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
     assert "Your home folder was on gpu-07, which was removed." in refused
     assert "Begin with an empty one" in own.get("/homes/").content.decode()
     lost = LostHome.objects.get()
-    assert "do not come along" in own.get(f"/homes/lost/{lost.pk}/begin-anew/").content.decode()
-    own.post(f"/homes/lost/{lost.pk}/begin-anew/")
+    assert "do not come along" in own.get(f"/homes/lost/{lost.pk}/recreate/").content.decode()
+    own.post(f"/homes/lost/{lost.pk}/recreate/")
     Node.objects.filter(name="node-1").update(cordoned=False)
     snapshot_cache.forget()
     own.post(f"/workspaces/{workspace.pk}/start/")
@@ -255,9 +255,9 @@ def test_over_rest(pool, machine, make, alice, olga, sent, api):
     assert program.post(path, {"confirm": "x"}).json()["reason"]["code"] == "machine_not_named"
     assert program.post(path, {"confirm": "gpu-07"}).status_code == 204
     (lost,) = api(alice).get("lost-homes").json()["results"]
-    assert (lost["node"], lost["begun_anew_at"]) == ("gpu-07", None)
+    assert (lost["node"], lost["recreated_at"]) == ("gpu-07", None)
     begun = api(alice).post(f"lost-homes/{lost['id']}/recreate", {})
-    assert begun.status_code == 200 and begun.json()["begun_anew_at"]
+    assert begun.status_code == 200 and begun.json()["recreated_at"]
 
 
 def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
@@ -269,12 +269,12 @@ def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
 
     def kept(user, node, state="ready"):
         HomeArchive.objects.create(
-            user=user, team=team, pool=pool, node=node, node_name=node.name, name="a", state=state,
+            owner=user, team=team, pool=pool, node=node, node_name=node.name, name="a", state=state,
             open=False, asked_at=now, next_at=now,
         )  # fmt: skip
 
     for user in (alice, bob):
-        HomePlace.objects.create(user=user, team=team, pool=pool, node=cut_off, since=now)
+        HomePlace.objects.create(owner=user, team=team, pool=pool, node=cut_off, since=now)
         kept(user, cut_off)
     kept(bob, other, "failed")
     losses = machine_removal.losses_of(olga, machine.pk)

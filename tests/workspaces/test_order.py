@@ -52,4 +52,4 @@ def test_the_case_of_the_name_and_the_sequence_of_secrets_do_not_count(order):
 def test_the_shorter_time_is_the_duration(order):
     assert replace(order, expected_s=600, lifetime_s=7200).duration_s == 600
     assert replace(order, expected_s=7200, lifetime_s=600).duration_s == 600
-    assert order.duration_s == order.flavor.expected_s
+    assert order.duration_s == order.flavor.expected_hours * 3600

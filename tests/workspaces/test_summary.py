@@ -76,7 +76,7 @@ def test_a_full_home_is_told(running, settings):
     settings.BERTH_HOME_LIMIT_MIB = 100
     node = running.allocations.get().node
     HomeUsage.objects.create(
-        user=running.owner,
+        owner=running.owner,
         team=running.team,
         node=node,
         used_mib=95,

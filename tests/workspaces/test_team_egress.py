@@ -123,7 +123,7 @@ def test_a_version_is_restored_by_whoever_might_type_it(with_token, as_user, ali
     team_egress.set_egress(actor=alice, team=team, egress="none")
     team_egress.set_egress(actor=olga, team=team, egress="list", egress_allow="a.example")
     url = f"/api/v1/teams/{team.slug}/egress/versions"
-    page = reverse("accounts:team-network", args=[team.slug])
+    page = reverse("accounts:team-egress", args=[team.slug])
     assert with_token(bob).post(f"{url}/2/restore").status_code == 403
     opened = with_token(alice).post(f"{url}/1/restore")
     assert (opened.status_code, opened.json()["reason"]["code"]) == (403, "egress_looser")
@@ -273,7 +273,7 @@ def test_no_looser_is_never_looser():
 
 
 def test_no_page_lets_a_member_change_it(as_user, bob, team):
-    url = reverse("accounts:team-network", args=[team.slug])
+    url = reverse("accounts:team-egress", args=[team.slug])
     page = as_user(bob)
     assert "<form" not in page.get(url).content.decode().partition("<main")[2]
     assert page.post(url, {"egress": "none"}).status_code == 403
@@ -282,7 +282,7 @@ def test_no_page_lets_a_member_change_it(as_user, bob, team):
 
 def test_the_page_says_why_an_owner_cannot_open(as_user, alice, team):
     close(team, "none", "")
-    url = reverse("accounts:team-network", args=[team.slug])
+    url = reverse("accounts:team-egress", args=[team.slug])
     answer = as_user(alice).post(url, {"egress": "", "egress_allow": ""})
     assert answer.status_code == 400
     assert "not open it" in answer.content.decode()

@@ -76,12 +76,12 @@ def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
     EnvironmentBuild.objects.filter(version=version, state__in=OPEN, priority__lt=priority).update(
         priority=priority
     )
-    queue_first(version, priority=priority, asked_by=None if by_system else actor)
+    queue_first(version, priority=priority, requester=None if by_system else actor)
     emit(BuildsChanged())
 
 
 def queue_first(
-    version: EnvironmentVersion, *, priority: int = BY_ITSELF, asked_by: Any = None
+    version: EnvironmentVersion, *, priority: int = BY_ITSELF, requester: Any = None
 ) -> EnvironmentBuild | None:
     """Queue the first build of a version on the node with the least to do; None where there is none.
 
@@ -100,14 +100,14 @@ def queue_first(
         node = nodes.first()
     if node is None:
         return None
-    return make(version, node, priority=priority, asked_by=asked_by)
+    return make(version, node, priority=priority, requester=requester)
 
 
 def make(
-    version: EnvironmentVersion, node: Node, *, priority: int = BY_ITSELF, asked_by: Any = None
+    version: EnvironmentVersion, node: Node, *, priority: int = BY_ITSELF, requester: Any = None
 ) -> EnvironmentBuild:
     build, made = EnvironmentBuild.objects.get_or_create(
-        version=version, node=node, state__in=OPEN, defaults={"priority": priority, "asked_by": asked_by}
+        version=version, node=node, state__in=OPEN, defaults={"priority": priority, "requester": requester}
     )
     if made:
         transaction.on_commit(partial(send_waiting, node.pk))

@@ -85,7 +85,7 @@ def builds_of(environment: Environment) -> QuerySet[EnvironmentBuild]:
     """All attempts, newest first, without their logs."""
     return (
         EnvironmentBuild.objects.filter(version__environment=environment)
-        .select_related("version", "node", "node__pool", "asked_by")
+        .select_related("version", "node", "node__pool", "requester")
         .defer("log", *(f"version__{name}" for name in LONG))
         .order_by("-created_at", "-pk")
     )

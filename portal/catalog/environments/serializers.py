@@ -218,8 +218,8 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     )
     done = serializers.IntegerField(help_text="Packages in this stage, of `total`.")
     percent = serializers.SerializerMethodField(help_text="How far the whole is; null once it has ended.")
-    asked_by = serializers.CharField(
-        source="asked_by.username", default=None, allow_null=True, help_text="Username of the requester."
+    requester = serializers.CharField(
+        source="requester.username", default=None, allow_null=True, help_text="Username of the requester."
     )
     failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
     message = serializers.SerializerMethodField(help_text="The same in words.")
@@ -230,7 +230,7 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     class Meta:
         model = EnvironmentBuild
         fields = [
-            *("id", "version", "node", "pool", "state", "stage", "done", "total", "percent", "asked_by"),
+            *("id", "version", "node", "pool", "state", "stage", "done", "total", "percent", "requester"),
             *("created_at", "started_at", "ended_at", "retry_at", "failure", "message", "next_action"),
         ]
         read_only_fields = fields

@@ -82,7 +82,7 @@ class Dotfiles(ApiView):
 
 def _answer(user: User, row: UserDotfiles | None) -> Response:
     shown = row or {"url": "", "ref": "", "secret": "", "changed_at": None}
-    headers = etags.headers_of(row or UserDotfiles(user=user))
+    headers = etags.headers_of(row or UserDotfiles(owner=user))
     return Response(DotfilesSerializer(shown).data, headers=headers)
 
 

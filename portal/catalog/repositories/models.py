@@ -12,7 +12,7 @@ from provisioning.git_urls import MAX_REF, MAX_URL
 class UserDotfiles(models.Model):
     """A user's dotfiles. `secret` names the secret of theirs that opens the repository; empty for none."""
 
-    user = models.OneToOneField(
+    owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="dotfiles"
     )
     url = models.CharField(max_length=MAX_URL)

@@ -8,4 +8,4 @@ from portal.people.accounts.models import User
 
 def dotfiles_of(user: User) -> UserDotfiles | None:
     """A user's own, None where there are none."""
-    return UserDotfiles.objects.filter(user=user).first()
+    return UserDotfiles.objects.filter(owner=user).first()

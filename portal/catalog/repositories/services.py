@@ -28,17 +28,17 @@ def set_dotfiles(
     if problems:
         first = next(iter(problems.values()))
         raise InvalidInput(first, errors={name: [reason] for name, reason in problems.items()})
-    before = UserDotfiles.objects.select_for_update().filter(user=actor).first()
-    etags.require_expected(expected, before or UserDotfiles(user=actor), name=_("Dotfiles"))
+    before = UserDotfiles.objects.select_for_update().filter(owner=actor).first()
+    etags.require_expected(expected, before or UserDotfiles(owner=actor), name=_("Dotfiles"))
     kept = (before.url, before.ref, before.secret) if before is not None else ("", "", "")
     if kept == (url, ref, secret):
         return before
     row = None
     if url:
         fields = {"url": url, "ref": ref, "secret": secret, "changed_at": timezone.now()}
-        row, _created = UserDotfiles.objects.update_or_create(user=actor, defaults=fields)
+        row, _created = UserDotfiles.objects.update_or_create(owner=actor, defaults=fields)
     else:
-        UserDotfiles.objects.filter(user=actor).delete()
+        UserDotfiles.objects.filter(owner=actor).delete()
     events.record(
         actor=actor,
         kind=AuditKind.ACCOUNT_DOTFILES,

@@ -30,7 +30,7 @@ class AuditKind(StrEnum):
     USER_HOME_DELETED = "user.home_deleted"
     USER_HOME_NOT_DELETED = "user.home_not_deleted"
     USER_HOME_LOST = "user.home_lost"
-    USER_HOME_BEGUN_ANEW = "user.home_begun_anew"
+    USER_HOME_RECREATED = "user.home_recreated"
     USER_HOME_MOVE_ASKED = "user.home_move_asked"
     USER_HOME_MOVED = "user.home_moved"
     USER_HOME_MOVE_FAILED = "user.home_move_failed"

@@ -80,7 +80,7 @@ class PairHandler(JudgedHandler):
         if run.partner is None:
             return None
         return Repeat(
-            url=reverse("gpu_checks:node-link", args=[run.device.node_id]),
+            url=reverse("gpu_checks:check-link", args=[run.device.node_id]),
             name="with_node",
             value=str(run.partner.device.node_id),
             label=gettext("Check again"),

@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
                 ('recovery', models.CharField(blank=True, max_length=20)),
                 ('summary', models.TextField(blank=True, help_text='Result in a sentence; empty until the run is done.')),
                 ('simulated', models.BooleanField(default=False)),
-                ('asked_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('requester', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('workspace', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='checks', to='workspaces.workspace')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('started_at', models.DateTimeField(blank=True, help_text='When it began.', null=True)),

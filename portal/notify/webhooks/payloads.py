@@ -14,6 +14,8 @@ from portal.common.htmx import public_url
 DETAILS = ("from", "to", "reason", "code", "resource", "amount", "role", "run")
 """What of an entry's own data is sent: short values that programs decide by."""
 MAX_DETAIL = 200
+ACCOUNTS = {"owner": "owner", "requester": "requester", "user": "username"}
+"""Subjects that are accounts, and under which key of the entry's data the name is."""
 
 
 def of_entry(entry: Event) -> dict[str, Any]:
@@ -61,8 +63,9 @@ def _subjects(entry: Event) -> dict[str, Any]:
     if entry.data.get("reservation"):
         key = str(entry.data["reservation"])
         found["reservation"] = {"id": key, "url": _url("reservation-detail", key)}
-    if entry.data.get("user"):
-        found["user"] = {"username": str(entry.data["user"])}
+    for subject, key in ACCOUNTS.items():
+        if entry.data.get(key):
+            found[subject] = {"username": str(entry.data[key])}
     return found
 
 

@@ -10,7 +10,7 @@ urlpatterns = [
     path("teams/<slug:slug>/webhooks/", views.team, name="team"),
     path("webhooks/<uuid:webhook_id>/", views.detail, name="detail"),
     path("webhooks/<uuid:webhook_id>/test/", views.test, name="test"),
-    path("webhooks/<uuid:webhook_id>/rotate/", views.rotate, name="rotate"),
+    path("webhooks/<uuid:webhook_id>/rotate-secret/", views.rotate, name="rotate-secret"),
     path("webhooks/<uuid:webhook_id>/switch/", views.switch, name="switch"),
     path("webhooks/<uuid:webhook_id>/delete/", views.delete, name="delete"),
     path(

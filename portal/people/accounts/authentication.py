@@ -77,7 +77,7 @@ class HasScope(permissions.IsAuthenticated):
         if not isinstance(token, ApiToken):
             return True
         needed = scope_for(view, request.method or "GET")
-        if token.user.is_auditor and needed not in READING:
+        if token.owner.is_auditor and needed not in READING:
             raise exceptions.PermissionDenied(_("An auditor's token changes nothing and opens nothing."))
         if Scope.ALL in token.scopes or needed in token.scopes:
             return True

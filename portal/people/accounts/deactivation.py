@@ -63,7 +63,7 @@ def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
         message=f"deactivated {user.username}",
         reason=reason,
         targets=sessions.about(user),
-        data={"user": user.username, "sessions": ended, "tokens": tokens, "teams": passed},
+        data={"username": user.username, "sessions": ended, "tokens": tokens, "teams": passed},
     )
     emit(UserDeactivated(user=user, actor=actor))
     return user
@@ -89,7 +89,7 @@ def reactivate(*, actor: User | SystemActor, user: User) -> User:
         kind=AuditKind.USER_REACTIVATED,
         message=f"reactivated {user.username}",
         targets=sessions.about(user),
-        data={"user": user.username},
+        data={"username": user.username},
     )
     emit(UserReactivated(user=user, actor=actor))
     return user
@@ -108,7 +108,7 @@ def locked(user: User) -> User:
 
 def revoke_tokens(user: User) -> int:
     """End all tokens of a user with the caller's transaction; returns how many worked until now."""
-    return ApiToken.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
+    return ApiToken.objects.filter(owner=user, revoked_at=None).update(revoked_at=timezone.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
                 team=team,
                 message=f"made {heir.username} owner of {team.name} in place of {user.username}",
                 targets=[*sessions.about(user), *sessions.about(heir)],
-                data={"user": heir.username, "before": user.username},
+                data={"username": heir.username, "before": user.username},
             )
             events.notify(
                 [heir],

@@ -349,7 +349,7 @@ class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
 
     def working(self, now: datetime) -> ApiTokenQuerySet:
         """Those that are accepted now."""
-        found = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), user__is_active=True)
+        found = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), owner__is_active=True)
         if settings.BERTH_TOKEN_MAX_DAYS:
             found = found.filter(created_at__gt=now - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
         return found
@@ -367,7 +367,7 @@ class ApiToken(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=80)
     prefix = models.CharField(
         max_length=16, editable=False, help_text="First characters of the token, to recognise it."

@@ -82,7 +82,7 @@ def workspace_names(team: Team, username: str) -> list[str]:
 
 def tokens_of(actor: User) -> ApiTokenQuerySet:
     """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
-    return _tokens().unrevoked().filter(user=actor)
+    return _tokens().unrevoked().filter(owner=actor)
 
 
 def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
@@ -94,7 +94,7 @@ def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
     if actor.sees_all:
         return found
     owned = Membership.objects.filter(user=actor, role=Role.OWNER).values("team")
-    return found.filter(Q(user=actor) | Q(user__owning_team__in=owned))
+    return found.filter(Q(owner=actor) | Q(owner__owning_team__in=owned))
 
 
 def tokens_unused_since(tokens: ApiTokenQuerySet, moment: datetime) -> ApiTokenQuerySet:
@@ -106,7 +106,7 @@ def tokens_unused_since(tokens: ApiTokenQuerySet, moment: datetime) -> ApiTokenQ
 def _tokens() -> ApiTokenQuerySet:
     """Newest first; `rotated` says whether there is one that replaces it."""
     newer = ApiToken.objects.filter(replaces=OuterRef("pk"))
-    rows = ApiToken.objects.select_related("user__owning_team", "created_by").annotate(rotated=Exists(newer))
+    rows = ApiToken.objects.select_related("owner__owning_team", "created_by").annotate(rotated=Exists(newer))
     found: ApiTokenQuerySet = rows.order_by("-created_at", "-id")
     return found
 

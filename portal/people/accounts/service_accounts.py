@@ -55,7 +55,7 @@ def create(*, actor: User | SystemActor, team: Team, name: str, description: str
         team=team,
         message=f"made the service account {user.username} of {team.name}",
         targets=sessions.about(user),
-        data={"user": user.username},
+        data={"username": user.username},
     )
     return user
 
@@ -82,7 +82,7 @@ def describe(
             team=user.owning_team,
             message=f"changed what {user.username} is for",
             targets=sessions.about(user),
-            data={"user": user.username, "description": wanted},
+            data={"username": user.username, "description": wanted},
         )
     return user
 

@@ -107,7 +107,7 @@ def set_member(
         kind=AuditKind.TEAM_MEMBER_SET,
         team=team,
         message=message,
-        data={"user": user.username, "role": role, "without_owners": alone},
+        data={"username": user.username, "role": role, "without_owners": alone},
     )
     if alone:
         _tell_owners(team, user, role)
@@ -150,7 +150,7 @@ def remove_member(
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
         message=f"took {username} out of {team.name}",
-        data={"user": username},
+        data={"username": username},
     )
 
 
@@ -186,7 +186,7 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
         message=f"took {user.username} out of {team.name}",
-        data={"user": user.username},
+        data={"username": user.username},
     )
     return True
 

@@ -189,7 +189,7 @@ def end_others(request: HttpRequest, user: User) -> int:
         kind=AuditKind.SESSION_ENDED,
         message="ended their other sessions",
         targets=about(locked),
-        data={"user": locked.username, "sessions": ended},
+        data={"username": locked.username, "sessions": ended},
     )
     return ended
 

@@ -41,7 +41,7 @@ def network(request: SignedInRequest, slug: str) -> HttpResponse:
                 add_problems(form, error.field_errors, error.sentence)
             else:
                 messages.success(request, _("Saved. Workspaces have it from their next start."))
-                return redirect("accounts:team-network", slug)
+                return redirect("accounts:team-egress", slug)
     context = {
         "team": team,
         "form": form,
@@ -71,4 +71,4 @@ def network_restore(request: SignedInRequest, slug: str, number: int) -> HttpRes
                 _("It is as in version %(number)s. Workspaces have it from their next start.")
                 % {"number": number},
             )
-    return redirect("accounts:team-network", slug)
+    return redirect("accounts:team-egress", slug)

@@ -40,9 +40,9 @@ class TokenFilter(filters.FilterSet):
         label="`all` that you may see: of service accounts of teams that you own, for operators of "
         "everybody. Without it your own, unless `owner`, `team` or `kind` is given.",
     )
-    owner = filters.CharFilter(field_name="user__username", label="Whose tokens.")
+    owner = filters.CharFilter(field_name="owner__username", label="Whose tokens.")
     team = filters.CharFilter(
-        field_name="user__memberships__team__slug", label="Short name of a team of theirs."
+        field_name="owner__memberships__team__slug", label="Short name of a team of theirs."
     )
     kind = filters.ChoiceFilter(
         choices=AccountKind.choices, method="of_kind", label="Of people or service accounts."
@@ -59,7 +59,7 @@ class TokenFilter(filters.FilterSet):
         return found
 
     def of_kind(self, found: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
-        return found.filter(user__owning_team__isnull=value == AccountKind.PERSON)
+        return found.filter(owner__owning_team__isnull=value == AccountKind.PERSON)
 
     @extend_schema_field({**DAYS, "description": "Not used for so many days."})
     def unused(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
@@ -77,7 +77,7 @@ def _days(days: float) -> datetime:
 @documented(
     list="List tokens",
     retrieve="Read a token",
-    of="Your own, unless `whose`, `user`, `team` or `kind` asks for others that you may see.",
+    of="Your own, unless `whose`, `owner`, `team` or `kind` asks for others that you may see.",
 )
 class TokenViewSet(ReadViewSet):
     tag = "tokens"

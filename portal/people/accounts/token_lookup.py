@@ -37,14 +37,14 @@ def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
     if not secret.startswith(TOKEN_PREFIX):
         return None
     token = _token(digest_of(secret))
-    if token is None or token.revoked_at is not None or not token.user.is_active:
+    if token is None or token.revoked_at is not None or not token.owner.is_active:
         return None
     now = timezone.now()
     ends_at = token.ends_at
     if ends_at is not None and ends_at <= now:
         return None
     token_uses.note(token, now)
-    return token.user, token
+    return token.owner, token
 
 
 def _token(digest: str) -> ApiToken | None:
@@ -64,12 +64,12 @@ def _token(digest: str) -> ApiToken | None:
             _kept.clear()
         _kept[digest] = known = (row, token)
     token = copy.copy(known[1])
-    token.user = copy.copy(known[1].user)
+    token.owner = copy.copy(known[1].owner)
     return token
 
 
 def _rows(digest: str) -> Any:
-    return ApiToken.objects.select_related("user").filter(digest=digest).order_by()
+    return ApiToken.objects.select_related("owner").filter(digest=digest).order_by()
 
 
 @lru_cache(maxsize=4)

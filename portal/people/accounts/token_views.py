@@ -82,11 +82,11 @@ def site_tokens(request: SignedInRequest) -> HttpResponse:
     now = timezone.now()
     found: ApiTokenQuerySet = selectors.tokens_for(request.user)
     if owner := strip_nul(asked.get("owner") or "").strip():
-        found = found.filter(user__username__icontains=owner)
+        found = found.filter(owner__username__icontains=owner)
     if team := asked.get("team"):
-        found = found.filter(user__memberships__team=team)
+        found = found.filter(owner__memberships__team=team)
     if kind := asked.get("kind"):
-        found = found.filter(user__owning_team__isnull=kind == AccountKind.PERSON)
+        found = found.filter(owner__owning_team__isnull=kind == AccountKind.PERSON)
     if unused := asked.get("unused"):
         found = selectors.tokens_unused_since(found, now - timedelta(days=int(unused)))
     if expires := asked.get("expires"):

@@ -85,7 +85,7 @@ def rotate_token(
     (hours) and `StateConflict` (it has been rotated before, or has ended, or its account is deactivated).
     """
     old = _locked(actor, token_id)
-    _require_manage(actor, old.user)
+    _require_manage(actor, old.owner)
     if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
         reason = Reason(AccountCode.OVERLAP_OUT_OF_RANGE, {"most": MAX_OVERLAP_HOURS})
         raise InvalidInput(reason, errors={"overlap_hours": [reason]})
@@ -99,7 +99,7 @@ def rotate_token(
         expires_at = min(expires_at, latest)
     check_no_wider(made_with, old.scopes, expires_at)
     made = mint(
-        user=old.user,
+        user=old.owner,
         name=old.name,
         scopes=old.scopes,
         expires_at=expires_at,
@@ -125,8 +125,8 @@ def revoke_token(*, actor: User, token_id: UUID) -> None:
     token = selectors.tokens_for(actor, revoked=True).filter(pk=token_id).first()
     if token is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
-    if not policies.may_revoke_tokens_of(actor, token.user):
-        raise NotAllowed(Reason(AccountCode.TOKEN_OF_ANOTHER, {"username": token.user.username}))
+    if not policies.may_revoke_tokens_of(actor, token.owner):
+        raise NotAllowed(Reason(AccountCode.TOKEN_OF_ANOTHER, {"username": token.owner.username}))
     if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
         changes.announce()
         _record(actor, token, AuditKind.TOKEN_REVOKED, "revoked")
@@ -144,7 +144,7 @@ def mint(
     """Write a token whose making has been allowed; the caller leaves the audit entry."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = ApiToken.objects.create(
-        user=user,
+        owner=user,
         name=name[:80],
         prefix=secret[: len(TOKEN_PREFIX) + 6],
         digest=digest_of(secret),
@@ -227,11 +227,11 @@ def _require_manage(actor: User | SystemActor, user: User) -> None:
 def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
     """A token that the actor may see and nobody has revoked, so that it is rotated but once."""
     seen = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
-    found = seen.filter(pk=token_id).select_related("user").first()
+    found = seen.filter(pk=token_id).select_related("owner").first()
     if found is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
-    _lock_user(found.user)
-    rows = ApiToken.objects.unrevoked().select_for_update(of=("self",)).select_related("user__owning_team")
+    _lock_user(found.owner)
+    rows = ApiToken.objects.unrevoked().select_for_update(of=("self",)).select_related("owner__owning_team")
     token = rows.filter(pk=token_id).first()
     if token is None:
         # Revoked in between.
@@ -260,12 +260,12 @@ def _record(
     did: str,
     data: dict[str, object] | None = None,
 ) -> None:
-    own = not isinstance(actor, SystemActor) and actor.pk == token.user_id
+    own = not isinstance(actor, SystemActor) and actor.pk == token.owner_id
     events.record(
         actor=actor,
         kind=kind,
-        team=token.user.owning_team,
-        message=f"{did} the token “{token.name}”" + ("" if own else f" of {token.user.username}"),
-        targets=sessions.about(token.user),
-        data={"token": str(token.pk), "user": token.user.username, **(data or {})},
+        team=token.owner.owning_team,
+        message=f"{did} the token “{token.name}”" + ("" if own else f" of {token.owner.username}"),
+        targets=sessions.about(token.owner),
+        data={"token": str(token.pk), "owner": token.owner.username, **(data or {})},
     )

@@ -95,7 +95,7 @@ def create(
         kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
         message=f"made the account {user.username} with {held}",
         targets=sessions.about(user),
-        data={"user": user.username, "roles": wanted, "teams": dict(teams or {})},
+        data={"username": user.username, "roles": wanted, "teams": dict(teams or {})},
     )
     default = _default_team()
     if default is not None and default not in places:
@@ -135,7 +135,7 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
         kind=AuditKind.USER_INVITED,
         message=f"invited {user.username} again",
         targets=sessions.about(user),
-        data={"user": user.username},
+        data={"username": user.username},
     )
     return _link(user, LinkKind.INVITATION)
 
@@ -159,7 +159,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
         kind=AuditKind.USER_PASSWORD_RESET,
         message=f"ended the password of {user.username}",
         targets=sessions.about(user),
-        data={"user": user.username, "sessions": ended},
+        data={"username": user.username, "sessions": ended},
     )
     return _link(user, LinkKind.RESET)
 
@@ -181,7 +181,7 @@ def end_sessions(*, actor: User | SystemActor, user: User, tokens: bool = False)
         kind=AuditKind.SESSION_ENDED,
         message=f"ended all sessions of {user.username}",
         targets=sessions.about(user),
-        data={"user": user.username, "sessions": ended, "tokens": revoked},
+        data={"username": user.username, "sessions": ended, "tokens": revoked},
     )
     return ended
 
@@ -235,7 +235,7 @@ def change(
             kind=AuditKind.USER_CHANGED,
             message=f"changed {' and '.join(said)} of {user.username}",
             targets=sessions.about(user),
-            data={"user": user.username, **said},
+            data={"username": user.username, **said},
         )
     if teams is not None:
         _place(actor, user, teams)
@@ -298,14 +298,14 @@ def delete(
     mfa.remove_all(user)
     user.save()
     user.memberships.all().delete()
-    ApiToken.objects.filter(user=user).delete()
+    ApiToken.objects.filter(owner=user).delete()
     Notification.objects.filter(user=user).delete()
     events.record(
         actor=actor,
         kind=AuditKind.USER_DELETED,
         message=f"deleted the account {user.username}",
         targets=sessions.about(user),
-        data={"user": user.username, "workspaces": delete_workspaces, "homes": delete_homes},
+        data={"username": user.username, "workspaces": delete_workspaces, "homes": delete_homes},
     )
 
 

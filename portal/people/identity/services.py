@@ -126,7 +126,7 @@ def _link(actor: SystemActor, user: User, decision: Decision) -> None:
             message=f"linked the account {user.username} by {decision.how}",
             targets=sessions.about(user),
             data={
-                "user": user.username,
+                "username": user.username,
                 "provider": decision.provider_id,
                 "subject": subject,
                 "how": decision.how,
@@ -148,7 +148,7 @@ def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
             kind=AuditKind.USER_CHANGED,
             message=f"changed email of {user.username}",
             targets=sessions.about(user),
-            data={"user": user.username, "email": email},
+            data={"username": user.username, "email": email},
         )
     if person.first_name or person.last_name:
         changed |= {"first_name": person.first_name, "last_name": person.last_name}
@@ -310,7 +310,7 @@ def link(
         kind=AuditKind.USER_LINKED,
         message=f"linked the account {user.username} to {provider.name}",
         targets=sessions.about(user),
-        data={"user": user.username, "provider": provider.id, "subject": subject, "expected": expected},
+        data={"username": user.username, "provider": provider.id, "subject": subject, "expected": expected},
     )
     return row
 
@@ -336,7 +336,7 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
         kind=AuditKind.USER_UNLINKED,
         message=f"ended the link of {user.username} to {provider_id}",
         targets=sessions.about(user),
-        data={"user": user.username, "provider": provider_id, "sessions": ended},
+        data={"username": user.username, "provider": provider_id, "sessions": ended},
     )
 
 
@@ -366,6 +366,6 @@ def signed_out_there(*, provider: Provider, subject: str) -> int:
         kind=AuditKind.SESSION_ENDED,
         message=f"ended all sessions of {user.username}, who has signed out there",
         targets=sessions.about(user),
-        data={"user": user.username, "sessions": ended, "provider": provider.id},
+        data={"username": user.username, "sessions": ended, "provider": provider.id},
     )
     return ended

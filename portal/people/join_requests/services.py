@@ -325,5 +325,5 @@ def _record(
         message=message,
         reason=reason,
         targets=[Target(TargetKind.USER, str(request.requester_id))],
-        data={"join_request": str(request.pk), "user": request.requester.username, **data},
+        data={"join_request": str(request.pk), "requester": request.requester.username, **data},
     )

@@ -98,7 +98,7 @@ class IsProvisioner(permissions.BasePermission):
             raise exceptions.PermissionDenied(
                 _("This token lacks the scope “%(scope)s”.") % {"scope": "scim"}
             )
-        if not token.user.administers:
+        if not token.owner.administers:
             raise exceptions.PermissionDenied(_("The user of this token is no administrator any more."))
         return True
 

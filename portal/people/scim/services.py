@@ -83,7 +83,7 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
         kind=AuditKind.USER_ADOPTED,
         message=f"took up the account {user.username}",
         targets=sessions.about(user),
-        data={"user": user.username},
+        data={"username": user.username},
     )
     return row
 
@@ -114,7 +114,7 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
             message=f"changed what SCIM calls {user.username}",
             targets=sessions.about(user),
             data={
-                "user": user.username,
+                "username": user.username,
                 "external_id": row.external_id,
                 "display_name": row.display_name,
             },
@@ -186,7 +186,7 @@ def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
         kind=AuditKind.USER_RELEASED,
         message=f"keeps the account {user.username} no more",
         targets=sessions.about(user),
-        data={"user": user.username},
+        data={"username": user.username},
     )
 
 

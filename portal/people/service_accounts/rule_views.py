@@ -51,7 +51,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
             add_problems(form, problems, error.sentence)
         else:
             messages.success(request, _("The rule “%(name)s” lets in from now on.") % {"name": rule.name})
-            return redirect("service_accounts:rules", slug, username)
+            return redirect("service_accounts:trust-rules", slug, username)
     return _shown(request, found, form=form)
 
 
@@ -62,7 +62,7 @@ def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """What the rules would say of some claims. A GET only shows the rules."""
     found = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
-        return redirect("service_accounts:rules", slug, username)
+        return redirect("service_accounts:trust-rules", slug, username)
     form = ClaimsForm(request.POST)
     checked = form.is_valid()
     seen = (
@@ -82,7 +82,7 @@ def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -
             request,
             _("The rule “%(name)s” is deleted. What it gave ends by itself.") % {"name": rule.name},
         )
-    return redirect("service_accounts:rules", slug, username)
+    return redirect("service_accounts:trust-rules", slug, username)
 
 
 def _shown(request: SignedInRequest, found: User, **context: Any) -> HttpResponse:

@@ -181,7 +181,7 @@ def _record(actor: User | SystemActor, rule: TrustRule, kind: AuditKind, did: st
         targets=sessions.about(rule.account),
         data={
             "rule": str(rule.pk),
-            "user": rule.account.username,
+            "username": rule.account.username,
             "issuer": rule.issuer,
             "audience": rule.audience,
             "conditions": rule.conditions,

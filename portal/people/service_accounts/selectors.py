@@ -20,9 +20,9 @@ def of_team(team: Team) -> QuerySet[User]:
 
     Whoever may see the team may see them.
     """
-    working = ApiToken.objects.working(timezone.now()).filter(user=OuterRef("pk")).order_by()
-    counted = working.values("user").annotate(count=Count("pk")).values("count")
-    used = ApiToken.objects.filter(user=OuterRef("pk")).order_by().values("user")
+    working = ApiToken.objects.working(timezone.now()).filter(owner=OuterRef("pk")).order_by()
+    counted = working.values("owner").annotate(count=Count("pk")).values("count")
+    used = ApiToken.objects.filter(owner=OuterRef("pk")).order_by().values("owner")
     return (
         User.objects.existing()
         .filter(owning_team=team)

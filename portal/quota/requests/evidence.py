@@ -26,8 +26,7 @@ from portal.quota.limits.models import Cohort, Grant, Quota, SiteLimit, TeamShar
 from portal.quota.requests.models import QuotaRequest, RequestKind, RequestState
 from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
-from provisioning import messages
-from provisioning.types import DeviceKind, ResourceRequest
+from provisioning.types import DeviceKind
 
 PERIOD = timedelta(days=30)
 EARLIER = 5
@@ -296,14 +295,9 @@ def _world() -> _World:
 
 
 def _charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
-    """Team, owner and amounts of all that holds capacity; rows from before quotas say what they asked for."""
+    """Team, owner and amounts of all that holds capacity."""
     holding = Workspace.objects.filter(state__in=HOLDING).order_by()
-    yield from holding.exclude(amounts={}).values_list("team_id", "owner_id", "amounts")
-    for team, owner, asked, simulated in holding.filter(amounts={}).values_list(
-        "team_id", "owner_id", "resources", "flavor__pool__simulated"
-    ):
-        request = messages.load(asked, ResourceRequest)
-        yield team, owner, resources.amounts_of(request, simulated=bool(simulated))
+    yield from holding.values_list("team_id", "owner_id", "amounts")
 
 
 def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:

@@ -112,7 +112,7 @@ def _record(actor: User | SystemActor, row: BookingPermission, kind: AuditKind, 
         targets=[Target(TargetKind.USER, str(row.user_id))],
         data={
             "permission": str(row.pk),
-            "user": row.user.username,
+            "username": row.user.username,
             "team": row.team.slug if row.team else None,
         },
     )

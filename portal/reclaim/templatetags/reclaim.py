@@ -74,7 +74,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     user: User = context["request"].user
     lines: list[HomeLine] = []
     if may_move(user, workspace.owner_id):
-        places = HomePlace.objects.filter(user=workspace.owner_id, team=workspace.team_id)
+        places = HomePlace.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
         lines = [each for each in home_presenters.lines(user, places).values() if each.matters]
     return _notes(context, lines, _("Home folder"))
 
@@ -84,7 +84,7 @@ def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
     """What is announced or was done with one's own homes; one query where there is nothing."""
     user: User = context["request"].user
     told = Q(warned_s__isnull=False) | Q(archive__isnull=False)
-    stays = HomeStay.objects.filter(told, place__user=user).select_related("place")
+    stays = HomeStay.objects.filter(told, place__owner=user).select_related("place")
     places = [stay.place for stay in stays]
     lines = home_presenters.lines(user, places).values() if places else ()
     return _notes(context, [line for line in lines if line.matters], _("Home folder"))

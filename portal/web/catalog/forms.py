@@ -18,7 +18,7 @@ from portal.catalog.models import (
     COMPUTE_CAPABILITIES,
     LARGEST,
     MAX_ACCELERATORS,
-    MAX_EXPECTED_S,
+    MAX_EXPECTED_HOURS,
     MAX_LIFETIME_H,
     MAX_NODES,
     MAX_PRICE_CENTS,
@@ -38,7 +38,6 @@ PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 CODE = {**PLAIN, "class": "textarea mono", "rows": "6"}
 MILLI = 1000
 MIB_PER_GIB = 1024
-HOUR_S = 3600
 CENTS = 100
 
 
@@ -114,6 +113,20 @@ class Amount(forms.DecimalField):
         text = str(value or "").strip().replace(",", ".")
         found = super().clean(text)
         return None if found is None else round(found * self.factor)
+
+
+class Hours(Amount):
+    """Hours and parts of them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(factor=1, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        return f"{round(Decimal(value), 4).normalize():f}" if isinstance(value, (int, float)) else value
+
+    def clean(self, value: Any) -> Any:
+        found = forms.DecimalField.clean(self, str(value or "").strip().replace(",", "."))
+        return None if found is None else float(found)
 
 
 def _json(text: str) -> Any:
@@ -361,11 +374,10 @@ class FlavorForm(EntryForm):
     )
     mig_profile = _text(_("MIG profile"), 40, _("Such as 1g.10gb, for MIG instances."))
     within = forms.ChoiceField(label=_("Several must share"), choices=Bond.choices)
-    expected_s = Amount(
+    expected_hours = Hours(
         label=_("Hours it is expected to run"),
-        factor=HOUR_S,
         min_value=Decimal("0.017"),
-        max_value=Decimal(MAX_EXPECTED_S) / HOUR_S,
+        max_value=MAX_EXPECTED_HOURS,
         help_text=_("For estimates."),
     )
     price_cents = Amount(

@@ -46,7 +46,7 @@ LABELS: dict[str, str | Promise] = {
     "accelerator_model": _("Model"), "accelerator_models": _("Models"),
     "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
     "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
-    "expected_s": _("Expected to run"), "default_lifetime_hours": _("Stops after"),
+    "expected_hours": _("Expected to run"), "default_lifetime_hours": _("Stops after"),
     "max_lifetime_hours": _("Lives at most"), "price_cents": _("Price"),
     "driver": _("Driver"), "config": _("Configuration"),
 }  # fmt: skip
@@ -68,8 +68,10 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
         case int() if field == "price_cents":
             money = format_money(value / 100)
             return gettext("%(money)s an hour") % {"money": money}
-        case int() if field.endswith("_lifetime_h"):
+        case int() if field.endswith("_lifetime_hours"):
             return format_duration(value * 3600) if value else gettext("no end")
+        case int() | float() if field == "expected_hours":
+            return format_duration(round(value * 3600))
         case int() if field.endswith("_s"):
             return format_duration(value)
         case list() if field == "argv":

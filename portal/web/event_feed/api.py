@@ -38,8 +38,8 @@ class FeedEventSerializer(serializers.Serializer[Event]):
     data = serializers.DictField(  # type: ignore[assignment]
         help_text=(
             "`entry` (the id), `action` and `actor`, and where it is about one `workspace`, `team`, `pool`, "
-            "`devices`, `node`, `quota_request`, `reservation` or `user`, with an address in REST where it "
-            "has one; then short values, as `code`, `from` and `to`."
+            "`devices`, `node`, `quota_request`, `reservation`, `owner`, `requester` or `user`, with an "
+            "address in REST where it has one; then short values, as `code`, `from` and `to`."
         )
     )
 

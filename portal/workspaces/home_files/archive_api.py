@@ -29,7 +29,7 @@ from portal.workspaces.models import HomeArchive, Workspace
 class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
     """An archive of a home folder, on the machine where it was made."""
 
-    owner = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node_name", help_text="The machine on which it lies.")

@@ -49,7 +49,9 @@ def rows(workspace: Workspace, found: Sequence[HomeArchive]) -> list[ArchiveRow]
         return []
     place = home_places.node_of(workspace)
     here = place[1] if place is not None else ""
-    usage = HomeUsage.objects.filter(user=workspace.owner_id, team=workspace.team_id, node__name=here).first()
+    usage = HomeUsage.objects.filter(
+        owner=workspace.owner_id, team=workspace.team_id, node__name=here
+    ).first()
     home_bytes = usage.used_mib << 20 if usage is not None else 0
     quiet = not any(each.open for each in found)
     return [_row(each, here, home_bytes, quiet) for each in found]

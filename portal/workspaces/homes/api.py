@@ -34,18 +34,18 @@ SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
     """A home folder that lies on a machine which was removed."""
 
-    owner = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
 
     class Meta:
         model = LostHome
-        fields = ["id", "owner", "team", "pool", "node", "used_mib", "lost_at", "begun_anew_at"]
+        fields = ["id", "owner", "team", "pool", "node", "used_mib", "lost_at", "recreated_at"]
         read_only_fields = fields
         extra_kwargs = {
             "node": {"help_text": "The name that the removed machine had."},
             "used_mib": {"help_text": "What it held when it was last measured."},
-            "begun_anew_at": {
+            "recreated_at": {
                 "help_text": "When a new, empty one was allowed. Until then nothing of the user's starts."
             },
         }
@@ -54,9 +54,9 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
 class LostHomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
+    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     open = filters.BooleanFilter(
-        field_name="begun_anew_at", lookup_expr="isnull", label="Whether it still waits for an answer."
+        field_name="recreated_at", lookup_expr="isnull", label="Whether it still waits for an answer."
     )
 
 
@@ -88,7 +88,7 @@ class LostHomeViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"])
     def recreate(self, request: UserRequest, lost_home_id: UUID) -> Response:
-        return self.answer(lost_homes.begin_anew(actor=request.user, lost_home_id=lost_home_id))
+        return self.answer(lost_homes.recreate(actor=request.user, lost_home_id=lost_home_id))
 
 
 class LossesSerializer(serializers.Serializer[machine_removal.Losses]):

@@ -34,13 +34,13 @@ def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
     archive.reason, archive.next_at = {}, timezone.now()
     archive.save()
     record(archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"asks that {named(archive)} be restored")
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    home_use.tell_scheduler(archive.owner_id, archive.team_id)
     soon()
 
 
 def begin_delete(archive: HomeArchive) -> None:
     """Have a locked archive deleted. Raises `StateConflict` while something is under way with the home."""
-    others = HomeArchive.objects.filter(user=archive.user_id, team=archive.team_id, pool=archive.pool_id)
+    others = HomeArchive.objects.filter(owner=archive.owner_id, team=archive.team_id, pool=archive.pool_id)
     if others.filter(open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
@@ -57,25 +57,25 @@ def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *,
     archive.next_at, archive.failures, archive.restarts, archive.bytes_done = now, 0, 0, 0
     archive.lease, archive.lease_expires_at = "", None
     archive.save()
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    home_use.tell_scheduler(archive.owner_id, archive.team_id)
     if left:
         soon()
 
 
-def require_free(user_id: UUID, team_id: UUID, pool: Pool, node: Node, *, restores: bool) -> None:
+def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, restores: bool) -> None:
     """Raise `StateConflict` where nothing can be done with the home on the node just now."""
     if node.retired or not home_use.believed(pool, node.name):
         raise conflict(ArchiveCode.NODE_GONE, node=node.name)
-    whose = {"user": user_id, "team": team_id, "pool": pool}
+    whose = {"owner": owner_id, "team": team_id, "pool": pool}
     # Whatever goes on, and be it with the home in another pool.
-    home_use.require_still(user_id, team_id)
+    home_use.require_still(owner_id, team_id)
     if not restores:
-        home_use.require_there(user_id, team_id, pool, node.name)
+        home_use.require_there(owner_id, team_id, pool, node.name)
     if HomeArchive.objects.filter(**whose, open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     if HomeMove.objects.filter(**whose, open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
-    if home_use.in_use(user_id, team_id, node.pk):
+    if home_use.in_use(owner_id, team_id, node.pk):
         raise conflict(ArchiveCode.IN_USE)
 
 
@@ -85,7 +85,7 @@ def conflict(code: ArchiveCode, **params: Any) -> StateConflict:
 
 def locked(archive_id: UUID) -> HomeArchive | None:
     rows = HomeArchive.objects.select_for_update(of=("self",))
-    return rows.select_related("user", "team", "pool", "node").filter(pk=archive_id).first()
+    return rows.select_related("owner", "team", "pool", "node").filter(pk=archive_id).first()
 
 
 def soon() -> None:
@@ -93,7 +93,7 @@ def soon() -> None:
 
 
 def home_of(archive: HomeArchive) -> str:
-    return home_key(archive.team.slug, archive.user.username)
+    return home_key(archive.team.slug, archive.owner.username)
 
 
 def named(archive: HomeArchive) -> str:
@@ -103,10 +103,10 @@ def named(archive: HomeArchive) -> str:
 def notify(archive: HomeArchive, kind: str, title: str, text: str, *, url: str = "") -> None:
     """Tell its user, with the address of a page: that of its archives where no other is named."""
     if not url:
-        used = Workspace.objects.live().filter(owner=archive.user, team=archive.team)
+        used = Workspace.objects.live().filter(owner=archive.owner, team=archive.team)
         newest = used.order_by("-created_at").values_list("pk", flat=True).first()
         url = f"/workspaces/{newest}/files/archives/" if newest is not None else "/homes/"
-    events.notify([archive.user], kind, title, text, url)
+    events.notify([archive.owner], kind, title, text, url)
 
 
 def record(
@@ -123,6 +123,6 @@ def record(
         cause=cause.as_json() if cause is not None else None,
         team=archive.team,
         pool=archive.pool,
-        targets=[Target(TargetKind.USER, str(archive.user_id))],
-        data={"user": archive.user.username, "home": home_of(archive), "node": archive.node_name},
+        targets=[Target(TargetKind.USER, str(archive.owner_id))],
+        data={"owner": archive.owner.username, "home": home_of(archive), "node": archive.node_name},
     )

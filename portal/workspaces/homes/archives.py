@@ -74,8 +74,8 @@ BATCH = 50
 def of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
     """Of the home that the workspace uses, the newest first. Raises `NotAllowed` (not its user)."""
     policies.require_home(actor, workspace)
-    found = HomeArchive.objects.select_related("team", "pool", "node", "user")
-    return found.filter(user=workspace.owner_id, team=workspace.team_id)
+    found = HomeArchive.objects.select_related("team", "pool", "node", "owner")
+    return found.filter(owner=workspace.owner_id, team=workspace.team_id)
 
 
 def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
@@ -117,10 +117,10 @@ def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
         raise conflict(ArchiveCode.TOO_MANY, count=count)
     now = timezone.now()
     archive = HomeArchive.objects.create(
-        user=workspace.owner, team=workspace.team, pool=pool, node=node, node_name=node.name, name=name,
+        owner=workspace.owner, team=workspace.team, pool=pool, node=node, node_name=node.name, name=name,
         asked_at=now, next_at=now, job=uuid.uuid4().hex,
     )  # fmt: skip
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    home_use.tell_scheduler(archive.owner_id, archive.team_id)
     soon()
     return archive
 
@@ -172,14 +172,14 @@ def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
     record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {named(archive)}")
 
 
-def home_deleted(*, user_id: UUID, team_id: UUID, node_id: UUID) -> None:
+def home_deleted(*, owner_id: UUID, team_id: UUID, node_id: UUID) -> None:
     """The home and its archives have gone from a node; in the caller's transaction."""
-    HomeArchive.objects.filter(user=user_id, team=team_id, node=node_id).delete()
+    HomeArchive.objects.filter(owner=owner_id, team=team_id, node=node_id).delete()
 
 
 def account_deleted(user: User) -> None:
     """What is under way with homes of an account that is deleted is given up; in the caller's transaction."""
-    for pk in HomeArchive.objects.filter(user=user, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
+    for pk in HomeArchive.objects.filter(owner=user, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
         archive = locked(pk)
         if archive is not None and archive.active:
             away_homes.give_up(archive)
@@ -197,7 +197,7 @@ def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple
     pool, name = found
     if not home_places.are_apart(pool):
         raise conflict(ArchiveCode.NOT_HERE)
-    whose = {"user": workspace.owner_id, "team": workspace.team_id, "pool": pool}
+    whose = {"owner": workspace.owner_id, "team": workspace.team_id, "pool": pool}
     place = HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**whose).first()
     node = place.node if place is not None else Node.objects.filter(pool=pool, name=name).first()
     if node is None:
@@ -206,18 +206,18 @@ def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple
     return pool, node
 
 
-def _counted(user_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
+def _counted(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
     """Those that count against the number and the size that there may be."""
     gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
     gone |= Q(empties=True) | Q(away_at__isnull=False)  # in the place of the home
-    return HomeArchive.objects.filter(user=user_id, team=team_id).exclude(gone)
+    return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(gone)
 
 
 def room_bytes(archive: HomeArchive) -> int:
     """How large this one may become beside the others: together they take no more than a home may hold."""
     if not settings.BERTH_HOME_LIMIT_MIB or archive.empties:
         return UNLIMITED
-    others = _counted(archive.user_id, archive.team_id).exclude(pk=archive.pk)
+    others = _counted(archive.owner_id, archive.team_id).exclude(pk=archive.pk)
     used: int = others.aggregate(all=Sum("size_bytes"))["all"] or 0
     return max(0, (int(settings.BERTH_HOME_LIMIT_MIB) << 20) - used)
 
@@ -267,7 +267,7 @@ def _step(pk: UUID) -> None:
         if archive.active and archive.failures >= MOST_FAILURES:
             _failed(archive, Reason.from_json(archive.reason))
             return
-    in_use = archive.active and home_use.in_use(archive.user_id, archive.team_id, node.pk)
+    in_use = archive.active and home_use.in_use(archive.owner_id, archive.team_id, node.pk)
     if in_use and archive.empties:
         away_homes.give_up(archive)
         return
@@ -302,7 +302,7 @@ def _order(archive: HomeArchive, node: Node) -> None:
         do=do,
         pool=node_commands.config_of(archive.pool),
         team=archive.team.slug,
-        owner=archive.user.username,
+        owner=archive.owner.username,
         expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
         most_bytes=room_bytes(archive) if do is ArchiveDo.MAKE else 0,
         empties=archive.empties,
@@ -368,7 +368,7 @@ def _made(archive: HomeArchive, answer: HomeArchived) -> None:
         away_homes.begin_emptying(archive)
         return
     end(archive, HomeArchiveState.READY, None, left=False)
-    record(archive, archive.user, AuditKind.USER_HOME_ARCHIVED, f"made {named(archive)}")
+    record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {named(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
     notify(archive, "home.archived", title, _("It can be restored on the page of its files."))
 
@@ -377,13 +377,13 @@ def _restored(archive: HomeArchive) -> None:
     end(archive, HomeArchiveState.READY, None)
     _note_restored(archive)
     archive.save()
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    home_use.tell_scheduler(archive.owner_id, archive.team_id)
 
 
 def _note_restored(archive: HomeArchive) -> None:
     archive.restored_at, archive.reason = timezone.now(), {}
     away_homes.is_back(archive)
-    record(archive, archive.user, AuditKind.USER_HOME_RESTORED, f"restored {named(archive)}")
+    record(archive, archive.owner, AuditKind.USER_HOME_RESTORED, f"restored {named(archive)}")
     title = _("Your home folder is restored from “%(name)s”") % {"name": archive.name}
     notify(archive, "home.restored", title, _("What was in it before has been replaced."))
 
@@ -438,7 +438,7 @@ def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
     if answer.placed and archive.restored_at is None and ready:
         # It was in its place already when it was given up.
         _note_restored(archive)
-        home_use.tell_scheduler(archive.user_id, archive.team_id)
+        home_use.tell_scheduler(archive.owner_id, archive.team_id)
     if answer.failure is not None or answer.refused:
         archive.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)

@@ -61,16 +61,16 @@ AT_ONCE = 50
 
 def held(place: HomePlace) -> HomeArchive | None:
     """What puts the home away just now, or the archive that it is in; None where it lies there as ever."""
-    found = HomeArchive.objects.filter(user=place.user_id, team=place.team_id, node=place.node_id)
-    found = found.select_related("user", "team", "pool", "node")
+    found = HomeArchive.objects.filter(owner=place.owner_id, team=place.team_id, node=place.node_id)
+    found = found.select_related("owner", "team", "pool", "node")
     return found.filter(Q(away_at__isnull=False) | Q(empties=True, open=True)).first()
 
 
 def put_away() -> QuerySet[HomeArchive]:
     """All archives that are all that there is of a home that lies there now."""
-    here = HomePlace.objects.filter(user=OuterRef("user"), team=OuterRef("team"), node=OuterRef("node"))
+    here = HomePlace.objects.filter(owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"))
     found = HomeArchive.objects.filter(Exists(here), away_at__isnull=False)
-    return found.select_related("user", "team", "pool", "node")
+    return found.select_related("owner", "team", "pool", "node")
 
 
 def begin(*, place_id: int) -> HomeArchive:
@@ -83,7 +83,7 @@ def begin(*, place_id: int) -> HomeArchive:
     place = _place(place_id)
     if not home_places.are_apart(place.pool):
         raise conflict(ArchiveCode.NOT_HERE)
-    require_free(place.user_id, place.team_id, place.pool, place.node, restores=False)
+    require_free(place.owner_id, place.team_id, place.pool, place.node, restores=False)
     machine = machines.by_name(place.pool, place.node.name)
     if machine is not None and not agrees(machine.version):
         # One of an older version would not understand the last step.
@@ -91,11 +91,11 @@ def begin(*, place_id: int) -> HomeArchive:
         raise StateConflict(Reason(MachineCode.VERSION_DIFFERS, versions))
     now = timezone.now()
     archive = HomeArchive.objects.create(
-        user=place.user, team=place.team, pool=place.pool, node=place.node, node_name=place.node.name,
+        owner=place.owner, team=place.team, pool=place.pool, node=place.node, node_name=place.node.name,
         name=timezone.localtime().strftime("%Y-%m-%d %H:%M"), asked_at=now, next_at=now, job=uuid.uuid4().hex,
         empties=True,
     )  # fmt: skip
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    home_use.tell_scheduler(archive.owner_id, archive.team_id)
     soon()
     return archive
 
@@ -108,10 +108,10 @@ def restore(*, actor: User, place_id: int) -> HomeArchive:
     `StateConflict` where it is not put away, or its machine is gone.
     """
     place = _place(place_id)
-    if not (actor.sees_all or may_move(actor, place.user_id)):
+    if not (actor.sees_all or may_move(actor, place.owner_id)):
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    if not may_move(actor, place.user_id):
-        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.user.username}))
+    if not may_move(actor, place.owner_id):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
     found = held(place)
     archive = locked(found.pk) if found is not None else None
     if archive is None or archive.away_at is None:
@@ -120,7 +120,7 @@ def restore(*, actor: User, place_id: int) -> HomeArchive:
         return archive
     if archive.state != HomeArchiveState.READY:
         raise conflict(ArchiveCode.NOT_READY)
-    require_free(place.user_id, place.team_id, place.pool, place.node, restores=True)
+    require_free(place.owner_id, place.team_id, place.pool, place.node, restores=True)
     begin_restore(archive, actor)
     return archive
 
@@ -241,7 +241,7 @@ def is_back(archive: HomeArchive) -> None:
     """The home was restored from this archive: it is in none alone any more. The caller saves this one."""
     now = timezone.now()
     archive.away_at = None
-    same = {"user": archive.user_id, "team": archive.team_id, "node": archive.node_id}
+    same = {"owner": archive.owner_id, "team": archive.team_id, "node": archive.node_id}
     HomeArchive.objects.filter(**same, away_at__isnull=False).update(away_at=None, empties=False)
     HomePlace.objects.filter(**same).update(used_at=now)
 
@@ -251,7 +251,7 @@ def restore_wanted() -> int:
     now = timezone.now()
     waits = Workspace.objects.filter(
         Q(flavor__pool=OuterRef("pool")) | Q(flavor__pool=None),
-        owner=OuterRef("user"),
+        owner=OuterRef("owner"),
         team=OuterRef("team"),
         state=State.PENDING,
     )
@@ -268,9 +268,9 @@ def _restore_wanted(archive_id: UUID) -> bool:
                 return False
             if archive.open or archive.node is None:
                 return False
-            require_free(archive.user_id, archive.team_id, archive.pool, archive.node, restores=True)
+            require_free(archive.owner_id, archive.team_id, archive.pool, archive.node, restores=True)
             # Its user has asked for it with the start that waits.
-            begin_restore(archive, archive.user)
+            begin_restore(archive, archive.owner)
             return True
     except PortalError:
         return False
@@ -279,7 +279,7 @@ def _restore_wanted(archive_id: UUID) -> bool:
 def _place(place_id: int) -> HomePlace:
     """Locked, so that neither a move nor another archive begins. Raises `NotFound`."""
     rows = HomePlace.objects.select_for_update(of=("self",))
-    place = rows.select_related("user", "team", "pool", "node").filter(pk=place_id).first()
+    place = rows.select_related("owner", "team", "pool", "node").filter(pk=place_id).first()
     if place is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     return place

@@ -55,7 +55,7 @@ def account_deleted(event: UserDeleted) -> None:
     if not found:
         return
     names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in found]
-    data = {"user": event.user.username, "homes": names}
+    data = {"owner": event.user.username, "homes": names}
     if not event.delete_homes:
         kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
     else:
@@ -64,7 +64,7 @@ def account_deleted(event: UserDeleted) -> None:
         now = timezone.now()
         HomeDeletion.objects.bulk_create(
             HomeDeletion(
-                user=event.user, team_id=row["team_id"], node_id=row["node_id"], asked_at=now, next_at=now
+                owner=event.user, team_id=row["team_id"], node_id=row["node_id"], asked_at=now, next_at=now
             )
             for row in found
         )
@@ -82,7 +82,7 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
     """Where they have been used, and where they lie now: one that was moved may not have been used there."""
     found = list(Workspace.objects.filter(owner=user).homes())
     known = {(row["team_id"], row["node_id"]) for row in found}
-    places = HomePlace.objects.filter(user=user).values(
+    places = HomePlace.objects.filter(owner=user).values(
         "team_id", "node_id", "team__slug", node_name=F("node__name")
     )
     for row in places:
@@ -94,8 +94,8 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
 def due(now: datetime) -> QuerySet[HomeDeletion]:
     """Those for which a command is to be sent; not while the user still has workspaces."""
     free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
-    unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("user")))
-    found = HomeDeletion.objects.filter(free, unused, next_at__lte=now, user__deleted_at__isnull=False)
+    unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("owner")))
+    found = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
     return found.order_by("next_at", "pk")
 
 
@@ -111,7 +111,7 @@ def sweep() -> int:
 def _send(pk: int) -> None:
     """Take the lease and send one command when the transaction has held, if this is still due."""
     now = timezone.now()
-    row = due(now).filter(pk=pk).select_for_update(of=("self",)).select_related("node__pool", "team", "user")
+    row = due(now).filter(pk=pk).select_for_update(of=("self",)).select_related("node__pool", "team", "owner")
     deletion = row.first()
     if deletion is None:
         return
@@ -125,7 +125,7 @@ def _send(pk: int) -> None:
         lease=deletion.lease,
         pool=node_commands.config_of(deletion.node.pool),
         team=deletion.team.slug,
-        owner=deletion.user.username,
+        owner=deletion.owner.username,
         expires_at=deletion.lease_expires_at.timestamp(),
     )
     queue = node_commands.queue_of(deletion.node.pool, deletion.node.name)
@@ -147,7 +147,7 @@ def apply(answer: HomeDeleted) -> bool:
     deletion = (
         HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
         .select_for_update(of=("self",))
-        .select_related("node__pool", "team", "user")
+        .select_related("node__pool", "team", "owner")
         .first()
     )
     if deletion is None:
@@ -173,10 +173,10 @@ def _done(deletion: HomeDeletion) -> None:
         message=f"deleted the home folder {_name(deletion)}",
         team=deletion.team,
         pool=deletion.node.pool,
-        targets=_about(deletion.user),
+        targets=_about(deletion.owner),
         data=_data(deletion),
     )
-    home_archives.home_deleted(user_id=deletion.user_id, team_id=deletion.team_id, node_id=deletion.node_id)
+    home_archives.home_deleted(owner_id=deletion.owner_id, team_id=deletion.team_id, node_id=deletion.node_id)
     deletion.delete()
 
 
@@ -203,7 +203,7 @@ def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
         cause=reason.as_json(),
         team=deletion.team,
         pool=deletion.node.pool,
-        targets=_about(deletion.user),
+        targets=_about(deletion.owner),
         data=_data(deletion),
     )
     administrators = User.objects.with_state(AccountState.ACTIVE).filter(is_superuser=True)
@@ -218,13 +218,13 @@ def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
 
 
 def _name(deletion: HomeDeletion) -> str:
-    return f"{home_key(deletion.team.slug, deletion.user.username)} on {deletion.node.name}"
+    return f"{home_key(deletion.team.slug, deletion.owner.username)} on {deletion.node.name}"
 
 
 def _data(deletion: HomeDeletion) -> dict[str, str]:
     return {
-        "user": deletion.user.username,
-        "home": home_key(deletion.team.slug, deletion.user.username),
+        "owner": deletion.owner.username,
+        "home": home_key(deletion.team.slug, deletion.owner.username),
         "node": deletion.node.name,
     }
 

@@ -82,8 +82,8 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
         help_text="How many lie on the node yet and shall go, those on their way among them."
     )
     bytes_done = serializers.IntegerField(help_text="What has been copied.")
-    asked_by = serializers.CharField(
-        source="asked_by.username", allow_null=True, default=None, help_text="Username of the requester."
+    requester = serializers.CharField(
+        source="requester.username", allow_null=True, default=None, help_text="Username of the requester."
     )
     reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
     message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
@@ -92,7 +92,7 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
         model = HomeEvacuation
         fields = [
             "id", "pool", "from_node", "to_node", "state", "homes", "moved", "under_way", "stayed", "left",
-            "bytes_done", "asked_by", "asked_at", "ended_at", "reason", "message",
+            "bytes_done", "requester", "asked_at", "ended_at", "reason", "message",
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {"homes": {"help_text": "How many lay there when it was asked for."}}

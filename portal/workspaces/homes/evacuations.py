@@ -90,7 +90,7 @@ def node_by_id(actor: User, node_id: UUID) -> Node:
 def homes_there(actor: User, node: Node) -> HomesThere:
     """What would be moved, for operators and auditors; a handful of queries. Raises `NotAllowed`."""
     require_see(actor)
-    alive = Q(user__deleted_at=None)
+    alive = Q(owner__deleted_at=None)
     # No name of an annotation: inside the statement it would stand for the count.
     counts = _places(node).aggregate(
         homes=Count("pk"),
@@ -132,9 +132,9 @@ def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
 
 def _places(node: Node) -> QuerySet[Any]:
     """The homes on the node, with whether each is in use, or moved or archived, and its size."""
-    same = {"user": OuterRef("user"), "team": OuterRef("team")}
+    same = {"owner": OuterRef("owner"), "team": OuterRef("team")}
     used = Allocation.objects.filter(
-        workspace__owner=OuterRef("user"), workspace__team=OuterRef("team"), node=node, released_at=None
+        workspace__owner=OuterRef("owner"), workspace__team=OuterRef("team"), node=node, released_at=None
     )
     moving = HomeMove.objects.filter(**same, pool=OuterRef("pool"), open=True)
     held = HomeArchive.objects.filter(
@@ -157,15 +157,15 @@ def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
     `moved`, `stayed` and `under_way` count homes, `left` those of them that still lie there and shall go;
     `bytes_done` is what has been copied.
     """
-    found = HomeEvacuation.objects.select_related("pool", "source", "asked_by")
+    found = HomeEvacuation.objects.select_related("pool", "source", "requester")
     stayed = HomeMove.objects.filter(
         evacuation=OuterRef(OuterRef("pk")),
-        user=OuterRef("user"),
+        owner=OuterRef("owner"),
         team=OuterRef("team"),
         state__in=ENDED_ELSEWHERE,
     )
     there = (
-        HomePlace.objects.filter(~Exists(stayed), node=OuterRef("source"), user__deleted_at=None)
+        HomePlace.objects.filter(~Exists(stayed), node=OuterRef("source"), owner__deleted_at=None)
         .order_by()
         .values("node")
         .annotate(number=Count("pk"))
@@ -219,7 +219,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
     now = timezone.now()
     made = HomeEvacuation.objects.create(
         pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
-        homes=there.homes - there.kept, asked_by=actor, asked_at=now, next_at=now,
+        homes=there.homes - there.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
     _record(made, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_named(made)}")
     home_moves.soon()
@@ -271,8 +271,8 @@ def _step(pk: UUID) -> None:
             _end(found, Reason(HomeMoveCode.NODE_GONE, {"node": name}))
             return
     assert found.source is not None
-    stayed = found.moves.filter(user=OuterRef("user"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE)
-    left = _places(found.source).filter(~Exists(stayed), user__deleted_at=None)
+    stayed = found.moves.filter(owner=OuterRef("owner"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE)
+    left = _places(found.source).filter(~Exists(stayed), owner__deleted_at=None)
     active = found.moves.filter(state__in=ACTIVE_MOVES).count()
     ready = left.filter(in_use=False, moving=False).order_by(F("used_mib").asc(nulls_last=True), "pk")
     why: Reason | None = None
@@ -314,7 +314,7 @@ def _end(found: HomeEvacuation, why: Reason | None) -> None:
         why,
         counts,
     )
-    if found.asked_by is None or found.source is None:
+    if found.requester is None or found.source is None:
         return
     moved = ngettext(
         "%(count)d home folder was moved.", "%(count)d home folders were moved.", counts["moved"]
@@ -331,7 +331,7 @@ def _end(found: HomeEvacuation, why: Reason | None) -> None:
         else _("Not all of %(from)s was moved to %(to)s")
     )
     events.notify(
-        [found.asked_by],
+        [found.requester],
         "node.homes_moved",
         title % named,
         " ".join(body),
@@ -344,8 +344,8 @@ def _end(found: HomeEvacuation, why: Reason | None) -> None:
 
 def stayed_in(found: HomeEvacuation) -> QuerySet[HomeMove]:
     """The moves of it that came to nothing, by home."""
-    rows = found.moves.filter(state__in=ENDED_ELSEWHERE).select_related("user", "team")
-    return rows.order_by("team__slug", "user__username")
+    rows = found.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
+    return rows.order_by("team__slug", "owner__username")
 
 
 def last_from(actor: User, node: Node) -> HomeEvacuation | None:
@@ -355,7 +355,7 @@ def last_from(actor: User, node: Node) -> HomeEvacuation | None:
 
 def _locked(evacuation_id: UUID) -> HomeEvacuation | None:
     rows = HomeEvacuation.objects.select_for_update(of=("self",))
-    return rows.select_related("pool", "source", "target", "asked_by").filter(pk=evacuation_id).first()
+    return rows.select_related("pool", "source", "target", "requester").filter(pk=evacuation_id).first()
 
 
 def _conflict(reason: Reason) -> StateConflict:

@@ -60,7 +60,7 @@ def apply(
         user.username: user
         for user in User.objects.filter(username__in={owner for _team, owner in pairs.values()})
     }
-    known = {(row.user_id, row.team_id): row for row in HomeUsage.objects.filter(node=node)}
+    known = {(row.owner_id, row.team_id): row for row in HomeUsage.objects.filter(node=node)}
     for each in measured:
         slug, username = pairs[each.home]
         if slug in teams and username in users:
@@ -73,7 +73,7 @@ def _apply_one(
     row: HomeUsage | None, seen: Measured, *, user: User, team: Team, node: Node, now: datetime
 ) -> None:
     new = row is None
-    row = row or HomeUsage(user=user, team=team, node=node)
+    row = row or HomeUsage(owner=user, team=team, node=node)
     told, far_over = row.percent, not new and _grew_far_over(row, seen)
     level = level_of(seen, told)
     over_since = (row.over_since or now) if level == STEPS[0] else None
@@ -132,7 +132,7 @@ def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:
     """Stop the workspaces that use a home above its limit and whose time is over."""
     grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
     using = Workspace.objects.filter(
-        owner=row.user, team=row.team, state=State.RUNNING,
+        owner=row.owner, team=row.team, state=State.RUNNING,
         allocations__node=row.node, allocations__released_at=None,
     )  # fmt: skip
     for workspace in using:
@@ -164,12 +164,14 @@ def _files_fill(row: HomeUsage) -> bool:
     return by_files > by_bytes and by_files >= STEPS[-1] - CALMER
 
 
-def room_mib(user_id: UUID, team_id: UUID, node: str) -> int | None:
+def room_mib(owner_id: UUID, team_id: UUID, node: str) -> int | None:
     """How much more a home on a node may take, as it was last measured; None where nothing limits it."""
     limit = settings.BERTH_HOME_LIMIT_MIB
     if not limit:
         return None
-    row = HomeUsage.objects.filter(user=user_id, team=team_id, node__name=node).order_by("-used_mib").first()
+    row = (
+        HomeUsage.objects.filter(owner=owner_id, team=team_id, node__name=node).order_by("-used_mib").first()
+    )
     if row is None:
         return int(limit)
     return 0 if row.hidden or _percents(row)[1] >= STEPS[0] else max(0, int(limit) - row.used_mib)
@@ -189,7 +191,7 @@ def note_of(workspace: Workspace) -> HomeNote | None:
     """About the fullest home of the workspace's user in its team; None without a limit or a measurement."""
     if not settings.BERTH_HOME_LIMIT_MIB or workspace.simulated:
         return None
-    rows = HomeUsage.objects.filter(user_id=workspace.owner_id, team_id=workspace.team_id)
+    rows = HomeUsage.objects.filter(owner_id=workspace.owner_id, team_id=workspace.team_id)
     row = max(rows, key=lambda each: (each.hidden, max(_percents(each))), default=None)
     if row is None:
         return None
@@ -223,4 +225,4 @@ def _tell(row: HomeUsage) -> None:
         if full
         else _("Your home folder in %(team)s is %(percent)s %% full") % named
     )
-    notify([row.user], kind="workspace.home_filling", title=title, body=_sentence(row), url="/workspaces/")
+    notify([row.owner], kind="workspace.home_filling", title=title, body=_sentence(row), url="/workspaces/")

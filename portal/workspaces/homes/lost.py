@@ -29,14 +29,14 @@ from provisioning.types import home_key
 
 def seen_by(actor: User) -> QuerySet[LostHome]:
     """One's own, and all for who sees all; those that still wait for an answer first."""
-    found = LostHome.objects.select_related("user", "team", "pool")
-    return found if actor.sees_all else found.filter(user=actor)
+    found = LostHome.objects.select_related("owner", "team", "pool")
+    return found if actor.sees_all else found.filter(owner=actor)
 
 
 def open_of(workspace: Workspace) -> LostHome | None:
     """The lost home for which a workspace that does not run has to wait, where there is one."""
     return LostHome.objects.filter(
-        user=workspace.owner_id, team=workspace.team_id, begun_anew_at=None
+        owner=workspace.owner_id, team=workspace.team_id, recreated_at=None
     ).first()
 
 
@@ -49,37 +49,37 @@ def node_forgotten(event: NodeForgotten) -> None:
     used = {
         (user, team): mib
         for user, team, mib in HomeUsage.objects.filter(node=node).values_list(
-            "user_id", "team_id", "used_mib"
+            "owner_id", "team_id", "used_mib"
         )
     }
-    places = list(HomePlace.objects.filter(node=node).select_related("user", "team"))
+    places = list(HomePlace.objects.filter(node=node).select_related("owner", "team"))
     now = timezone.now()
     LostHome.objects.bulk_create(
         [
             LostHome(
-                user_id=place.user_id,
+                owner_id=place.owner_id,
                 team_id=place.team_id,
                 pool_id=place.pool_id,
                 node=node.name,
-                used_mib=used.get((place.user_id, place.team_id)),
+                used_mib=used.get((place.owner_id, place.team_id)),
                 lost_at=now,
             )
             for place in places
-            if place.user.deleted_at is None
+            if place.owner.deleted_at is None
         ]
     )
     for place in places:
-        home = home_key(place.team.slug, place.user.username)
+        home = home_key(place.team.slug, place.owner.username)
         events.record(
             actor=SYSTEM,
             kind=AuditKind.USER_HOME_LOST,
             message=f"gives up the home folder {home} on {node.name}, which was removed",
             team=place.team,
-            targets=[Target(TargetKind.USER, str(place.user_id))],
-            data={"user": place.user.username, "home": home, "node": node.name},
+            targets=[Target(TargetKind.USER, str(place.owner_id))],
+            data={"owner": place.owner.username, "home": home, "node": node.name},
         )
         events.notify(
-            [place.user],
+            [place.owner],
             "home.lost",
             _("Your home folder in %(team)s is on a machine that was removed") % {"team": place.team.name},
             _("It was on %(node)s. What you start waits until you say that a new, empty one may begin.")
@@ -88,21 +88,21 @@ def node_forgotten(event: NodeForgotten) -> None:
         )
     HomePlace.objects.filter(node=node).delete()
     HomeUsage.objects.filter(node=node).delete()
-    for deletion in HomeDeletion.objects.filter(node=node).select_related("user", "team"):
-        home = home_key(deletion.team.slug, deletion.user.username)
+    for deletion in HomeDeletion.objects.filter(node=node).select_related("owner", "team"):
+        home = home_key(deletion.team.slug, deletion.owner.username)
         events.record(
             actor=SYSTEM,
             kind=AuditKind.USER_HOME_NOT_DELETED,
             message=f"cannot delete the home folder {home}: {node.name}, where it lies, was removed",
             team=deletion.team,
-            targets=[Target(TargetKind.USER, str(deletion.user_id))],
-            data={"user": deletion.user.username, "home": home, "node": node.name},
+            targets=[Target(TargetKind.USER, str(deletion.owner_id))],
+            data={"owner": deletion.owner.username, "home": home, "node": node.name},
         )
         deletion.delete()
 
 
 @transaction.atomic
-def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
+def recreate(*, actor: User, lost_home_id: UUID) -> LostHome:
     """Let what the user starts begin with a new, empty home; the old one stays listed. Twice is success.
 
     For the user alone, and for operators. Raises `NotFound`, which is also said to who may not see it, and
@@ -110,39 +110,39 @@ def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
     """
     lost = (
         LostHome.objects.select_for_update(of=("self",))
-        .select_related("user", "team", "pool")
+        .select_related("owner", "team", "pool")
         .filter(pk=lost_home_id)
         .first()
     )
-    if lost is None or not (actor.sees_all or may_begin_anew(actor, lost)):
+    if lost is None or not (actor.sees_all or may_recreate(actor, lost)):
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    require_begin_anew(actor, lost)
-    if lost.begun_anew_at is not None:
+    require_recreate(actor, lost)
+    if lost.recreated_at is not None:
         return lost
-    lost.begun_anew_at = timezone.now()
-    lost.save(update_fields=["begun_anew_at"])
-    home = home_key(lost.team.slug, lost.user.username)
+    lost.recreated_at = timezone.now()
+    lost.save(update_fields=["recreated_at"])
+    home = home_key(lost.team.slug, lost.owner.username)
     events.record(
         actor=actor,
-        kind=AuditKind.USER_HOME_BEGUN_ANEW,
+        kind=AuditKind.USER_HOME_RECREATED,
         message=f"begins the home folder {home} anew: the old one is on {lost.node}, which was removed",
         team=lost.team,
-        targets=[Target(TargetKind.USER, str(lost.user_id))],
-        data={"user": lost.user.username, "home": home, "node": lost.node},
+        targets=[Target(TargetKind.USER, str(lost.owner_id))],
+        data={"owner": lost.owner.username, "home": home, "node": lost.node},
     )
-    waiting = Workspace.objects.filter(owner=lost.user, team=lost.team, state=State.PENDING)
+    waiting = Workspace.objects.filter(owner=lost.owner, team=lost.team, state=State.PENDING)
     for workspace in waiting:
         emit(RequestChanged(workspace))
     emit(CapacityFreed())
     return lost
 
 
-def may_begin_anew(actor: User, lost: LostHome) -> bool:
+def may_recreate(actor: User, lost: LostHome) -> bool:
     """Whether it is the actor's to decide."""
-    return actor.pk == lost.user_id or actor.operates
+    return actor.pk == lost.owner_id or actor.operates
 
 
-def require_begin_anew(actor: User, lost: LostHome) -> None:
+def require_recreate(actor: User, lost: LostHome) -> None:
     """Raises `NotAllowed`."""
-    if not may_begin_anew(actor, lost):
-        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": lost.user.username}))
+    if not may_recreate(actor, lost):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": lost.owner.username}))

@@ -37,13 +37,13 @@ from portal.workspaces.models import HomeMove, HomeMoveState
 class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     """A home folder that goes, or has gone, from one machine of a pool to another."""
 
-    owner = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     from_node = serializers.CharField(source="source_name", help_text="The machine where it lies, or lay.")
     to_node = serializers.CharField(source="target_name", help_text="The machine to which it goes.")
-    asked_by = serializers.CharField(
-        source="asked_by.username", allow_null=True, default=None, help_text="Username of the requester."
+    requester = serializers.CharField(
+        source="requester.username", allow_null=True, default=None, help_text="Username of the requester."
     )
     reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
 
@@ -51,7 +51,7 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
         model = HomeMove
         fields = [
             "id", "owner", "team", "pool", "from_node", "to_node", "state", "bytes_done", "bytes_total",
-            "left_out", "evacuation", "asked_by", "asked_at", "started_at", "ended_at", "reason",
+            "left_out", "evacuation", "requester", "asked_at", "started_at", "ended_at", "reason",
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
@@ -68,7 +68,7 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
 class HomeMoveFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
+    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     state = filters.ChoiceFilter(choices=HomeMoveState.choices, label="How far it is.")
     evacuation = filters.UUIDFilter(field_name="evacuation", label="That of which it is a part.")
 
@@ -123,12 +123,12 @@ class HomeMoveViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, NewHomeMoveSerializer)
-        user = User.objects.filter(username=given["owner"]).first() if given["owner"] else request.user
+        owner = User.objects.filter(username=given["owner"]).first() if given["owner"] else request.user
         team = Team.objects.filter(slug=given["team"]).first()
         pool = Pool.objects.filter(slug=given["pool"], deleted_at=None).first()
-        if user is None or team is None or pool is None:
+        if owner is None or team is None or pool is None:
             raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-        move = home_moves.move_home(actor=request.user, user=user, team=team, pool=pool, node=given["node"])
+        move = home_moves.move_home(actor=request.user, owner=owner, team=team, pool=pool, node=given["node"])
         return self.answer(move, status=201, Location=reverse("api:home-move-detail", args=[move.pk]))
 
     @operation(

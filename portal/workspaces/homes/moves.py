@@ -71,13 +71,13 @@ BATCH = 50
 
 def seen_by(actor: User) -> QuerySet[HomeMove]:
     """One's own, and all for who sees all."""
-    found = HomeMove.objects.select_related("user", "team", "pool", "asked_by")
-    return found if actor.sees_all else found.filter(user=actor)
+    found = HomeMove.objects.select_related("owner", "team", "pool", "requester")
+    return found if actor.sees_all else found.filter(owner=actor)
 
 
-def may_move(actor: User, user_id: UUID) -> bool:
+def may_move(actor: User, owner_id: UUID) -> bool:
     """Whether it is the actor's to decide where the home of this user lies."""
-    return actor.pk == user_id or actor.operates
+    return actor.pk == owner_id or actor.operates
 
 
 def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
@@ -89,17 +89,17 @@ def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
 
 
 @transaction.atomic
-def move_home(*, actor: User, user: User, team: Team, pool: Pool, node: str) -> HomeMove:
+def move_home(*, actor: User, owner: User, team: Team, pool: Pool, node: str) -> HomeMove:
     """Have a home moved to the node of this name. Asked for again while it goes there, it is the same move.
 
     For its user and operators. Raises `NotFound`, which is also said to who may not see it, `NotAllowed`,
     `InvalidInput` for a node that takes none, and `StateConflict` while workspaces have a place with it.
     """
-    if not (actor.sees_all or may_move(actor, user.pk)):
+    if not (actor.sees_all or may_move(actor, owner.pk)):
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    if not may_move(actor, user.pk):
-        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": user.username}))
-    place = HomePlace.objects.filter(user=user, team=team, pool=pool).first()
+    if not may_move(actor, owner.pk):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": owner.username}))
+    place = HomePlace.objects.filter(owner=owner, team=team, pool=pool).first()
     if place is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     return begin(place_id=place.pk, node=node, actor=actor)
@@ -111,11 +111,11 @@ def begin(
 ) -> HomeMove:
     """`move_home` for whoever may: of its own, or as one of an evacuation, whose asker is then its asker."""
     rows = HomePlace.objects.select_for_update(of=("self",))
-    place = rows.select_related("user", "team", "node", "pool").filter(pk=place_id).first()
+    place = rows.select_related("owner", "team", "node", "pool").filter(pk=place_id).first()
     if place is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    user, team, pool = place.user, place.team, place.pool
-    under_way = HomeMove.objects.filter(user=user, team=team, pool=pool, open=True).first()
+    owner, team, pool = place.owner, place.team, place.pool
+    under_way = HomeMove.objects.filter(owner=owner, team=team, pool=pool, open=True).first()
     if under_way is not None:
         if under_way.active and under_way.target_name == node:
             return under_way
@@ -128,22 +128,22 @@ def begin(
     if target is None or not home_use.believed(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
-    home_use.require_still(user.pk, team.pk)
-    home_use.require_there(user.pk, team.pk, pool, place.node.name)
-    if home_use.in_use(user.pk, team.pk, place.node_id):
+    home_use.require_still(owner.pk, team.pk)
+    home_use.require_there(owner.pk, team.pk, pool, place.node.name)
+    if home_use.in_use(owner.pk, team.pk, place.node_id):
         reason = Reason(HomeMoveCode.IN_USE)
         raise StateConflict(reason, code=reason.code)
-    asked_by = evacuation.asked_by if evacuation is not None else actor
+    requester = evacuation.requester if evacuation is not None else actor
     now = timezone.now()
-    used = HomeUsage.objects.filter(user=user, team=team, node=place.node).first()
+    used = HomeUsage.objects.filter(owner=owner, team=team, node=place.node).first()
     move = HomeMove.objects.create(
-        user=user, team=team, pool=pool, source=place.node, target=target, source_name=place.node.name,
+        owner=owner, team=team, pool=pool, source=place.node, target=target, source_name=place.node.name,
         target_name=target.name, evacuation=evacuation, asked_at=now, next_at=now,
-        asked_by=None if isinstance(asked_by, SystemActor) else asked_by,
+        requester=None if isinstance(requester, SystemActor) else requester,
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
     _record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {_named(move)}")
-    home_use.tell_scheduler(move.user_id, move.team_id)
+    home_use.tell_scheduler(move.owner_id, move.team_id)
     soon()
     return move
 
@@ -155,10 +155,10 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
     For its user and operators. Raises `NotFound`, `NotAllowed`, and `StateConflict` for one that has ended.
     """
     move = _locked(move_id)
-    if move is None or not (actor.sees_all or may_move(actor, move.user_id)):
+    if move is None or not (actor.sees_all or may_move(actor, move.owner_id)):
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_MOVE))
-    if not may_move(actor, move.user_id):
-        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": move.user.username}))
+    if not may_move(actor, move.owner_id):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": move.owner.username}))
     if move.state == HomeMoveState.CANCELLED:
         return move
     if not move.active:
@@ -169,7 +169,7 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
 
 def account_deleted(user: User) -> None:
     """Moves of the homes of an account that is deleted are given up; in the caller's transaction."""
-    for pk in HomeMove.objects.filter(user=user, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
+    for pk in HomeMove.objects.filter(owner=user, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         move = _locked(pk)
         if move is not None and move.active:
             _give_up(move, HomeMoveState.CANCELLED, SYSTEM, None)
@@ -223,7 +223,7 @@ def _step(pk: UUID) -> None:
         if move.failures >= MOST_FAILURES:
             _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason.from_json(move.reason))
             return
-    if move.source is None or home_use.in_use(move.user_id, move.team_id, move.source.pk):
+    if move.source is None or home_use.in_use(move.owner_id, move.team_id, move.source.pk):
         # Placed while the move was asked for. It is over before anything is copied.
         move.reason = Reason(HomeMoveCode.IN_USE).as_json()
         move.next_at = timezone.now() + timedelta(seconds=LATER_S)
@@ -252,7 +252,7 @@ def _order(move: HomeMove, do: MoveDo) -> None:
         do=do,
         pool=node_commands.config_of(move.pool),
         team=move.team.slug,
-        owner=move.user.username,
+        owner=move.owner.username,
         expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
         digest=file_tickets.digest_of(ticket) if do is MoveDo.OFFER else "",
         lifetime_s=OFFER_S if do is MoveDo.OFFER else 0.0,
@@ -293,7 +293,7 @@ def _offered(move: HomeMove) -> None:
     machine = machines.by_name(move.pool, move.source_name)
     transfer = file_tickets.Transfer(
         workspace=_name(move),
-        socket=files_socket_name(move.team.slug, move.user.username),
+        socket=files_socket_name(move.team.slug, move.owner.username),
         gateway=machine.gateway if machine is not None else "",
         node=machine.name if machine is not None else "",
     )
@@ -324,22 +324,22 @@ def _arrived(move: HomeMove) -> None:
     if (
         move.source is None
         or move.target is None
-        or home_use.in_use(move.user_id, move.team_id, move.source.pk)
+        or home_use.in_use(move.owner_id, move.team_id, move.source.pk)
     ):
         _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason(HomeMoveCode.IN_USE))
         return
     moved = HomePlace.objects.filter(
-        user=move.user_id, team=move.team_id, pool=move.pool_id, node=move.source
+        owner=move.owner_id, team=move.team_id, pool=move.pool_id, node=move.source
     ).update(node=move.target, since=timezone.now())
     if not moved:
         reason = Reason(HomeMoveCode.NODE_GONE, {"node": move.source_name})
         _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
         return
-    HomeUsage.objects.filter(user=move.user_id, team=move.team_id, node=move.source).delete()
+    HomeUsage.objects.filter(owner=move.owner_id, team=move.team_id, node=move.source).delete()
     _end(move, HomeMoveState.DONE, left="source")
     _record(move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {_home(move)} to {move.target_name}")
     events.notify(
-        [move.user],
+        [move.owner],
         "home.moved",
         _("Your home folder in %(team)s has been moved") % {"team": move.team.name},
         _("It lies on %(node)s now. What you start goes there.") % {"node": move.target_name},
@@ -379,9 +379,9 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
         return
     _record(move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {_home(move)}", reason)
     # Who had all homes of a node moved is told once, at the end.
-    asker = move.asked_by if move.evacuation_id is None else None
+    asker = move.requester if move.evacuation_id is None else None
     events.notify(
-        {each.pk: each for each in (move.user, asker) if each is not None}.values(),
+        {each.pk: each for each in (move.owner, asker) if each is not None}.values(),
         "home.move_failed",
         _("The home folder %(home)s was not moved") % {"home": _home(move)},
         sentence_of(reason),
@@ -395,7 +395,7 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
     move.ended_at, move.next_at, move.failures = now, now, 0
     move.lease, move.lease_expires_at = "", None
     move.save()
-    home_use.tell_scheduler(move.user_id, move.team_id)
+    home_use.tell_scheduler(move.owner_id, move.team_id)
     ticket = _ticket(move)
 
     def forget() -> None:
@@ -417,7 +417,7 @@ def _clean(move: HomeMove) -> None:
     if (
         move.left == "source"
         and HomePlace.objects.filter(
-            user=move.user_id, team=move.team_id, pool=move.pool_id, node=node
+            owner=move.owner_id, team=move.team_id, pool=move.pool_id, node=node
         ).exists()
     ):  # pragma: no branch
         log.error("the home of move %s lies on %s: nothing is removed there", move.pk, name)
@@ -443,7 +443,9 @@ def _cleaned(move: HomeMove, answer: HomeMoved) -> None:
 def _locked(move_id: UUID) -> HomeMove | None:
     rows = HomeMove.objects.select_for_update(of=("self",))
     return (
-        rows.select_related("user", "team", "pool", "source", "target", "asked_by").filter(pk=move_id).first()
+        rows.select_related("owner", "team", "pool", "source", "target", "requester")
+        .filter(pk=move_id)
+        .first()
     )
 
 
@@ -464,7 +466,7 @@ def soon() -> None:
 
 
 def _home(move: HomeMove) -> str:
-    return home_key(move.team.slug, move.user.username)
+    return home_key(move.team.slug, move.owner.username)
 
 
 def _named(move: HomeMove) -> str:
@@ -481,9 +483,9 @@ def _record(
         cause=cause.as_json() if cause is not None else None,
         team=move.team,
         pool=move.pool,
-        targets=[Target(TargetKind.USER, str(move.user_id))],
+        targets=[Target(TargetKind.USER, str(move.owner_id))],
         data={
-            "user": move.user.username,
+            "owner": move.owner.username,
             "home": _home(move),
             "from": move.source_name,
             "to": move.target_name,

@@ -53,9 +53,9 @@ def are_apart(pool: Pool) -> bool:
     return pool.runs_on_node and not pool.simulated and not pool.config.get("homes_shared")
 
 
-def of_user(user_id: UUID, team_id: UUID) -> Homes:
+def of_user(owner_id: UUID, team_id: UUID) -> Homes:
     """Where the home of a user in a team lies."""
-    return of_users([(user_id, team_id)]).get((user_id, team_id), NOWHERE)
+    return of_users([(owner_id, team_id)]).get((owner_id, team_id), NOWHERE)
 
 
 def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, HomeAt]]:
@@ -63,19 +63,19 @@ def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict
     users = {user for user, _team in pairs}
     if not users:
         return {}
-    places, lost = HomePlace.objects.all(), LostHome.objects.filter(begun_anew_at=None).order_by()
+    places, lost = HomePlace.objects.all(), LostHome.objects.filter(recreated_at=None).order_by()
     if len(users) <= FEW:
-        places, lost = places.filter(user__in=users), lost.filter(user__in=users)
+        places, lost = places.filter(owner__in=users), lost.filter(owner__in=users)
     moves = HomeMove.objects.filter(
-        user=OuterRef("user"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_MOVES
+        owner=OuterRef("owner"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_MOVES
     )
     archives = HomeArchive.objects.filter(
-        user=OuterRef("user"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_ARCHIVES
+        owner=OuterRef("owner"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_ARCHIVES
     )
     put_away = HomeArchive.objects.filter(
-        user=OuterRef("user"), team=OuterRef("team"), node=OuterRef("node"), away_at__isnull=False
+        owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"), away_at__isnull=False
     )
-    named = ("user_id", "team_id", "pool_id", "name", "is_lost", "to", "held", "put_away")
+    named = ("owner_id", "team_id", "pool_id", "name", "is_lost", "to", "held", "put_away")
     flag, text = BooleanField(), CharField()
     to = Coalesce(Subquery(moves.values("target_name")[:1]), Value(""), output_field=text)
     held, kept = Exists(archives), Exists(put_away)
@@ -106,7 +106,7 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
     # It may have been moved since.
     place = (
         HomePlace.objects.select_related("node")
-        .filter(user=workspace.owner_id, team=workspace.team_id, pool=found.node.pool, node__retired=False)
+        .filter(owner=workspace.owner_id, team=workspace.team_id, pool=found.node.pool, node__retired=False)
         .first()
     )
     return found.node.pool, place.node.name if place is not None else found.node.name
@@ -145,7 +145,7 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
     HomePlace.objects.bulk_create(
         [
             HomePlace(
-                user_id=workspace.owner_id,
+                owner_id=workspace.owner_id,
                 team_id=workspace.team_id,
                 pool=pool,
                 node_id=nodes[pool.pk, node],
@@ -158,4 +158,4 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
     # Those of the user in other teams, too: what counts is whether the user still comes.
     users = {workspace.owner_id for workspace, _pool, _node in placed}
     pools = {pool.pk for _workspace, pool, _node in placed}
-    HomePlace.objects.filter(user__in=users, pool__in=pools).update(used_at=now)
+    HomePlace.objects.filter(owner__in=users, pool__in=pools).update(used_at=now)

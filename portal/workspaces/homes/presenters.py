@@ -20,7 +20,7 @@ from portal.fleet.machines.models import MachineState
 from portal.people.accounts.models import User
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
-from portal.workspaces.homes.lost import may_begin_anew
+from portal.workspaces.homes.lost import may_recreate
 from portal.workspaces.lifecycle import State
 from portal.workspaces.machine_removal import Losses
 from portal.workspaces.models import (
@@ -71,9 +71,9 @@ class LostRow:
 
 def places(actor: User, *, everybody: bool) -> QuerySet[HomePlace]:
     """The actor's homes, or those of all."""
-    found = HomePlace.objects.select_related("user", "team", "pool", "node")
-    found = found if everybody else found.filter(user=actor)
-    return found.order_by("team__slug", "user__username", "pool__slug", "pk")
+    found = HomePlace.objects.select_related("owner", "team", "pool", "node")
+    found = found if everybody else found.filter(owner=actor)
+    return found.order_by("team__slug", "owner__username", "pool__slug", "pk")
 
 
 def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
@@ -81,16 +81,16 @@ def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
     found = list(found)
     used = {
         (user, team, node): mib
-        for user, team, node, mib in HomeUsage.objects.filter(user__in={each.user_id for each in found})
+        for user, team, node, mib in HomeUsage.objects.filter(owner__in={each.owner_id for each in found})
         .order_by()
-        .values_list("user_id", "team_id", "node_id", "used_mib")
+        .values_list("owner_id", "team_id", "node_id", "used_mib")
     }
     moves: dict[tuple[Any, Any, Any], HomeMove] = {}
     shown = HomeMove.objects.filter(
-        Q(open=True) | Q(state=HomeMoveState.FAILED), user__in={each.user_id for each in found}
+        Q(open=True) | Q(state=HomeMoveState.FAILED), owner__in={each.owner_id for each in found}
     )
-    for move in shown.select_related("user").order_by("asked_at"):
-        moves[move.user_id, move.team_id, move.pool_id] = move
+    for move in shown.select_related("owner").order_by("asked_at"):
+        moves[move.owner_id, move.team_id, move.pool_id] = move
     nodes: dict[Any, list[str]] = {}
     pools = {each.pool_id for each in found if home_places.are_apart(each.pool)}
     free = Node.objects.filter(pool__in=pools, online=True, cordoned=False, retired=False)
@@ -98,10 +98,10 @@ def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
         nodes.setdefault(pool, []).append(name)
     made = []
     for each in found:
-        last = moves.get((each.user_id, each.team_id, each.pool_id))
-        can = home_moves.may_move(actor, each.user_id) and not (last is not None and last.open)
+        last = moves.get((each.owner_id, each.team_id, each.pool_id))
+        can = home_moves.may_move(actor, each.owner_id) and not (last is not None and last.open)
         names = [name for name in nodes.get(each.pool_id, []) if name != each.node.name] if can else []
-        size = _size(used.get((each.user_id, each.team_id, each.node_id)))
+        size = _size(used.get((each.owner_id, each.team_id, each.node_id)))
         row = move_row(actor, last) if last is not None and last.state != HomeMoveState.DONE else None
         made.append(HomeRow(each, size, row, tuple(names)))
     return made
@@ -119,7 +119,7 @@ def move_row(actor: User, move: HomeMove) -> MoveRow:
         done * 100 // total if total else 0,
         _left(move),
         trouble,
-        move.active and home_moves.may_move(actor, move.user_id),
+        move.active and home_moves.may_move(actor, move.owner_id),
     )
 
 
@@ -127,7 +127,7 @@ def move_waited_for(workspace: Workspace) -> str:
     """How far the home is on its way for which the workspace waits; empty where it waits for none."""
     if workspace.state != State.PENDING:
         return ""
-    of_home = HomeMove.objects.filter(user=workspace.owner_id, team=workspace.team_id)
+    of_home = HomeMove.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
     move = of_home.filter(state__in=ACTIVE_MOVES).order_by("asked_at").first()
     return ", ".join(filter(None, (_amounts(move), _left(move)))) if move is not None else ""
 
@@ -150,17 +150,17 @@ def _left(move: HomeMove) -> str:
 
 
 def lost_row(actor: User, lost: LostHome) -> LostRow:
-    waits = lost.begun_anew_at is None
-    return LostRow(lost, _size(lost.used_mib), waits, waits and may_begin_anew(actor, lost))
+    waits = lost.recreated_at is None
+    return LostRow(lost, _size(lost.used_mib), waits, waits and may_recreate(actor, lost))
 
 
 def _size(mib: int | None) -> str:
     return "" if mib is None else format_memory(mib)
 
 
-def begin_anew_question(lost: LostHome) -> dict[str, Any]:
+def recreate_question(lost: LostHome) -> dict[str, Any]:
     """The context of the page that asks before a home begins anew."""
-    named = {"node": lost.node, "team": lost.team.name, "user": lost.user.username, "pool": lost.pool.name}
+    named = {"node": lost.node, "team": lost.team.name, "user": lost.owner.username, "pool": lost.pool.name}
     return {
         "title": _("Begin with a new, empty home folder?"),
         "loses": [

@@ -31,34 +31,34 @@ NOTED = timedelta(minutes=10)
 """So often at most it is noted that a home is used."""
 
 
-def require_still(user_id: UUID, team_id: UUID) -> None:
+def require_still(owner_id: UUID, team_id: UUID) -> None:
     """Raise `StateConflict` while the home is moved, archived or restored: changes would be lost."""
-    move = HomeMove.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_MOVES).first()
+    move = HomeMove.objects.filter(owner=owner_id, team=team_id, state__in=ACTIVE_MOVES).first()
     if move is not None:
         reason = Reason(HomeMoveCode.HOME_BEING_MOVED, {"node": move.target_name})
         raise StateConflict(reason, code=reason.code)
-    if HomeArchive.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_ARCHIVES).exists():
+    if HomeArchive.objects.filter(owner=owner_id, team=team_id, state__in=ACTIVE_ARCHIVES).exists():
         raise StateConflict(Reason(ArchiveCode.BEING_WORKED_ON), code=ArchiveCode.BEING_WORKED_ON)
 
 
-def require_there(user_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
+def require_there(owner_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
     """Raise `StateConflict` where the home on this node was put away in an archive."""
-    away = HomeArchive.objects.filter(user=user_id, team=team_id, away_at__isnull=False)
+    away = HomeArchive.objects.filter(owner=owner_id, team=team_id, away_at__isnull=False)
     if away.filter(node__pool=pool, node__name=node).exists():
         raise StateConflict(Reason(ArchiveCode.AWAY), code=ArchiveCode.AWAY)
 
 
-def note_used(user_id: UUID, team_id: UUID) -> None:
+def note_used(owner_id: UUID, team_id: UUID) -> None:
     """Somebody is at the files of the home: it is no unused one."""
     now = timezone.now()
     stale = Q(used_at=None) | Q(used_at__lt=now - NOTED) | Q(used_at__gt=now)
-    HomePlace.objects.filter(stale, user=user_id, team=team_id).update(used_at=now)
+    HomePlace.objects.filter(stale, owner=owner_id, team=team_id).update(used_at=now)
 
 
-def in_use(user_id: UUID, team_id: UUID, node_id: UUID) -> bool:
+def in_use(owner_id: UUID, team_id: UUID, node_id: UUID) -> bool:
     """Whether a workspace of the user's in the team has a place on the node."""
     return Allocation.objects.filter(
-        workspace__owner=user_id, workspace__team=team_id, node=node_id, released_at=None
+        workspace__owner=owner_id, workspace__team=team_id, node=node_id, released_at=None
     ).exists()
 
 
@@ -68,8 +68,8 @@ def believed(pool: Pool, node: str) -> bool:
     return machine is None or machine.state == MachineState.ACTIVE
 
 
-def tell_scheduler(user_id: UUID, team_id: UUID) -> None:
+def tell_scheduler(owner_id: UUID, team_id: UUID) -> None:
     """The home of the user in the team is held now, or free again."""
-    for workspace in Workspace.objects.filter(owner=user_id, team=team_id, state=State.PENDING):
+    for workspace in Workspace.objects.filter(owner=owner_id, team=team_id, state=State.PENDING):
         emit(RequestChanged(workspace))
     emit(CapacityFreed())

@@ -35,9 +35,9 @@ def homes(request: SignedInRequest) -> HttpResponse:
     everybody = request.GET.get("all") == "1" and request.user.sees_all
     rows = Paginator(home_presenters.places(request.user, everybody=everybody), ROWS_PER_PAGE)
     page = rows.get_page(request.GET.get("page"))
-    lost = lost_homes.seen_by(request.user).order_by("begun_anew_at", "-lost_at", "pk")
+    lost = lost_homes.seen_by(request.user).order_by("recreated_at", "-lost_at", "pk")
     if not everybody:
-        lost = lost.filter(user=request.user)
+        lost = lost.filter(owner=request.user)
     shown = home_presenters.rows(request.user, page.object_list)
     context = {
         "page": page,
@@ -51,17 +51,17 @@ def homes(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def begin_anew(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
+def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
     """Ask, then let the user's next start begin with a new, empty home."""
     lost = lost_homes.seen_by(request.user).filter(pk=lost_home_id).first()
     if lost is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    lost_homes.require_begin_anew(request.user, lost)
+    lost_homes.require_recreate(request.user, lost)
     back = reverse("workspaces:homes")
     if request.method != "POST":
-        asked = home_presenters.begin_anew_question(lost)
+        asked = home_presenters.recreate_question(lost)
         return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
-    lost_homes.begin_anew(actor=request.user, lost_home_id=lost_home_id)
+    lost_homes.recreate(actor=request.user, lost_home_id=lost_home_id)
     messages.success(request, _("The next start begins with a new, empty home folder."))
     return redirect(back)
 
@@ -74,7 +74,9 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     node = strip_nul(request.POST.get("node", ""))
     try:
-        home_moves.move_home(actor=request.user, user=place.user, team=place.team, pool=place.pool, node=node)
+        home_moves.move_home(
+            actor=request.user, owner=place.owner, team=place.team, pool=place.pool, node=node
+        )
     except NotAllowed:
         raise
     except PortalError as error:
@@ -83,7 +85,7 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
         messages.success(
             request, _("The home folder is being moved. What is started meanwhile waits for it.")
         )
-    return redirect(_back(request, place.user_id))
+    return redirect(_back(request, place.owner_id))
 
 
 @require_POST
@@ -97,11 +99,11 @@ def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
         messages.error(request, error.sentence)
         return redirect("workspaces:homes")
     messages.success(request, _("The move is cancelled. The home folder stays where it was."))
-    return redirect(_back(request, found.user_id))
+    return redirect(_back(request, found.owner_id))
 
 
-def _back(request: SignedInRequest, user_id: UUID) -> str:
-    return reverse("workspaces:homes") + ("" if user_id == request.user.pk else "?all=1")
+def _back(request: SignedInRequest, owner_id: UUID) -> str:
+    return reverse("workspaces:homes") + ("" if owner_id == request.user.pk else "?all=1")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
             name='HomeArchive',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
                 ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.pool')),
                 ('node', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='inventory.node')),
@@ -52,14 +52,14 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-asked_at', '-id'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('open', True)), fields=('user', 'team', 'pool'), name='home_archive_open_unique'), models.UniqueConstraint(condition=models.Q(('away_at__isnull', False)), fields=('user', 'team', 'node'), name='home_archive_away_unique')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('open', True)), fields=('owner', 'team', 'pool'), name='home_archive_open_unique'), models.UniqueConstraint(condition=models.Q(('away_at__isnull', False)), fields=('owner', 'team', 'node'), name='home_archive_away_unique')],
             },
         ),
         migrations.CreateModel(
             name='HomeDeletion',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.team')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.node')),
                 ('asked_at', models.DateTimeField()),
@@ -70,7 +70,7 @@ class Migration(migrations.Migration):
                 ('problem', models.TextField(blank=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('user', 'team', 'node'), name='home_deletion_unique')],
+                'constraints': [models.UniqueConstraint(fields=('owner', 'team', 'node'), name='home_deletion_unique')],
             },
         ),
         migrations.CreateModel(
@@ -84,7 +84,7 @@ class Migration(migrations.Migration):
                 ('target_name', models.CharField(max_length=120)),
                 ('state', models.CharField(choices=[('going', 'Under way'), ('done', 'Done'), ('incomplete', 'Ended; some homes stayed'), ('cancelled', 'Cancelled')], default='going', max_length=10)),
                 ('homes', models.PositiveIntegerField()),
-                ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('requester', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('asked_at', models.DateTimeField(help_text='When it was requested.')),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),
                 ('reason', models.JSONField(blank=True, default=dict)),
@@ -99,7 +99,7 @@ class Migration(migrations.Migration):
             name='HomePlace',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
                 ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.pool')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.node')),
@@ -107,14 +107,14 @@ class Migration(migrations.Migration):
                 ('used_at', models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('user', 'team', 'pool'), name='home_place_unique')],
+                'constraints': [models.UniqueConstraint(fields=('owner', 'team', 'pool'), name='home_place_unique')],
             },
         ),
         migrations.CreateModel(
             name='HomeUsage',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.node')),
                 ('used_mib', models.PositiveBigIntegerField()),
@@ -126,24 +126,24 @@ class Migration(migrations.Migration):
                 ('measured_at', models.DateTimeField()),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('user', 'team', 'node'), name='home_usage_unique')],
+                'constraints': [models.UniqueConstraint(fields=('owner', 'team', 'node'), name='home_usage_unique')],
             },
         ),
         migrations.CreateModel(
             name='LostHome',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
                 ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.pool')),
                 ('node', models.CharField(max_length=120)),
                 ('used_mib', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('lost_at', models.DateTimeField(help_text='When it was lost.')),
-                ('begun_anew_at', models.DateTimeField(blank=True, null=True)),
+                ('recreated_at', models.DateTimeField(blank=True, null=True)),
             ],
             options={
                 'ordering': ['-lost_at', '-id'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('begun_anew_at', None)), fields=('user', 'team', 'pool'), name='lost_home_open_unique')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('recreated_at', None)), fields=('owner', 'team', 'pool'), name='lost_home_open_unique')],
             },
         ),
         migrations.CreateModel(
@@ -202,7 +202,7 @@ class Migration(migrations.Migration):
             name='HomeMove',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
                 ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.pool')),
                 ('source', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='inventory.node')),
@@ -212,7 +212,7 @@ class Migration(migrations.Migration):
                 ('state', models.CharField(choices=[('asked', 'Waits'), ('copying', 'Is copied'), ('checking', 'Is compared'), ('done', 'Done'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='asked', max_length=10)),
                 ('open', models.BooleanField(default=True)),
                 ('left', models.CharField(blank=True, max_length=6)),
-                ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('requester', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('evacuation', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='moves', to='workspaces.homeevacuation')),
                 ('asked_at', models.DateTimeField(help_text='When it was requested.')),
                 ('started_at', models.DateTimeField(blank=True, help_text='When it began.', null=True)),
@@ -229,7 +229,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-asked_at', '-id'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('open', True)), fields=('user', 'team', 'pool'), name='home_move_open_unique')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('open', True)), fields=('owner', 'team', 'pool'), name='home_move_open_unique')],
             },
         ),
         migrations.CreateModel(

@@ -17,7 +17,7 @@ class HomeDeletion(models.Model):
     been told.
     """
 
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.PROTECT, related_name="+")
     node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
     asked_at = models.DateTimeField()
@@ -29,11 +29,11 @@ class HomeDeletion(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["user", "team", "node"], name="home_deletion_unique"),
+            models.UniqueConstraint(fields=["owner", "team", "node"], name="home_deletion_unique"),
         ]
 
     def __str__(self) -> str:
-        return f"deletion of the home of {self.user_id} in {self.team_id} on {self.node_id}"
+        return f"deletion of the home of {self.owner_id} in {self.team_id} on {self.node_id}"
 
 
 class HomePlace(models.Model):
@@ -43,7 +43,7 @@ class HomePlace(models.Model):
     kept.
     """
 
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
@@ -52,41 +52,41 @@ class HomePlace(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["user", "team", "pool"], name="home_place_unique"),
+            models.UniqueConstraint(fields=["owner", "team", "pool"], name="home_place_unique"),
         ]
 
     def __str__(self) -> str:
-        return f"home of {self.user_id} in {self.team_id} on {self.node_id}"
+        return f"home of {self.owner_id} in {self.team_id} on {self.node_id}"
 
 
 class LostHome(models.Model):
     """The home of a user in a team that lies on a machine which was removed.
 
-    Until `begun_anew_at` nothing of the user's starts in that pool for the team: a home elsewhere would be
+    Until `recreated_at` nothing of the user's starts in that pool for the team: a home elsewhere would be
     empty, which the user has to want. `used_mib` is what was last measured, None where nothing was.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
     node = models.CharField(max_length=120)
     used_mib = models.PositiveBigIntegerField(null=True, blank=True)
     lost_at = models.DateTimeField(help_text="When it was lost.")
-    begun_anew_at = models.DateTimeField(null=True, blank=True)
+    recreated_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-lost_at", "-id"]
         constraints = [
             models.UniqueConstraint(
-                fields=["user", "team", "pool"],
-                condition=Q(begun_anew_at=None),
+                fields=["owner", "team", "pool"],
+                condition=Q(recreated_at=None),
                 name="lost_home_open_unique",
             ),
         ]
 
     def __str__(self) -> str:
-        return f"home of {self.user_id} in {self.team_id} on the removed {self.node}"
+        return f"home of {self.owner_id} in {self.team_id} on the removed {self.node}"
 
 
 class HomeMoveState(models.TextChoices):
@@ -124,7 +124,7 @@ class HomeEvacuation(models.Model):
     target_name = models.CharField(max_length=120)
     state = models.CharField(max_length=10, choices=EvacuationState, default=EvacuationState.GOING)
     homes = models.PositiveIntegerField()
-    asked_by = models.ForeignKey(
+    requester = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
     asked_at = models.DateTimeField(help_text="When it was requested.")
@@ -160,7 +160,7 @@ class HomeMove(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
     source = models.ForeignKey("inventory.Node", null=True, on_delete=models.SET_NULL, related_name="+")
@@ -170,7 +170,7 @@ class HomeMove(models.Model):
     state = models.CharField(max_length=10, choices=HomeMoveState, default=HomeMoveState.ASKED)
     open = models.BooleanField(default=True)
     left = models.CharField(max_length=6, blank=True)
-    asked_by = models.ForeignKey(
+    requester = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
     evacuation = models.ForeignKey(
@@ -193,12 +193,12 @@ class HomeMove(models.Model):
         ordering = ["-asked_at", "-id"]
         constraints = [
             models.UniqueConstraint(
-                fields=["user", "team", "pool"], condition=Q(open=True), name="home_move_open_unique"
+                fields=["owner", "team", "pool"], condition=Q(open=True), name="home_move_open_unique"
             ),
         ]
 
     def __str__(self) -> str:
-        return f"move of the home of {self.user_id} in {self.team_id} to {self.target_name}"
+        return f"move of the home of {self.owner_id} in {self.team_id} to {self.target_name}"
 
     @property
     def active(self) -> bool:
@@ -234,7 +234,7 @@ class HomeArchive(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey("inventory.Node", null=True, on_delete=models.SET_NULL, related_name="+")
@@ -266,17 +266,17 @@ class HomeArchive(models.Model):
         ordering = ["-asked_at", "-id"]
         constraints = [
             models.UniqueConstraint(
-                fields=["user", "team", "pool"], condition=Q(open=True), name="home_archive_open_unique"
+                fields=["owner", "team", "pool"], condition=Q(open=True), name="home_archive_open_unique"
             ),
             models.UniqueConstraint(
-                fields=["user", "team", "node"],
+                fields=["owner", "team", "node"],
                 condition=Q(away_at__isnull=False),
                 name="home_archive_away_unique",
             ),
         ]
 
     def __str__(self) -> str:
-        return f"archive of the home of {self.user_id} in {self.team_id}"
+        return f"archive of the home of {self.owner_id} in {self.team_id}"
 
     @property
     def active(self) -> bool:
@@ -300,7 +300,7 @@ class HomeUsage(models.Model):
     be `most_files`, 0 for any number.
     """
 
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
     used_mib = models.PositiveBigIntegerField()
@@ -313,8 +313,8 @@ class HomeUsage(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["user", "team", "node"], name="home_usage_unique"),
+            models.UniqueConstraint(fields=["owner", "team", "node"], name="home_usage_unique"),
         ]
 
     def __str__(self) -> str:
-        return f"home of {self.user_id} in {self.team_id} on {self.node_id}"
+        return f"home of {self.owner_id} in {self.team_id} on {self.node_id}"

@@ -67,10 +67,10 @@ def _homes(names: set[str]) -> set[str]:
         lowered.filter(lowered__in={each.lower() for each in usernames}).values_list("lowered", flat=True)
     )
     live = Workspace.objects.live().filter(owner__username__in=usernames)
-    going = HomeDeletion.objects.filter(user__username__in=usernames)
+    going = HomeDeletion.objects.filter(owner__username__in=usernames)
     kept = {
         *live.order_by().values_list("team__slug", "owner__username").distinct(),
-        *going.values_list("team__slug", "user__username"),
+        *going.values_list("team__slug", "owner__username"),
     }
     return {
         name
@@ -87,7 +87,7 @@ def _being_deleted(rests: set[Found]) -> set[Found]:
     under_way = {
         (pool, node, f"{team}/{DELETING}{user}")
         for pool, node, team, user in rows.values_list(
-            "node__pool_id", "node__name", "team__slug", "user__username"
+            "node__pool_id", "node__name", "team__slug", "owner__username"
         )
     }
     return {each for each in rests if (each.pool, each.node, each.name) in under_way}

@@ -8,7 +8,7 @@ from portal.workspaces.orphans import views
 
 app_name = "orphans"
 urlpatterns = [
-    path("left-over/", views.listing, name="list"),
-    path("left-over/look/", views.look, name="look"),
-    path("left-over/<uuid:orphan_id>/remove/", views.remove, name="remove"),
+    path("orphans/", views.listing, name="list"),
+    path("orphans/refresh/", views.refresh, name="refresh"),
+    path("orphans/<uuid:orphan_id>/delete/", views.delete, name="delete"),
 ]

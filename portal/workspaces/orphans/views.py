@@ -40,7 +40,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def look(request: SignedInRequest) -> HttpResponse:
+def refresh(request: SignedInRequest) -> HttpResponse:
     """Have all nodes look again. A GET only shows the list."""
     require_operator(request.user)
     if request.method == "POST":
@@ -52,7 +52,7 @@ def look(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
-def remove(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
+def delete(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
     """Ask, of a home folder for its name, then have it removed."""
     require_operator(request.user)
     found = selectors.orphan(request.user, orphan_id)

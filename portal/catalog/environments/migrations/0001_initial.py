@@ -92,7 +92,7 @@ class Migration(migrations.Migration):
                 ('lease', models.CharField(blank=True, max_length=32)),
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
                 ('attempts', models.PositiveSmallIntegerField(default=0)),
-                ('asked_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('requester', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('started_at', models.DateTimeField(blank=True, help_text='When it began.', null=True)),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),

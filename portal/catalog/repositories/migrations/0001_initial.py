@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='UserDotfiles',
             fields=[
-                ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='dotfiles', serialize=False, to=settings.AUTH_USER_MODEL)),
+                ('owner', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='dotfiles', serialize=False, to=settings.AUTH_USER_MODEL)),
                 ('url', models.CharField(max_length=500)),
                 ('ref', models.CharField(blank=True, max_length=200)),
                 ('secret', models.CharField(blank=True, max_length=64)),

@@ -127,7 +127,7 @@ def reset(*, actor: User | SystemActor, user: User) -> None:
     ended = sessions.end_all(user)
     user.save(update_fields=["mfa_since", "session_salt"])
     _record(actor, user, AuditKind.USER_MFA_RESET, f"took off the second factors of {user.username}",
-            {"user": user.username, "sessions": ended})  # fmt: skip
+            {"username": user.username, "sessions": ended})  # fmt: skip
     _tell(user, _("An administrator has taken off your second factors"))
 
 

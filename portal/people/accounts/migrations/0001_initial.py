@@ -81,7 +81,7 @@ class Migration(migrations.Migration):
             name='ApiToken',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='tokens', to=settings.AUTH_USER_MODEL)),
+                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='tokens', to=settings.AUTH_USER_MODEL)),
                 ('name', models.CharField(max_length=80)),
                 ('prefix', models.CharField(editable=False, help_text='First characters of the token, to recognise it.', max_length=16)),
                 ('digest', models.CharField(editable=False, max_length=64, unique=True)),

@@ -29,8 +29,6 @@ from portal.quota.limits.presenters.bars import QuotaUsage, in_order
 from portal.quota.limits.tree import UNGOVERNED, QuotaTree
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Workspace
-from provisioning import messages
-from provisioning.types import ResourceRequest
 
 SHOWN_UNLIMITED = frozenset({resources.CPU, resources.MEMORY})
 Amounts = dict[str, int]
@@ -79,25 +77,10 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
     Thousands of workspaces have few different amounts: the database counts them.
     """
     counted: Iterable[Any] = (
-        workspaces.exclude(amounts={})
-        .order_by()
-        .values_list("team__slug", "owner_id", "amounts")
-        .annotate(Count("pk"))
+        workspaces.order_by().values_list("team__slug", "owner_id", "amounts").annotate(Count("pk"))
     )
     for team, owner, amounts, count in counted:
         yield team, str(owner), {resource: amount * count for resource, amount in amounts.items()}
-    columns = ("team__slug", "owner_id", "resources", "flavor__pool__simulated")
-    others: Iterable[Any] = workspaces.filter(amounts={}).order_by().values_list(*columns)
-    for team, owner, data, simulated in others:
-        try:
-            yield (
-                team,
-                str(owner),
-                resources.amounts_of(messages.load(data, ResourceRequest), simulated=bool(simulated)),
-            )
-        except ValueError:
-            # A broken row holds nothing that could be counted.
-            continue
 
 
 def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:

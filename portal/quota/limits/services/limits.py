@@ -306,7 +306,7 @@ def _record_cap(
         message=f"set the cap of {who} in {team.name} on {format_resource(resource)}: {old} → {new}",
         data={
             "team": team.slug,
-            "user": user.username if user else None,
+            "username": user.username if user else None,
             "resource": resource,
             "before": before,
             "after": after,
