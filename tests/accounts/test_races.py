@@ -17,7 +17,6 @@ from tests.factories import PASSWORD, UserFactory
 from tests.races import Meanwhile, at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HOME = "/"
 
 
 @pytest.fixture
