@@ -267,21 +267,6 @@ def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
     assert again(accelerated).state == State.RUNNING
 
 
-def test_keeping_wins_against_a_release_that_has_been_decided(accelerated, alice, clock, monkeypatch):
-    policy(release_gpu_minutes=60)
-    idle(accelerated, 31)
-    clock.shift(1801)
-    real = passes.take_if_due
-
-    def late(workspace_id):
-        keeping.keep(actor=alice, workspace_id=workspace_id)
-        return real(workspace_id)
-
-    monkeypatch.setattr(passes, "take_if_due", late)
-    assert idle(accelerated, 61).released == 0
-    assert again(accelerated).state == State.RUNNING
-
-
 def test_what_cannot_go_on_without_gpus_is_stopped(accelerated, clock, monkeypatch):
     policy(release_gpu_minutes=60)
     idle(accelerated, 31)

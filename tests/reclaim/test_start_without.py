@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from portal.common.errors import NotPossible, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import free_gpus
@@ -87,22 +86,9 @@ def test_where_it_would_wait_without_them_too_it_waits_for_them(holder, make, al
     assert (made.state, made.gpu_released) == (State.PENDING, False)
 
 
-def test_what_is_refused_is_refused_with_the_wish_too(make, alice):
-    FlavorFactory(slug="nine", accelerator_count=9)
-    with pytest.raises(NotPossible):
-        make(alice, "nine", start_without_gpu=True)
-
-
 def test_a_flavor_without_gpus_takes_no_notice(make, alice):
     made = make(alice, "cpu-small", start_without_gpu=True)
     assert (made.gpu_released, made.gpu_awaited) == (False, False)
-
-
-def test_the_same_key_with_another_wish_is_refused(holder, make, alice):
-    first = make(alice, FLAVOR, start_without_gpu=True, idempotency_key="k")
-    assert make(alice, FLAVOR, start_without_gpu=True, idempotency_key="k") == first
-    with pytest.raises(StateConflict):
-        make(alice, FLAVOR, idempotency_key="k")
 
 
 # --- told when they are free -----------------------------------------------------------------------
