@@ -19,6 +19,7 @@ from portal.reclaim import bar, lifetimes
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests.rows import again
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -28,10 +29,6 @@ HOUR = 3600
 @pytest.fixture(autouse=True)
 def _site(settings):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = 72, 336
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
 
 
 def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):

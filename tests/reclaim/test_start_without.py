@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from portal.common.events.models import Event, Notification
-from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
+from portal.fleet.inventory.models import Pool
 from portal.reclaim import free_gpus
-from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, resizing, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
-from tests.workspaces.helpers import answer, check_invariants, run_until_ready
+from tests.reclaim.restarts import free_it, held
+from tests.rows import again
+from tests.workspaces.helpers import check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
 FLAVOR = "one-gpu"
@@ -34,22 +35,6 @@ def holder(make, bob, sent) -> Workspace:
     workspace = make(bob, FLAVOR)
     run_until_ready(sent, workspace)
     return workspace
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
-
-
-def held() -> int:
-    return AllocatedDevice.objects.filter(active=True).count()
-
-
-def free_it(holder: Workspace, sent) -> None:
-    services.stop(actor=holder.owner, workspace_id=holder.pk)
-    assert answer(sent, "stop", "absent")
-    # Scrubs after it have tests of their own.
-    Device.objects.update(checking=False)
-    snapshot_cache.forget()
 
 
 def test_with_a_free_gpu_it_starts_as_any_other(make, alice):
