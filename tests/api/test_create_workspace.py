@@ -29,19 +29,24 @@ def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) ->
     assert response.status_code == 201
     body = response.json()
     workspace = Workspace.objects.get()
-    assert body["id"] == str(workspace.pk)
-    assert body["name"] == "trial"
-    assert body["state"] == "provisioning"
-    assert body["desired_state"] == "running"
-    assert body["url"] == f"http://ws-{workspace.pk.hex}.localhost:8000/lab"
-    assert body["portal_url"] == f"http://localhost:8000/workspaces/{workspace.pk}/"
-    assert (body["team"], body["template"], body["flavor"]) == ("vision", "jupyterlab", "cpu-small")
-    assert body["owner"] == "bob"
-    assert body["pool"] == "this-machine"
-    assert body["nodes"] == ["node-1"]
-    assert body["devices"] == []
-    assert body["simulated"] is False
-    assert body["error"] is None
+    expected = {
+        "id": str(workspace.pk),
+        "name": "trial",
+        "owner": "bob",
+        "state": "provisioning",
+        "desired_state": "running",
+        "error": None,
+        "url": f"http://ws-{workspace.pk.hex}.localhost:8000/lab",
+        "portal_url": f"http://localhost:8000/workspaces/{workspace.pk}/",
+        "team": "vision",
+        "template": "jupyterlab",
+        "flavor": "cpu-small",
+        "pool": "this-machine",
+        "nodes": ["node-1"],
+        "devices": [],
+        "simulated": False,
+    }
+    assert {name: body[name] for name in expected} == expected
     assert body["resources"]["cpu_milli"] == workspace.flavor.cpu_milli
     assert [stage["state"] for stage in body["stages"]][:3] == ["done", "done", "done"]
     assert response["Location"] == f"/api/v1/workspaces/{workspace.pk}"

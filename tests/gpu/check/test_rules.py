@@ -278,15 +278,22 @@ def test_peers_by_their_links() -> None:
     assert judge_peer("peer", 1.0, 0, (9, 0)).advisory
 
 
-def test_the_link_is_judged_under_load_alone() -> None:
-    state = thresholds.judge_link_state
-    assert state(H200, []) == ""
-    assert state(H200, [(1, 16), (5, 16)]) == ""
-    assert state(H200, [(4, 16), (3, 16)]) == "generation 4 of 5"
-    assert state(H200, [(5, 8)]) == "width 8 of 16"
-    assert state(H200, [(4, 8)]) == "generation 4 of 5 and width 8 of 16"
-    assert state(H200, [(None, None)]) == ""
-    assert state(Facts("GPU-1"), [(1, 1)]) == ""
+@pytest.mark.parametrize(
+    ("facts", "seen", "text"),
+    [
+        pytest.param(H200, [], "", id="not seen"),
+        pytest.param(H200, [(1, 16), (5, 16)], "", id="whole under load"),
+        pytest.param(H200, [(4, 16), (3, 16)], "generation 4 of 5", id="an older generation"),
+        pytest.param(H200, [(5, 8)], "width 8 of 16", id="half of its width"),
+        pytest.param(H200, [(4, 8)], "generation 4 of 5 and width 8 of 16", id="both"),
+        pytest.param(H200, [(None, None)], "", id="not told"),
+        pytest.param(Facts("GPU-1"), [(1, 1)], "", id="an unknown device"),
+    ],
+)
+def test_the_link_is_judged_under_load_alone(
+    facts: Facts, seen: list[tuple[int | None, int | None]], text: str
+) -> None:
+    assert thresholds.judge_link_state(facts, seen) == text
 
 
 # --- health ---
