@@ -21,6 +21,7 @@ from tests.fixtures import fay as fay
 from tests.fixtures import petra as petra
 from tests.fixtures import providers as providers
 from tests.fixtures import shared_berth as shared_berth
+from tests.fixtures import una as una
 from tests.fixtures import vault as vault
 
 if TYPE_CHECKING:

@@ -28,6 +28,12 @@ def ada(db: None) -> User:
 
 
 @pytest.fixture
+def una(db: None) -> User:
+    """Auditor; in no team."""
+    return UserFactory(username="una", is_auditor=True)
+
+
+@pytest.fixture
 def fay(db: None) -> User:
     """In no team, with no role."""
     return UserFactory(username="fay")

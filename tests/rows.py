@@ -10,6 +10,11 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.troubles import error_code_of
 
 
+def again(workspace: Workspace) -> Workspace:
+    """The workspace as it is in the database now."""
+    return Workspace.objects.get(pk=workspace.pk)
+
+
 def error_code(workspace: Workspace) -> str:
     """The code that REST shows as its error, or an empty string."""
     if workspace.state == State.PENDING and workspace.queue_entry.outcome:

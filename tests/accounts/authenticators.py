@@ -23,8 +23,6 @@ from fido2.utils import websafe_decode, websafe_encode
 from portal.people.accounts.mfa.factors import new_secret
 from portal.people.accounts.models import User
 
-ORIGIN = "http://testserver"
-
 
 def code_of(secret: str, *, steps: int = 0) -> str:
     """What an app shows `steps` half minutes from now."""

@@ -39,11 +39,6 @@ def ci(alice, team):
     return service_accounts.create(actor=alice, team=team, name="ci")
 
 
-@pytest.fixture
-def una(db):
-    return UserFactory(username="una", is_auditor=True)
-
-
 def cells(page) -> dict[str, str]:
     """The words in the column, by the name in the row."""
     found = {}

@@ -78,20 +78,6 @@ def test_by_rest_with_a_session(as_user, bob, team):
     assert browser.get(REST).status_code == 401
 
 
-def test_workspaces_are_named_and_go_where_it_is_said(as_user, bob, team):
-    paper = WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
-    browser = as_user(bob)
-    assert "Delete 1 workspace too: paper" in text_of(browser.get(PAGE))
-    assert "bob still has 1 workspace: paper" in text_of(browser.post(PAGE, follow=True))
-    refused = browser.delete(REST)
-    assert (refused.status_code, refused.json()["code"]) == (409, "has_workspaces")
-    assert there(bob)
-    assert browser.post(PAGE, {"workspaces": "delete"}).status_code == 302
-    assert not there(bob)
-    paper.refresh_from_db()
-    assert paper.state == State.TERMINATED
-
-
 def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, local_pool, sent):
     workspace = make(bob)
     run_until_ready(sent, workspace)

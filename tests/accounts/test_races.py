@@ -13,16 +13,10 @@ from portal.common.events.models import Event
 from portal.people.accounts import deactivation, links, sessions, users
 from portal.people.accounts.links import LinkKind
 from portal.people.accounts.models import User, UserSession
-from tests.factories import PASSWORD, UserFactory
+from tests.factories import PASSWORD
 from tests.races import Meanwhile, at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HOME = "/"
-
-
-@pytest.fixture
-def ada() -> User:
-    return UserFactory(username="ada", is_superuser=True)
 
 
 def signing_in(client: Client):

@@ -22,11 +22,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def una(db) -> User:
-    return UserFactory(username="una", is_auditor=True)
-
-
-@pytest.fixture
 def vic(team) -> User:
     return MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
 

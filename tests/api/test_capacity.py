@@ -9,7 +9,7 @@ import pytest
 
 from portal.fleet.inventory.models import Device, Node
 from tests.api.conftest import problem
-from tests.factories import FlavorFactory, simulated_pool
+from tests.factories import FlavorFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -55,18 +55,6 @@ def test_what_waits_for_a_scrub_is_not_free(api: Any, bob: Any, make: Any, pool:
     assert (row["state"], row["kept_back"], row["used_milli"]) == ("shared", True, 500)
     after = gpus_of(api(bob))
     assert (after["free"], after["in_service"]) == (before["free"] - 500, before["in_service"])
-
-
-@pytest.mark.parametrize("path", ["pools", "nodes", "devices"])
-def test_as_many_queries_for_many_as_for_few(
-    api: Any, bob: Any, catalog: Any, tmp_path: Any, path: str, django_assert_max_num_queries: Any
-) -> None:
-    simulated_pool(str(tmp_path / "many"), nodes=25)
-    program = api(bob)
-    program.get("me")
-    # Nodes come with their use and devices; pools are counted in two queries more.
-    with django_assert_max_num_queries(4 if path == "pools" else 3):
-        assert program.get(path).json()["results"]
 
 
 def test_only_an_operator_cordons(api: Any, olga: Any, bob: Any, pool: Any) -> None:

@@ -26,16 +26,6 @@ def test_templates_say_whether_they_can_be_had(api: Any, charlie: Any, catalog: 
     assert api(charlie).get("templates/vscode").json() == rows["vscode"]
 
 
-def test_flavors(api: Any, charlie: Any, pool: Any) -> None:
-    rows = {row["slug"]: row for row in api(charlie).get("flavors").json()["results"]}
-
-    assert rows["cpu-small"]["pool"] is None
-    assert rows["sim-h100-x2"]["pool"] == "sim"
-    assert rows["sim-h100-x2"]["simulated"] is True
-    assert rows["sim-h100-x2"]["resources"]["accelerators"]["count"] == 2
-    assert api(charlie).get("flavors/cpu-small/").json() == rows["cpu-small"]
-
-
 def test_a_flavor_says_what_its_accelerators_share_and_so_does_a_workspace_of_it(
     api: Any, alice: Any, team: Any
 ) -> None:
@@ -86,15 +76,6 @@ def test_a_refusal_is_a_verdict_too(api: Any, bob: Any, team: Any, catalog: Any)
     assert body["outcome"] == "impossible"
     assert body["reasons"][0]["node"] == "node-1"
     assert body["next_action"]
-
-
-def test_the_verdict_and_the_creation_agree(api: Any, bob: Any, alice: Any, team: Any, catalog: Any) -> None:
-    local_pool_with(node_info(cpu_milli=2000))
-    program, ask = api(bob), {**ASK, "flavor": "cpu-large"}
-
-    for outcome, state in (("fits_now", "provisioning"), ("queued", "pending")):
-        assert program.post("admission/preview", ask).json()["outcome"] == outcome
-        assert program.post("workspaces", ask).json()["state"] == state
 
 
 def test_who_may_ask(api: Any, charlie: Any, olga: Any, bob: Any, team: Any, local_pool: Any) -> None:

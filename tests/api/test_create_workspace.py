@@ -29,28 +29,29 @@ def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) ->
     assert response.status_code == 201
     body = response.json()
     workspace = Workspace.objects.get()
-    assert body["id"] == str(workspace.pk)
-    assert body["name"] == "trial"
-    assert body["state"] == "provisioning"
-    assert body["desired_state"] == "running"
-    assert body["url"] == f"http://ws-{workspace.pk.hex}.localhost:8000/lab"
-    assert body["portal_url"] == f"http://localhost:8000/workspaces/{workspace.pk}/"
-    assert (body["team"], body["template"], body["flavor"]) == ("vision", "jupyterlab", "cpu-small")
-    assert body["owner"] == "bob"
-    assert body["pool"] == "this-machine"
-    assert body["nodes"] == ["node-1"]
-    assert body["devices"] == []
-    assert body["simulated"] is False
-    assert body["error"] is None
+    expected = {
+        "id": str(workspace.pk),
+        "name": "trial",
+        "owner": "bob",
+        "state": "provisioning",
+        "desired_state": "running",
+        "error": None,
+        "url": f"http://ws-{workspace.pk.hex}.localhost:8000/lab",
+        "portal_url": f"http://localhost:8000/workspaces/{workspace.pk}/",
+        "team": "vision",
+        "template": "jupyterlab",
+        "flavor": "cpu-small",
+        "pool": "this-machine",
+        "nodes": ["node-1"],
+        "devices": [],
+        "simulated": False,
+    }
+    assert {name: body[name] for name in expected} == expected
     assert body["resources"]["cpu_milli"] == workspace.flavor.cpu_milli
     assert [stage["state"] for stage in body["stages"]][:3] == ["done", "done", "done"]
     assert response["Location"] == f"/api/v1/workspaces/{workspace.pk}"
     assert response["ETag"].startswith('W/"')
     assert workspace.owner == bob
-
-
-def test_a_slash_at_the_end_is_the_same(api: Any, bob: Any, place: None) -> None:
-    assert api(bob).post("workspaces/", BODY).status_code == 201
 
 
 def test_the_only_team_need_not_be_named_nor_the_workspace(api: Any, bob: Any, place: None) -> None:
@@ -73,23 +74,6 @@ def test_with_two_teams_one_must_be_named(api: Any, bob: Any, place: None) -> No
     assert "audio, vision" in body["next_action"]
 
 
-def test_a_simulated_one_says_so_and_shows_its_devices(api: Any, bob: Any, team: Any, pool: Any) -> None:
-    body = api(bob).post("workspaces", {**BODY, "flavor": "sim-h100-x2"}).json()
-
-    assert body["simulated"] is True
-    assert [device["share_milli"] for device in body["devices"]] == [1000, 1000]
-
-
-@pytest.mark.parametrize("field", ["template", "flavor"])
-def test_what_the_catalog_lacks_is_refused_with_what_it_has(
-    api: Any, bob: Any, place: None, field: str
-) -> None:
-    body = problem(api(bob).post("workspaces", {**BODY, field: "nonesuch"}), 400, "invalid")
-
-    assert list(body["errors"]) == [field]
-    assert Workspace.objects.count() == 0
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -98,6 +82,8 @@ def test_what_the_catalog_lacks_is_refused_with_what_it_has(
         ({"name": "x" * 61}, "name"),
         ({"team": "robots"}, "team"),
         ({"template": None}, "template"),
+        ({"template": "nonesuch"}, "template"),
+        ({"flavor": "nonesuch"}, "flavor"),
     ],
 )
 def test_mistakes_name_the_field(api: Any, bob: Any, place: None, change: dict[str, Any], field: str) -> None:
@@ -107,10 +93,6 @@ def test_mistakes_name_the_field(api: Any, bob: Any, place: None, change: dict[s
 def test_an_outsider_cannot_charge_the_team(api: Any, charlie: Any, place: None) -> None:
     problem(api(charlie).post("workspaces", BODY), 400, "invalid")
     assert Workspace.objects.count() == 0
-
-
-def test_an_operator_who_is_no_member_cannot_charge_the_team(api: Any, olga: Any, place: None) -> None:
-    problem(api(olga).post("workspaces", BODY), 403, "not_allowed")
 
 
 def test_a_token_that_may_only_read_is_refused(api: Any, bob: Any, place: None) -> None:
@@ -135,12 +117,6 @@ def test_the_users_word_on_checkpoints_is_kept(
     assert (made.json()["checkpointed"], made.json()["loses_work"]) == (said, loses)
 
 
-def test_a_taken_name(api: Any, bob: Any, place: None) -> None:
-    api(bob).post("workspaces", BODY)
-
-    problem(api(bob).post("workspaces", BODY), 409, "name_taken")
-
-
 def test_what_no_pool_can_run(api: Any, bob: Any, team: Any, catalog: Any) -> None:
     problem(api(bob).post("workspaces", BODY), 422, "impossible")
     assert Workspace.objects.count() == 0
@@ -155,27 +131,6 @@ def test_a_repeated_request_with_a_key_creates_nothing(api: Any, bob: Any, place
     assert again["Idempotent-Replayed"] == "true"
     assert again.json()["id"] == first.json()["id"]
     assert Workspace.objects.count() == 1
-
-
-def test_a_repeated_request_without_a_name_creates_nothing(api: Any, bob: Any, place: None) -> None:
-    body = {"template": "jupyterlab", "flavor": "cpu-small"}
-    ids = {api(bob).post("workspaces", body, **{"Idempotency-Key": "one"}).json()["id"] for _ in range(3)}
-    assert len(ids) == 1
-
-
-def test_a_key_that_came_with_another_request(api: Any, bob: Any, place: None) -> None:
-    api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
-
-    other = api(bob).post("workspaces", {**BODY, "name": "other"}, **{"Idempotency-Key": "one"})
-
-    problem(other, 409, "idempotency_key_reused")
-
-
-def test_keys_of_two_people_do_not_meet(api: Any, alice: Any, bob: Any, place: None) -> None:
-    ids = {
-        api(user).post("workspaces", BODY, **{"Idempotency-Key": "one"}).json()["id"] for user in (alice, bob)
-    }
-    assert len(ids) == 2
 
 
 @pytest.mark.parametrize("key", ["", "two words", "x" * 121])

@@ -8,13 +8,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from django.utils import timezone
 
-from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import problem
-from tests.factories import FlavorFactory, TemplateFactory, UserFactory, WorkspaceFactory
+from tests.factories import WorkspaceFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
@@ -80,23 +78,6 @@ def test_a_filter_that_says_nothing_is_refused(api: Any, bob: Any, path: str, na
     assert list(problem(api(bob).get(path), 400, "invalid")["errors"]) == [name]
 
 
-@pytest.mark.parametrize(
-    "query", ["state=stopped", "team=vision", "template=marimo", "flavor=big", "owner=bob", "name=mine"]
-)
-def test_filters(api: Any, olga: Any, bob: Any, team: Any, query: str) -> None:
-    WorkspaceFactory(
-        owner=bob,
-        team=team,
-        name="mine",
-        state=State.STOPPED,
-        template=TemplateFactory(slug="marimo"),
-        flavor=FlavorFactory(slug="big"),
-    )
-    WorkspaceFactory(name="other")
-
-    assert names(api(olga).get(f"workspaces?{query}")) == ["mine"]
-
-
 def test_a_state_that_there_is_not(api: Any, bob: Any) -> None:
     assert "state" in problem(api(bob).get("workspaces?state=asleep"), 400, "invalid")["errors"]
 
@@ -124,35 +105,3 @@ def test_pages_follow_each_other_while_rows_come(api: Any, bob: Any) -> None:
     ]
     assert third["next"] is None
     assert [row["name"] for row in program.get(third["previous"]).json()["results"]] == ["w2", "w1"]
-
-
-def _held(pool: Any, team: Any, count: int) -> None:
-    node = pool.nodes.first()
-    device = node.devices.first()
-    for _ in range(count):
-        workspace = WorkspaceFactory(owner=UserFactory(), team=team, pool=pool, state=State.RUNNING)
-        allocation = Allocation.objects.create(
-            workspace=workspace,
-            node=node,
-            generation=1,
-            cpu_milli=1,
-            memory_mib=1,
-            granted_at=timezone.now(),
-        )
-        AllocatedDevice.objects.create(allocation=allocation, device=device, milli=10)
-
-
-@pytest.mark.parametrize("count", [1, 50])
-def test_as_many_queries_for_fifty_as_for_one(
-    api: Any, olga: Any, team: Any, pool: Any, count: int, django_assert_max_num_queries: Any
-) -> None:
-    _held(pool, team, count)
-    program = api(olga)
-    program.get("me")  # the token's time of use is written once a minute
-
-    with django_assert_max_num_queries(5):
-        rows = program.get("workspaces").json()["results"]
-
-    assert len(rows) == count
-    assert rows[0]["nodes"]
-    assert rows[0]["devices"]

@@ -449,7 +449,14 @@ class TestWorkspaces(DetailCase, CreateCase):
     path, read_scope, write_scope = "workspaces", "workspaces:read", "workspaces:write"
     reader, fixtures, max_queries = "bob", ("team", "local_pool"), 4
     moving = frozenset({"stages"})
-    filters = {"name=mine": 1, "team=vision": 1, "owner=alice": 0, "state=stopped": 0, "flavor=x": 0}
+    filters = {
+        "name=mine": 1,
+        "team=vision": 1,
+        "owner=alice": 0,
+        "state=stopped": 0,
+        "template=x": 0,
+        "flavor=x": 0,
+    }
     body = {"name": "trial", "template": "jupyterlab", "flavor": "cpu-small"}
     required = ("template", "flavor")
 

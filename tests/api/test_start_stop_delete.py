@@ -110,17 +110,3 @@ def test_one_tag_of_several_is_enough(api: Any, bob: Any, running: Workspace) ->
     path = f"workspaces/{running.pk}"
     tags = f'"other", {api(bob).get(path)["ETag"]}'
     assert api(bob).post(f"{path}/stop", **{"If-Match": tags}).status_code == 202
-
-
-def test_not_in_this_state(api: Any, bob: Any, running: Workspace) -> None:
-    program, path = api(bob), f"workspaces/{running.pk}"
-    program.post(f"{path}/stop")
-
-    body = problem(program.post(f"{path}/start"), 409, "conflict")
-
-    assert body["state"] == "stopping"
-    assert body["next_action"]
-
-
-def test_a_body_is_not_needed_nor_minded(api: Any, bob: Any, running: Workspace) -> None:
-    assert api(bob).post(f"workspaces/{running.pk}/stop", {}).status_code == 202

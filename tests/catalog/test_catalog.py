@@ -113,13 +113,6 @@ def test_a_simulated_pools_flavors_are_bound_to_it(catalog, tmp_path):
     assert all(flavor.simulated for flavor in Flavor.objects.filter(pool=pool))
 
 
-def test_two_simulated_pools_of_one_model_have_flavors_of_their_own(catalog, tmp_path):
-    one = simulated_pool(str(tmp_path / "a"), slug="a")
-    other = simulated_pool(str(tmp_path / "b"), slug="b")
-    assert "a-h100-x1" in slugs(one)
-    assert "b-h100-x1" in slugs(other)
-
-
 def test_a_model_with_a_long_or_strange_name_gets_a_slug(catalog):
     local_pool_with(node_info(gpus=1, model="Ünïcode™ accelerator " + "x" * 50))
     local_pool_with(node_info("other", gpus=1, model="™™™"), slug="second")

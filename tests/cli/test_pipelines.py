@@ -15,8 +15,6 @@ from portal.cli.client.workspaces import Workspaces
 from portal.cli.errors import Unreachable
 from portal.cli.loopback import Connection
 from portal.cli.signals import Terminated
-from portal.common.actors import SYSTEM
-from portal.quota.limits.services import limits
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
@@ -118,13 +116,6 @@ def test_a_clean_up_that_cannot_be_done_says_so(as_bob: Any, monkeypatch: pytest
     ran = as_bob(*UP, "--wait", "--timeout", "1", "--clean-up")
     assert ran.code == 6
     assert f"Run `berth rm {Workspace.objects.get().pk} --yes`." in ran.err
-
-
-def test_an_approval_is_not_waited_for_and_leaves_nothing(as_bob: Any, team: Any) -> None:
-    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
-    ran = as_bob("up", "--flavor", "sim-h100-x1", "--wait", "--timeout", "600", "--clean-up")
-    assert ran.code == 7
-    assert not Workspace.objects.exists()
 
 
 def test_exec_needs_a_command_and_something_that_runs(as_bob: Any) -> None:

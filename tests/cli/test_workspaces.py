@@ -90,23 +90,6 @@ def test_up_says_why_it_failed(as_bob: Any) -> None:
     assert "→ `berth logs" in ran.err
 
 
-def test_waiting_ends(as_bob: Any) -> None:
-    ran = as_bob(*UP, "--wait", "--timeout", "1")
-
-    assert ran.code == 6
-    assert "was not ready after 1 s" in ran.err
-    assert Workspace.objects.get().state == State.PROVISIONING
-
-
-def test_what_the_portal_refuses(as_bob: Any) -> None:
-    ran = as_bob("up", "--flavor", "nonesuch", "--json")
-
-    assert ran.code == 1
-    error = ran.json["error"]
-    assert (error["status"], error["code"]) == (400, "invalid")
-    assert "sim-cpu" in error["next_action"]
-
-
 def test_ls(as_bob: Any, bob: Any, alice: Any, team: Any) -> None:
     assert as_bob("ls").err == "No workspaces. `berth up` starts one.\n"
     assert as_bob("ls", "--json").json == []

@@ -10,7 +10,6 @@ from django.core.management import call_command
 from django.test import Client
 
 from portal.common.texts import strip_nul, strip_nul_json
-from tests.factories import PASSWORD
 
 pytestmark = pytest.mark.django_db
 
@@ -26,24 +25,6 @@ def test_a_page_that_is_not_there(page):
     text = answered.content.decode()
     assert answered["X-Request-Id"] in text
     assert "There is no such workspace" in text
-
-
-def test_an_address_that_is_not_there(page):
-    answered = page.get("/no/such/page")
-    assert answered.status_code == 404
-    assert answered["X-Request-Id"] in answered.content.decode()
-
-
-@pytest.mark.parametrize("path", ["/api/v1/nonsense", "/api/", f"/api/v1/workspaces/{uuid.UUID(int=1)}"])
-def test_the_api_answers_with_problems(with_token, alice, path):
-    answered = with_token(alice).get(path)
-    assert answered.status_code == 404
-    assert answered["Content-Type"] == "application/problem+json"
-    body = answered.json()
-    assert body["code"] == "not_found"
-    assert body["status"] == 404
-    assert body["request_id"] == answered["X-Request-Id"]
-    assert body["instance"] == path
 
 
 def test_a_given_request_id_is_kept_when_it_is_a_plain_one(page):
@@ -63,14 +44,6 @@ def test_pages_allow_no_code_and_no_frame_from_elsewhere(page):
     assert answered["X-Content-Type-Options"] == "nosniff"
     assert "<script>" not in answered.content.decode()
     assert 'style="' not in answered.content.decode()
-
-
-def test_cookies_are_for_the_portal_alone(alice):
-    answered = Client().post("/sign-in/", {"username": "alice", "password": PASSWORD})
-    cookie = answered.cookies["berth"]
-    assert cookie["httponly"]
-    assert cookie["samesite"] == "Lax"
-    assert cookie["domain"] == ""
 
 
 @pytest.mark.parametrize("path", ["/", "/workspaces/new/", "/teams/", "/pools/", "/account/tokens/"])

@@ -36,9 +36,3 @@ def test_homes_without_a_limit_are_warned_of_with_several_users(settings, severa
 def test_a_policy_that_there_is_not_is_an_error(settings, policy, known):
     settings.BERTH_ACCOUNT_DELETION = policy
     assert [each.id for each in system_checks.account_deletion_is_known()] == ["common.E003"] * (not known)
-
-
-def test_whatever_serves_needs_its_own_secrets(settings):
-    assert system_checks.secrets_are_set() == []
-    settings.SECRET_KEY, settings.BERTH_GATEWAY_SECRET = "insecure-x", ""
-    assert [message.id for message in system_checks.secrets_are_set()] == ["common.E001", "common.E002"]

@@ -31,7 +31,7 @@ from provisioning.types import (
     WorkspaceRef,
 )
 from tests.factories import inventory_of, node_info
-from tests.workspaces.helpers import answer, run_until_ready, seen
+from tests.workspaces.helpers import seen
 
 REF = WorkspaceRef("00000000-0000-0000-0000-000000000001", 1)
 POOL = PoolConfig("p", "simulated", {"nodes": 1})
@@ -183,11 +183,3 @@ def test_every_outcome_of_a_command_is_a_result(tmp_path):
         else:
             assert result.failure is None
             assert result.observation.state is ObservedState.ABSENT
-
-
-@pytest.mark.django_db
-def test_a_whole_answer_goes_through_the_control_planes_task(make, alice, local_pool, sent):
-    workspace = make(alice)
-    run_until_ready(sent, workspace)
-    services.stop(actor=alice, workspace_id=workspace.pk)
-    assert answer(sent, "stop", "stopped")

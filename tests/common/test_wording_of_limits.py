@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from django.utils import timezone
 
-from portal.common.reasons.codes import CommonCode, Rule
+from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
-from portal.quota.limits.codes import QuotaCode
 from portal.quota.requests.codes import RequestCode
 from portal.quota.reservations.codes import ReservationCode
 from portal.scheduling.codes import AdmissionCode
@@ -24,34 +22,6 @@ def blocker(**more: Any) -> dict[str, Any]:
     return {
         "resource": H100, "wanted": 4000, "free": 1000, "limit": 8000, "team": "Vision", "holders": [], **more
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("rule", "sentence"),
-    [
-        (Rule.LEDGER, "Vision has no GPU-hours left."),
-        (Rule.USER_CAP, "Needs 4 × H100; you may hold 8 × H100 in Vision and have 1 left."),
-        (Rule.TEAM_LIMIT, "Needs 4 × H100; Vision may hold 8 × H100 and has 1 left."),
-        (Rule.COHORT, "Needs 4 × H100; the teams that Vision shares with have 1 left to lend."),
-        (Rule.SITE_LIMIT, "Needs 4 × H100; all teams together may hold 8 × H100, of which 1 are left."),
-        (Rule.BOOKING, "Needs 4 × H100; 1 are free, but booked for other teams."),
-        (Rule.ORDER, "Enough is free, but it is kept for requests that come first."),
-    ],
-)
-def test_the_rule_in_the_way(rule: Rule, sentence: str) -> None:
-    assert message_of(Reason(rule, blocker())) == sentence
-
-
-@pytest.mark.parametrize(
-    ("outcome", "action"),
-    [
-        ("queued", "Start it anyway and it queues, or choose a smaller flavor."),
-        ("needs_approval", "Ask for more: it starts by itself when approved."),
-        ("impossible", "Choose a smaller flavor."),
-    ],
-)
-def test_the_outcome_says_what_to_do(outcome: str, action: str) -> None:
-    assert next_action_of(Reason(Rule.TEAM_LIMIT, blocker(outcome=outcome))) == action
 
 
 def test_who_holds_it_until_when_and_how_much_lies_idle() -> None:
@@ -72,13 +42,6 @@ def test_the_first_node_and_how_many_more() -> None:
     )
     nothing = {"node": "", "node_reason": None, "more_nodes": 0}
     assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waits until there is room: there are no nodes."
-
-
-def test_a_form_is_refused_with_the_first_of_its_problems() -> None:
-    first = Reason(ReservationCode.TOO_SHORT, {"minutes": 15})
-    refused = Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()})
-    assert message_of(refused) == "It lasts 15 minutes at least: choose a later end."
-    assert next_action_of(refused) == "Correct it and try again."
 
 
 def test_why_a_reservation_does_not_fit_and_what_would() -> None:
@@ -108,14 +71,3 @@ def test_who_was_faster() -> None:
         RequestCode.DENIED_ALREADY, {"who": "", "at": datetime(2026, 1, 2, tzinfo=UTC).isoformat()}
     )
     assert message_of(denied) == "A rule denied it on 2 Jan 2026."
-
-
-def test_a_cohort_that_is_in_use_names_some() -> None:
-    params = {"name": "All", "names": ["the cohort West", "Vision"], "more": 2}
-    assert message_of(Reason(QuotaCode.COHORT_IN_USE, params)) == (
-        "All is in use by the cohort West, Vision and 2 more."
-    )
-    circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": "A", "way": ["A", "B"]})
-    assert message_of(circle) == "A would be inside itself: A → B → A."
-    alone = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": "A", "way": ["A"]})
-    assert message_of(alone) == "A cannot be inside itself."

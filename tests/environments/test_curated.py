@@ -6,7 +6,7 @@ import pytest
 from django.core.management import call_command
 
 from portal.catalog.environments import curated, services, upkeep
-from portal.catalog.environments.models import Environment, EnvironmentBuild, EnvironmentVersion, VersionState
+from portal.catalog.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.catalog.environments.sources import checked, names_in
 from portal.catalog.models import Template
 from portal.catalog.selectors import installed_programs, missing
@@ -15,7 +15,7 @@ from portal.common.errors import InvalidInput
 from portal.common.events.models import Notification
 from portal.common.reasons.wording import next_action_of
 from portal.workspaces.software import ON_THE_NODE, default_of
-from tests.environments.helpers import built, commands, environment, failed, only
+from tests.environments.helpers import built, commands, failed, only
 from tests.factories import local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
@@ -49,16 +49,6 @@ def test_only_data_science_is_built_by_itself(whole, local_pool, sent):
     command = only(sent)
     assert {"numpy", "jupyterlab", "marimo"} < set(command.source.split())
     assert command.source.count("jupyterlab\n") == 1
-
-
-def test_it_waits_behind_what_people_ask_for(whole, local_pool, sent, alice, team):
-    environment(name="Goes on")
-    first = only(sent)
-    curated.ensure()
-    services.create(actor=alice, team=team, name="Mine", source_kind="packages", source="duckdb")
-    built(first)
-    assert only(sent).source.startswith("duckdb")
-    assert EnvironmentBuild.objects.get(version__environment=data_science()).priority < 0
 
 
 def test_left_out_where_that_is_said(settings, db):

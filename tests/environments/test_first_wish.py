@@ -58,16 +58,6 @@ def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sen
     assert start.spec.environment == version.digest
 
 
-def test_the_second_one_waits_for_the_same_build(vscode, make, bob, alice, sent):
-    rows = [make(bob, template="vscode"), make(alice, template="vscode"), make(bob, template="vscode")]
-    command = only(sent)
-    assert EnvironmentBuild.objects.count() == 1
-    assert built(command, programs=PROGRAMS)
-    for row in rows:
-        row.refresh_from_db()
-        assert row.resources["needs"] == [f"environment:{row.environment_version.digest}"]
-
-
 def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as_user):
     row = make(bob, template="vscode")
     assert failed(only(sent), "resolution_failed", "no code-server for this machine")

@@ -9,20 +9,16 @@ import pytest
 from portal.catalog.environments import documents, selectors, services, upkeep
 from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment, EnvironmentBuild, StoredContent
-from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node
-from portal.scheduling import capacity
-from portal.scheduling.engine.codes import PlacementCode
-from portal.workspaces.lifecycle import State
 from provisioning.environment_messages import EnvironmentBuild as BuildCommand
 from provisioning.environment_messages import Package, SourceKind
 from provisioning.environments.folders import digest_of_folder, fingerprint_of
 from provisioning.types import HeldEnvironment
 from tests.environments.helpers import build_of, built, commands, environment, failed, only
-from tests.factories import create_workspace, inventory_of, node_info
+from tests.factories import inventory_of, node_info
 
 pytestmark = pytest.mark.django_db
 PATH = "/opt/conda/envs/ml"
@@ -72,29 +68,6 @@ def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, 
     upkeep.sweep()
     assert commands(sent) == [] and EnvironmentBuild.objects.count() == 1
     assert [each.holds for each in selectors.holdings(current.digest)] == [True, False]
-
-
-def test_workspaces_run_where_it_is(there, sent, team, bob):
-    made = of_folder()
-    looked_at(only(sent))
-    made.refresh_from_db()
-
-    def wish() -> Any:
-        return create_workspace(
-            actor=bob,
-            team=team,
-            template=Template.objects.get(slug="jupyterlab"),
-            flavor=Flavor.objects.get(slug="cpu-small"),
-            environment=made,
-        )
-
-    first = wish()
-    assert first.state == State.PROVISIONING and first.allocations.get().node.name == "node-1"
-    Node.objects.filter(name="node-1").update(cordoned=True)
-    second = wish()
-    assert second.state == State.PENDING
-    reasons = dict(capacity.load()[there.pk].reasons(second.request))
-    assert reasons["node-2"].code is PlacementCode.ENVIRONMENT_MISSING
 
 
 def test_only_operators_name_one_and_only_what_is_there(there, alice, team):

@@ -13,9 +13,8 @@ from portal.catalog.environments.models import (
     VersionState,
 )
 from portal.catalog.models import Template
-from portal.common import etags
 from portal.common.actors import SYSTEM
-from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event
 from portal.people.accounts.models import Role
 from tests.environments.helpers import LOCK, built, commands, environment, only, ready, version_of
@@ -141,17 +140,6 @@ def test_a_short_name_is_taken_once(team, alice, local_pool):
     with pytest.raises(StateConflict) as refused:
         services.create(actor=alice, team=team, name="Tools", **LINES)
     assert refused.value.code == "name_taken"
-
-
-def test_a_change_by_somebody_else_meanwhile_is_not_written_over(team, alice, olga, local_pool):
-    made = services.create(actor=alice, team=team, name="Tools", **LINES)
-    seen = frozenset({etags.version_of(made)})
-    services.change(actor=olga, environment=made, description="By olga")
-    with pytest.raises(PreconditionFailed) as refused:
-        services.change(actor=alice, environment=made, expected=seen, description="By alice")
-    assert refused.value.extra["changed_by"] == "olga"
-    made.refresh_from_db()
-    assert made.description == "By olga"
 
 
 def test_a_new_source_is_another_version_and_becomes_current_when_it_is_ready(team, alice, local_pool, sent):

@@ -231,14 +231,6 @@ def test_a_driver_of_the_same_major_version_will_do(catalog, sent):
     assert said.outcome is Outcome.IMPOSSIBLE
 
 
-def test_a_repeated_request_with_another_environment_is_another_request(team, bob, local_pool, sent):
-    made = ready(sent)
-    first = create(bob, team, made, idempotency_key="k")
-    assert create(bob, team, made, idempotency_key="k") == first
-    with pytest.raises(StateConflict):
-        create(bob, team, idempotency_key="k")
-
-
 def test_a_deprecated_one_names_its_successor(local_pool, sent):
     old, new = environment(name="Old"), environment(name="Newer", source="pandas")
     old = environments.change(actor=SYSTEM, environment=old, deprecated=True, successor=new.slug)

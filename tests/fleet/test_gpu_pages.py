@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 from dataclasses import replace
 from html import unescape
 
@@ -15,7 +14,7 @@ from django.utils import timezone
 
 from portal.fleet.inventory import cordons, services
 from portal.fleet.inventory.device_states import LOOKS, DeviceState
-from portal.fleet.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
+from portal.fleet.inventory.models import CordonCause, Device, Node, Pool
 from portal.web.fleet.presenters import gpu_map
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -59,28 +58,6 @@ def text(response) -> str:
     return " ".join(unescape(response.content.decode()).split())
 
 
-def test_each_device_has_the_worst_that_can_be_said_of_it(lab, make, alice, olga):
-    for index, fields in enumerate(
-        ({"present": False}, {"healthy": False}, {}, {"checking": True}, {"cordoned": True})
-    ):
-        Device.objects.filter(uuid=f"GPU-gpu-01-{index}").update(**fields)
-    cordons.cordon_device(actor=olga, device_id=device("gpu-01", 2).pk, reason="x", cause=CordonCause.CHECK)
-    make(alice, "gpu-1")
-    held = Device.objects.get(allocated__active=True)
-    now = int(time.time())
-    DeviceSeries.objects.create(device=held, newest_s=now, idle_since_s=now - 3600)
-    make(alice, "gpu-1")
-    found = states()
-    assert found["gpu-01"][:5] == ["offline", "failed", "failed", "checking", "cordoned"]
-    rest = [*found["gpu-01"][5:], *found["gpu-02"]]
-    assert sorted(rest) == ["allocated", "free", "free", "free", "idle"]
-    shown = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now())
-    assert shown.headline == "1 of 10 GPUs in use, 1 idle, 3 free, 1 being checked, 4 out of service"
-    assert {each.state: each.count for each in shown.legend} == {
-        "allocated": 1, "idle": 1, "free": 3, "checking": 1, "cordoned": 1, "failed": 2, "offline": 1,
-    }  # fmt: skip
-
-
 def test_of_equal_devices_one_with_a_warning_is_taken_last(lab, make, alice):
     Device.objects.filter(uuid__in=["GPU-gpu-01-0", "GPU-gpu-02-0"]).update(warning="slow")
     # Else all of hers would go to the machine that has her home.
@@ -93,14 +70,6 @@ def test_of_equal_devices_one_with_a_warning_is_taken_last(lab, make, alice):
     by_node = {node: [uuid for uuid in taken if node in uuid] for node in ("gpu-01", "gpu-02")}
     assert by_node["gpu-01"][-1] == "GPU-gpu-01-0" and by_node["gpu-02"][-1] == "GPU-gpu-02-0"
     assert len(taken) == len(set(taken)) == 10
-
-
-def test_what_was_not_measured_lately_is_not_called_idle(lab, make, alice):
-    make(alice, "gpu-1")
-    held = Device.objects.get(allocated__active=True)
-    then = int(time.time()) - 3600
-    DeviceSeries.objects.create(device=held, newest_s=then, idle_since_s=then - 3600)
-    assert "idle" not in {state for cells in states().values() for state in cells}
 
 
 def test_filters_narrow_and_a_node_without_a_match_is_left_out(lab):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,18 +67,3 @@ def test_no_rate_is_negative(look: tuple[int, list[int | None], int], every_s: f
     rate = Rate(bits)
     told = [rate.of(value, number * every_s) for number, value in enumerate(seen)]
     assert told[0] is None and all(value is None or value >= 0 for value in told)
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ((10, 30, 5, 9), [None, 20, None, 4]),
-        ((2**32 - 10, 30, 31), [None, 40, 1]),
-        ((10, None, 30, 31), [None, None, None, 1]),
-    ],
-)
-def test_rates_over_a_wrap_and_over_a_restart(values: tuple[int | None, ...], told: list[int | None]) -> None:
-    rate = Rate(NARROW)
-    assert [rate.of(value, float(at)) for at, value in enumerate(values)] == told
-    # A clock that stands still or was set back.
-    assert rate.of(99, 0.0) is None

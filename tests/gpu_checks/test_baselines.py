@@ -82,16 +82,19 @@ def test_passes_with_other_software_are_none(
     assert "free_mib" in before.baseline
 
 
-def test_only_passes_count(gpus: list[Device], check: Any, sent: Any) -> None:
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param({"verdict": "inconclusive", "exit_code": 3}, id="no pass"),
+        pytest.param({"driver": ""}, id="without its software"),
+    ],
+)
+def test_only_passes_that_say_their_software_count(
+    gpus: list[Device], check: Any, sent: Any, report: dict[str, Any]
+) -> None:
     for device in gpus[:4]:
-        command = check(device, NEW, verdict="inconclusive", exit_code=3)
-        assert run_of(command).verdict == "inconclusive"
-    assert baselines.of(gpus[4]) == baselines.Baselines()
-
-
-def test_a_pass_that_does_not_say_its_software_is_none(gpus: list[Device], check: Any, sent: Any) -> None:
-    for device in gpus[:4]:
-        check(device, NEW, driver="")
+        command = check(device, NEW, **report)
+        assert run_of(command).verdict == report.get("verdict", "pass")
     assert baselines.of(gpus[4]) == baselines.Baselines()
 
 

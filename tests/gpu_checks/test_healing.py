@@ -13,10 +13,17 @@ from portal.gpu_checks import policy
 from portal.gpu_checks.models import GpuCheckRun
 from provisioning.registry import driver_for
 from tests.api.conftest import Api
-from tests.factories import simulated_pool
-from tests.gpu_checks.test_policy import FAULTS, rescript
+from tests.factories import rescript, simulated_pool
 
 pytestmark = pytest.mark.django_db
+FAULTS = {
+    "fault_ecc": "sim-001:0",
+    "fault_xid79": "sim-001:1",
+    "fault_hang": "sim-001:2",
+    "fault_slow_memory": "sim-001:3",
+    "fault_leak": "sim-001:4",
+    "fault_vanish": "sim-001:5",
+}
 
 
 @pytest.fixture

@@ -144,11 +144,6 @@ def test_one_device_of_the_pool_stays_free(gpus, hold):
     assert indexes(ask(gpus[free[0]])) == []
 
 
-def test_with_one_more_free_it_has_peers(gpus, hold):
-    free = sorted(set(range(6)) - hold(2))
-    assert len(indexes(ask(gpus[free[0]]))) == 2
-
-
 def test_nobody_waits_for_it(gpus):
     WorkspaceFactory(state=State.PENDING)
     assert indexes(ask(gpus[0])) == []
@@ -227,13 +222,6 @@ def test_a_run_that_is_lost_gives_them_back(gpus, sent, clock, django_capture_on
             lost_runs.sweep_lost()
     run.refresh_from_db()
     assert run.state == RunState.LOST
-    assert busy(gpus[0]) == set()
-
-
-def test_a_run_that_is_taken_back_gives_them_back(gpus, olga, django_capture_on_commit_callbacks):
-    run = ask(gpus[0])
-    with django_capture_on_commit_callbacks(execute=True):
-        runs.cancel_check(actor=olga, run_id=run.pk)
     assert busy(gpus[0]) == set()
 
 

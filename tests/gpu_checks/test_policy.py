@@ -10,16 +10,13 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.events import services as events
-from portal.common.events.models import Event, Notification, TargetKind
+from portal.common.events.models import Event, TargetKind
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool
-from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import policy, runs
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
-from portal.workspaces import services
+from portal.gpu_checks.models import CheckCause, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.lifecycle import State
-from provisioning.registry import driver_for
 from tests.factories import inventory_of, node_info, rescript, simulated_pool
 from tests.gpu_checks.helpers import answer, checked_pool, commands, fresh, only, run_of, unavailable
 from tests.gpu_checks.helpers import tell as node_tells
@@ -275,113 +272,6 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
     stay_seen(site)
     policy.run()
     assert causes(sent) == [CheckCause.NEW]
-
-
-# --- from its faults to its return -------------------------------------------------------------------
-
-FAULTS = {
-    "fault_ecc": "sim-001:0",
-    "fault_xid79": "sim-001:1",
-    "fault_hang": "sim-001:2",
-    "fault_slow_memory": "sim-001:3",
-    "fault_leak": "sim-001:4",
-    "fault_vanish": "sim-001:5",
-}
-
-
-def take_stock(pool: Pool) -> None:
-    pool.refresh_from_db()
-    inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
-
-
-def test_a_simulated_pool_goes_through_cordon_and_recovery_to_its_return(
-    clock, catalog, tmp_path, make, alice, olga, sent
-):
-    pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
-    Pool.objects.filter(pk=pool.pk).update(check_every_hours=1, hand_out_max_age_hours=1, scrub_required=True)
-    rescript(pool, **FAULTS)
-    gpu = list(Device.objects.filter(node__pool=pool).order_by("index"))
-    take_stock(pool)
-    assert not fresh(gpu[5]).present
-
-    # Every device that is there is checked as a new one, over the real messages of both planes.
-    for _ in range(12):
-        policy.run()
-        sent.run()
-    now = [fresh(device) for device in gpu]
-    assert [(device.cordoned, device.recovery) for device in now] == [
-        (True, "drain_and_reset"), (True, "reboot"), (True, "reboot"), (False, ""), (True, "inspect"),
-        (False, ""), (False, ""), (False, ""),
-    ]  # fmt: skip
-    assert "copy_gb_s" in now[3].warning and now[3].passed_at is None
-    assert [device.passed_at is not None for device in now[5:]] == [False, True, True]
-    assert all(device.cordon_cause == CordonCause.CHECK for device in now if device.cordoned)
-    verdicts = dict(GpuCheckRun.objects.values_list("device__index", "verdict"))
-    assert verdicts == {0: "fail", 1: "fail", 2: "hung", 3: "degraded", 4: "fail", 6: "pass", 7: "pass"}
-
-    # All of it says that it is simulated, and no report calls itself a pass.
-    for run in GpuCheckRun.objects.all():
-        assert run.simulated and run.report["simulated"] is True
-        assert run.report["verdict"] not in ("pass", "degraded")
-        assert "imulated" in run.summary
-    notices = Notification.objects.filter(user=olga)
-    assert notices.count() == 6
-    assert all("imulated" in note.title for note in notices)
-
-    # Work goes on, on what is good.
-    workspace = make(alice, "sim-h100-x1")
-    for _ in range(5):
-        sent.run()
-    workspace.refresh_from_db()
-    assert workspace.state in (State.PROVISIONING, State.RUNNING)
-    assert AllocatedDevice.objects.get(active=True).device.index in (3, 6, 7)
-
-    # Somebody repairs them, and has them looked at again; the vanished one comes back.
-    rescript(pool, **dict.fromkeys(FAULTS, ""))
-    take_stock(pool)
-    assert fresh(gpu[5]).present
-    for device in (gpu[0], gpu[1], gpu[2], gpu[4]):
-        runs.request_check(actor=olga, device_id=device.pk, level="standard")
-    sent.run()
-    assert not any(fresh(gpu[n]).cordoned for n in (0, 1, 2, 4))
-    clock.shift(3601)
-    for _ in range(12):
-        stay_seen(pool)
-        policy.run()
-        sent.run()
-    now = [fresh(device) for device in gpu]
-    assert not any(device.cordoned or device.warning for device in now if not in_use(device))
-    assert all(device.passed_at for device in now if not in_use(device))
-    lifted = Event.objects.filter(kind="device.uncordoned")
-    assert {event.data["device"] for event in lifted} == {gpu[n].uuid for n in (0, 1, 2, 4)}
-
-
-def in_use(device: Device) -> bool:
-    return AllocatedDevice.objects.filter(device=device, active=True).exists()
-
-
-def test_leaked_memory_of_a_simulated_device_keeps_it_from_the_next_one(
-    clock, catalog, tmp_path, make, alice, sent, settle
-):
-    pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=1)
-    Pool.objects.filter(pk=pool.pk).update(scrub_required=True)
-    workspace = make(alice, "sim-h100-x1")
-    settle()
-    workspace.refresh_from_db()
-    assert workspace.state == State.RUNNING
-    rescript(pool, fault_leak="sim-001:0")
-    services.delete(actor=alice, workspace_id=workspace.pk)
-    settle()
-    run = GpuCheckRun.objects.get(kind=CheckKind.SCRUB)
-    assert (run.cause, run.verdict, run.simulated) == (CheckCause.RECLAIM, CheckVerdict.FAIL, True)
-    device = fresh(run.device)
-    assert (device.cordon_cause, device.recovery) == (CordonCause.SCRUB, "reset")
-    rescript(pool, fault_leak="")
-    clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
-    stay_seen(pool)
-    policy.run()
-    sent.run()
-    assert not fresh(device).cordoned
 
 
 def test_a_bad_simulated_device_never_reaches_its_user(clock, catalog, tmp_path, make, alice, settle):

@@ -399,19 +399,6 @@ def test_a_lost_run_is_sent_again_twice_and_then_given_up(gpu, sent, clock):
     assert lost_runs.sweep_lost() == 0
 
 
-def test_a_result_that_comes_after_it_was_lost_is_dropped(gpu, sent, clock):
-    ask(gpu)
-    first = only(sent)
-    clock.shift(runs.BEGIN_WITHIN_S + 1)
-    lost_runs.sweep_lost()
-    second = only(sent)
-    before = picture(gpu)
-    assert answer(first, "ecc") is False
-    assert picture(gpu) == before
-    assert answer(second)
-    assert not fresh(gpu).cordoned
-
-
 def test_a_device_whose_run_was_deleted_is_free_again(gpus, sent):
     for device in gpus[:2]:
         ask(device)

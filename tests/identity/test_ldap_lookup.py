@@ -24,11 +24,6 @@ PAGE, REST = "/sign-in-providers/directory/test/", "/api/v1/sign-in-providers/di
 
 
 @pytest.fixture
-def ada():
-    return UserFactory(username="ada", is_superuser=True)
-
-
-@pytest.fixture
 def ask(as_user, ada):
     """Ask over REST, as an administrator."""
     browser = as_user(ada)

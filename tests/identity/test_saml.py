@@ -104,13 +104,6 @@ def test_a_good_response_signs_in_and_leads_where_one_wanted_to(idp, client):
     assert Event.objects.get(kind="session.signed_in").message == "signed in by campus"
 
 
-def test_a_group_change_takes_effect_at_the_next_sign_in(idp, client):
-    bring(client, Attempt(client).good(idp))
-    browser = Client()
-    bring(browser, Attempt(browser).good(idp, groups=()))
-    assert not User.objects.get(username="nora").memberships.exists()
-
-
 def test_the_next_certificate_may_stand_beside_the_present_one(idp, client, monkeypatch):
     monkeypatch.setenv("CAMPUS_CERTIFICATE", Idp().certificate + idp.certificate)
     bring(client, Attempt(client).good(idp))

@@ -16,12 +16,11 @@ from portal.fleet.inventory import counting, polling, selectors, services
 from portal.fleet.inventory.counting import Count
 from portal.fleet.inventory.models import Device, Node, Pool, PoolState
 from portal.fleet.inventory.node_commands import config_of
-from portal.workspaces import services as workspaces
 from provisioning.errors import GpuBeingReset
 from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
-from tests.workspaces.helpers import active, answer
+from tests.workspaces.helpers import active
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
@@ -312,27 +311,6 @@ def test_devices_that_are_held_are_counted(catalog, make, alice):
     assert counting.site()["gpu"] == Count(4000, 4000, 2000, 2000)
 
 
-def test_what_is_free_after_a_release_is_as_before(make, alice, local_pool, sent, settle):
-    workspace = make(alice)
-    sent.clear()
-    workspace.lease = ""
-    workspace.save()
-    workspaces.delete(actor=alice, workspace_id=workspace.pk)
-    assert answer(sent, "delete", "absent")
-    assert counting.site()["cpu_milli"].free == 8000
-
-
-@pytest.mark.parametrize("read", [selectors.pools, selectors.nodes, selectors.devices])
-def test_lists_take_the_same_few_queries_however_long_they_are(
-    catalog, tmp_path, read, django_assert_max_num_queries
-):
-    simulated_pool(str(tmp_path / "sim"), nodes=20, gpus=8)
-    with django_assert_max_num_queries(2):
-        for item in read():
-            if isinstance(item, Node):
-                assert len(item.devices.all()) == 8
-
-
 def test_numbers_of_pools(catalog, tmp_path):
     pool = simulated_pool(str(tmp_path / "sim"), nodes=5, gpus=3)
     pool.nodes.filter(name="sim-002").update(online=False)
@@ -340,15 +318,6 @@ def test_numbers_of_pools(catalog, tmp_path):
     assert (found.node_count, found.online_count, found.device_count) == (5, 4, 15)
     with pytest.raises(NotFound):
         selectors.pool_by_slug("other")
-
-
-def test_used_amounts_of_nodes_and_devices(make, alice, pool, sent):
-    workspace = make(alice, "sim-h100-x2")
-    held = active(workspace)[0]
-    node = selectors.nodes().get(pk=held.node_id)
-    assert (node.used_cpu_milli, node.used_memory_mib) == (held.cpu_milli, held.memory_mib)
-    used = [device.used_milli for device in selectors.devices().filter(node=held.node)]
-    assert sorted(used, key=lambda milli: milli or 0) == [None, None, 1000, 1000]
 
 
 def test_what_placement_needs_of_devices_and_nodes_is_kept(catalog):

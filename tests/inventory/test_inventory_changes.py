@@ -23,7 +23,7 @@ from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.gpu_checks.helpers import checked_pool
-from tests.rows import error_code, error_message
+from tests.rows import again, error_code, error_message
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -51,10 +51,6 @@ def report(pool: Pool, *nodes) -> list[Event]:
 
 def kinds(found: list[Event]) -> list[str]:
     return [event.kind for event in found]
-
-
-def again(row):
-    return Workspace.objects.get(pk=row.pk)
 
 
 # --- devices ---------------------------------------------------------------------------------------

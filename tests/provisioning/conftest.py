@@ -49,7 +49,6 @@ REPOSITORY = Path(__file__).parents[2]
 CALL_LIMIT_S = 5.0
 """One that waits for its app takes longer, one that does not less, on a loaded machine too."""
 POLL_S = 0.02
-APP_KINDS = ("good", "slow", "never", "bad", "stubborn")
 STUBBORN_STOP_TIMEOUT_S = 1
 
 

@@ -73,13 +73,14 @@ def test_rest_by_session_answers_a_code_and_tokens_go_on(stale, petra, made, wit
     assert with_token(petra, "quotas:decide").post(path, {}, **JSON).status_code == 200
 
 
-def test_a_model_that_is_named_has_its_own_limit(stale, made, settings):
-    settings.BERTH_STEP_UP_APPROVALS = {"gpu": 2, "gpu:h100": 5}
-    decide(stale, made)
-    assert status_of(made) == RequestState.APPROVED
-
-
-def test_without_a_limit_nothing_asks(stale, made, settings):
-    settings.BERTH_STEP_UP_APPROVALS = {}
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"gpu": 2, "gpu:h100": 5}, id="a model that is named has its own limit"),
+        pytest.param({}, id="no limit"),
+    ],
+)
+def test_within_the_limit_nothing_asks(stale, made, settings, limits):
+    settings.BERTH_STEP_UP_APPROVALS = limits
     decide(stale, made)
     assert status_of(made) == RequestState.APPROVED

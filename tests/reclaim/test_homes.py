@@ -28,7 +28,7 @@ from provisioning.errors import Blame
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.types import Failure
 from provisioning.version import VERSION
-from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info
+from tests.factories import MachineFactory, local_pool_with, node_info
 from tests.reclaim.test_kills import _transactions, killed_before, undone
 from tests.scheduling.test_home_places import preview
 from tests.suite.choice import quick_of
@@ -91,16 +91,6 @@ def put_away(place: HomePlace, sent) -> HomeArchive:
     assert answer(order(sent), **DONE) and answer(order(sent), done=True, placed=True)
     assert answer(order(sent), done=True, placed=True)
     return HomeArchive.objects.get(away_at__isnull=False)
-
-
-@pytest.fixture
-def una(db):
-    return UserFactory(username="una", is_auditor=True)
-
-
-@pytest.fixture
-def ada(db):
-    return UserFactory(username="ada", is_superuser=True)
 
 
 def told() -> list[str]:

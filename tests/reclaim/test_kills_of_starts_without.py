@@ -14,14 +14,15 @@ from django.utils import timezone
 
 from portal.common.events.models import Event, Notification
 from portal.common.models import IdempotencyRecord
-from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
+from portal.fleet.inventory.models import AllocatedDevice, Pool
 from portal.reclaim import free_gpus
 from portal.scheduling import snapshot_cache
-from portal.workspaces import gpus, reconcile, services
+from portal.workspaces import gpus, reconcile
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.reclaim import test_kills
+from tests.reclaim.restarts import free_it
 from tests.reclaim.test_kills import killed_before, undone
 from tests.suite.choice import quick_of
 from tests.sweeps import sweep
@@ -63,14 +64,6 @@ def standing() -> list[object]:
         Counter(Event.objects.values_list("kind", flat=True)),
         IdempotencyRecord.objects.exclude(sealed="").count(),
     ]
-
-
-def free_it(holder, sent) -> None:
-    services.stop(actor=holder.owner, workspace_id=holder.pk)
-    assert answer(sent, "stop", "absent")
-    # Scrubs after it have tests of their own.
-    Device.objects.update(checking=False)
-    snapshot_cache.forget()
 
 
 def started(make, alice, sent) -> Workspace:

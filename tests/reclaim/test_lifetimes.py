@@ -20,6 +20,7 @@ from portal.workspaces import extending, services
 from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests.rows import again
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -29,10 +30,6 @@ HOUR = 3600
 @pytest.fixture(autouse=True)
 def _site(settings):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = 72, 336
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
 
 
 def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):

@@ -18,6 +18,7 @@ from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests.rows import again
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -36,10 +37,6 @@ def at(clock, day: int, hour: int, minute: int = 0) -> passes.Passed:
     clock.move_to(datetime(2027, 11, day, hour, minute, tzinfo=UTC))
     LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
     return passes.run()
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from portal.workspaces import extending, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
+from tests.rows import again
 
 pytestmark = pytest.mark.django_db
 HOUR = 3600
@@ -24,10 +25,6 @@ NONE = passes.Passed()
 def _site(settings):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = 72, 336
     settings.BERTH_RECLAIM_NOTICE_MINUTES = 30
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
 
 
 def at(clock, moment) -> passes.Passed:

@@ -119,25 +119,6 @@ def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, al
     assert pass_now().warned == 1
 
 
-def test_keeping_wins_against_a_schedule_that_has_been_decided(running, alice, clock, monkeypatch):
-    stop = timezone.now() + timedelta(minutes=20)
-    week = {"zone": "UTC", "days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}
-    make_policy("team:vision", stop_at=stop.time().replace(second=0), **week)
-    idle(running, 1000)
-    pass_now()
-    real = passes.take_if_due
-
-    def late(workspace_id):
-        keeping.keep(actor=alice, workspace_id=workspace_id)
-        return real(workspace_id)
-
-    monkeypatch.setattr(passes, "take_if_due", late)
-    clock.shift(1801)
-    idle(running, 2800)
-    assert pass_now().stopped == 0
-    assert Workspace.objects.get(pk=running.pk).state == State.RUNNING
-
-
 def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(running, alice, clock):
     make_policy("site", longest_hours=80)
     assert extending.extendable_s(running) == pytest.approx(8 * HOUR, abs=60)

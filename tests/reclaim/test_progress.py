@@ -18,7 +18,8 @@ from portal.scheduling import cycle
 from portal.workspaces import results
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from tests.reclaim.test_rebalancing import again, devices_of, minutes, node_of
+from tests.reclaim.test_rebalancing import devices_of, minutes, node_of
+from tests.rows import again
 
 pytestmark = pytest.mark.django_db
 

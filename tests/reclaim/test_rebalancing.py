@@ -27,7 +27,7 @@ from portal.workspaces import services as workspaces
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomePlace, Preemption, Workspace
-from tests.rows import preempt_at, preempt_cause, preempted_by
+from tests.rows import again, preempt_at, preempt_cause, preempted_by
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
 
@@ -37,10 +37,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _notice(settings):
     settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES = 60, 2
-
-
-def again(row: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=row.pk)
 
 
 def node_of(row: Workspace) -> Node:

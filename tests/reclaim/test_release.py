@@ -13,15 +13,16 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
+from portal.fleet.inventory.models import Pool
 from portal.reclaim import bar, keeping, passes, policy_presenters, policy_services, presenters, previews
 from portal.reclaim.models import IdleSpell, LastPass, ReclaimNotice, ReclaimPolicy, WorkspaceActivity
-from portal.scheduling import snapshot_cache
 from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import gpus, reconcile, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
+from tests.reclaim.restarts import held, restarted
+from tests.rows import again
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
@@ -55,26 +56,6 @@ def accelerated(node, make, alice, sent) -> Workspace:
     return again(workspace)
 
 
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
-
-
-def held() -> int:
-    return AllocatedDevice.objects.filter(active=True).count()
-
-
-def released(workspace: Workspace, sent) -> Workspace:
-    """It has stopped, and runs again as it was decided."""
-    assert answer(sent, "stop", "absent")
-    # Checks before hand-out and scrubs after it have tests of their own.
-    Device.objects.update(checking=False)
-    snapshot_cache.forget()
-    sweep()
-    assert again(workspace).state == State.PROVISIONING
-    run_until_ready(sent, again(workspace))
-    return again(workspace)
-
-
 def test_the_claim_ends_when_it_is_gone_and_it_runs_on_without(accelerated, alice, sent):
     before = accelerated.resources
     gpus.release(actor=alice, workspace_id=accelerated.pk)
@@ -84,7 +65,7 @@ def test_the_claim_ends_when_it_is_gone_and_it_runs_on_without(accelerated, alic
     assert held() == 1
     assert leaving.amounts["gpu"] == 1000
     check_invariants()
-    runs = released(accelerated, sent)
+    runs = restarted(accelerated, sent)
     assert (runs.state, runs.gpu_released, held()) == (State.RUNNING, True, 0)
     assert runs.resources["accelerators"]["count"] == 0
     small = {"accelerators": 0, "cpu_milli": 2000, "memory_mib": 1024}
@@ -102,7 +83,7 @@ def test_the_claim_ends_when_it_is_gone_and_it_runs_on_without(accelerated, alic
 def test_attached_again_it_waits_its_turn_and_gets_what_it_had(accelerated, alice, make, sent):
     before = accelerated.resources
     gpus.release(actor=alice, workspace_id=accelerated.pk)
-    runs = released(accelerated, sent)
+    runs = restarted(accelerated, sent)
     other = make(alice, FLAVOR)
     assert other.state == State.PROVISIONING
     sent.clear()
@@ -174,7 +155,7 @@ def test_who_may_not_and_what_cannot_is_refused(accelerated, alice, bob, make):
 
 def test_what_would_be_refused_keeps_what_it_has(accelerated, alice, sent, monkeypatch):
     gpus.release(actor=alice, workspace_id=accelerated.pk)
-    runs = released(accelerated, sent)
+    runs = restarted(accelerated, sent)
 
     class RefusesAll:
         def admit(self, workspace: Workspace, **_: object) -> None:
@@ -193,7 +174,7 @@ def test_killed_between_its_steps_it_is_finished_by_the_sweep(accelerated, alice
     sent.clear()
     Workspace.objects.update(lease_expires_at=timezone.now(), next_reconcile_at=timezone.now())
     reconcile.sweep()
-    assert released(accelerated, sent).resources["accelerators"]["count"] == 0
+    assert restarted(accelerated, sent).resources["accelerators"]["count"] == 0
 
 
 # --- by the ladder -----------------------------------------------------------------------------
@@ -243,7 +224,7 @@ def test_warned_then_released_then_left_alone(accelerated, alice, clock, sent, a
     assert Event.objects.get(kind="workspace.stop").cause["code"] == "released_by_idle"
     told = Notification.objects.filter(user=alice, kind="workspace.gpu_released").get()
     assert "has released its GPUs" in told.title
-    runs = released(accelerated, sent)
+    runs = restarted(accelerated, sent)
     # Held to the limits of what has no GPUs: there is none.
     assert idle(runs, 600) == passes.Passed()
     assert runs.gpu_released
@@ -264,21 +245,6 @@ def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
         assert idle(accelerated, 61).withdrawn == 1
         assert idle(accelerated, 61).warned == 1
         assert ReclaimNotice.objects.get().cause == "idle"
-    assert again(accelerated).state == State.RUNNING
-
-
-def test_keeping_wins_against_a_release_that_has_been_decided(accelerated, alice, clock, monkeypatch):
-    policy(release_gpu_minutes=60)
-    idle(accelerated, 31)
-    clock.shift(1801)
-    real = passes.take_if_due
-
-    def late(workspace_id):
-        keeping.keep(actor=alice, workspace_id=workspace_id)
-        return real(workspace_id)
-
-    monkeypatch.setattr(passes, "take_if_due", late)
-    assert idle(accelerated, 61).released == 0
     assert again(accelerated).state == State.RUNNING
 
 
@@ -324,7 +290,7 @@ def test_pages_and_rest_ask_say_and_do_it(accelerated, alice, as_user, with_toke
     assert "no driver can change the GPUs of an app that runs" in asked
     web.post(f"{page}release-gpu/")
     assert "Its GPUs are being released" in web.get(page).content.decode()
-    released(accelerated, sent)
+    restarted(accelerated, sent)
     body = web.get(page).content.decode()
     assert "act-attach-gpu" in body
     assert "Its GPUs are released" in body

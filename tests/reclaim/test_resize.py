@@ -9,14 +9,15 @@ from django.utils import timezone
 
 from portal.common.errors import NotAllowed, NotPossible, StateConflict
 from portal.common.events.models import Event
-from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Pool
-from portal.scheduling import admission, snapshot_cache
+from portal.fleet.inventory.models import Allocation, Pool
+from portal.scheduling import admission
 from portal.scheduling.engine.model import Outcome
 from portal.workspaces import gpus, reconcile, resizing, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, TeamFactory, local_pool_with, node_info, simulated_pool
-from tests.sweeps import sweep
+from tests.reclaim.restarts import held, restarted
+from tests.rows import again
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -48,26 +49,6 @@ def sizes(catalog):
 def runs(sizes, make, alice, sent) -> Workspace:
     workspace = make(alice, "one")
     run_until_ready(sent, workspace)
-    return again(workspace)
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
-
-
-def held() -> int:
-    return AllocatedDevice.objects.filter(active=True).count()
-
-
-def restarted(workspace: Workspace, sent) -> Workspace:
-    """It has stopped, and runs again as it was decided."""
-    assert answer(sent, "stop", "absent")
-    # Checks before hand-out and scrubs after it have tests of their own.
-    Device.objects.update(checking=False)
-    snapshot_cache.forget()
-    sweep()
-    assert again(workspace).state == State.PROVISIONING
-    run_until_ready(sent, again(workspace))
     return again(workspace)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from portal.common.errors import NotPossible, StateConflict
 from portal.common.events.models import Event, Notification
-from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
+from portal.fleet.inventory.models import Pool
 from portal.reclaim import free_gpus
-from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, resizing, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
-from tests.workspaces.helpers import answer, check_invariants, run_until_ready
+from tests.reclaim.restarts import free_it, held
+from tests.rows import again
+from tests.workspaces.helpers import check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
 FLAVOR = "one-gpu"
@@ -35,22 +35,6 @@ def holder(make, bob, sent) -> Workspace:
     workspace = make(bob, FLAVOR)
     run_until_ready(sent, workspace)
     return workspace
-
-
-def again(workspace: Workspace) -> Workspace:
-    return Workspace.objects.get(pk=workspace.pk)
-
-
-def held() -> int:
-    return AllocatedDevice.objects.filter(active=True).count()
-
-
-def free_it(holder: Workspace, sent) -> None:
-    services.stop(actor=holder.owner, workspace_id=holder.pk)
-    assert answer(sent, "stop", "absent")
-    # Scrubs after it have tests of their own.
-    Device.objects.update(checking=False)
-    snapshot_cache.forget()
 
 
 def test_with_a_free_gpu_it_starts_as_any_other(make, alice):
@@ -87,22 +71,9 @@ def test_where_it_would_wait_without_them_too_it_waits_for_them(holder, make, al
     assert (made.state, made.gpu_released) == (State.PENDING, False)
 
 
-def test_what_is_refused_is_refused_with_the_wish_too(make, alice):
-    FlavorFactory(slug="nine", accelerator_count=9)
-    with pytest.raises(NotPossible):
-        make(alice, "nine", start_without_gpu=True)
-
-
 def test_a_flavor_without_gpus_takes_no_notice(make, alice):
     made = make(alice, "cpu-small", start_without_gpu=True)
     assert (made.gpu_released, made.gpu_awaited) == (False, False)
-
-
-def test_the_same_key_with_another_wish_is_refused(holder, make, alice):
-    first = make(alice, FLAVOR, start_without_gpu=True, idempotency_key="k")
-    assert make(alice, FLAVOR, start_without_gpu=True, idempotency_key="k") == first
-    with pytest.raises(StateConflict):
-        make(alice, FLAVOR, idempotency_key="k")
 
 
 # --- told when they are free -----------------------------------------------------------------------

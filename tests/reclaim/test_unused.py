@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,18 +44,24 @@ def test_no_limit_is_shorter_than_the_notice():
         assert decide_home(told, held).step is HomeStep.NOTHING
 
 
-def test_a_team_archives_earlier_and_never_later_and_says_nothing_of_deletion():
-    def of(*layers: Terms) -> tuple[int | None, int | None]:
-        found = rules([Terms(SETTINGS, archive_s=0, delete_s=0), *layers], notice_s=1)
-        return found.archive_s, found.delete_s
-
-    assert of() == (None, None)
-    assert of(Terms(SITE, archive_s=90, delete_s=300)) == (90, 300)
-    assert of(Terms(SITE, archive_s=90), Terms(POOL, archive_s=0)) == (None, None)
-    assert of(Terms(SITE, archive_s=90), Terms(TEAM, archive_s=120)) == (90, None)
-    assert of(Terms(SITE, archive_s=90), Terms(TEAM, archive_s=0)) == (90, None)
-    assert of(Terms(SITE, archive_s=90, delete_s=300), Terms(TEAM, archive_s=30, delete_s=30)) == (30, 300)
-    assert of(Terms(TEAM, archive_s=30)) == (30, None)
+@pytest.mark.parametrize(
+    ("layers", "archive_s", "delete_s"),
+    [
+        pytest.param([], None, None, id="settings alone"),
+        pytest.param([Terms(SITE, archive_s=90, delete_s=300)], 90, 300, id="the site"),
+        pytest.param([Terms(SITE, archive_s=90), Terms(POOL, archive_s=0)], None, None, id="a pool never"),
+        pytest.param([Terms(SITE, archive_s=90), Terms(TEAM, archive_s=120)], 90, None, id="a team later"),
+        pytest.param([Terms(SITE, archive_s=90), Terms(TEAM, archive_s=0)], 90, None, id="a team never"),
+        pytest.param(
+            [Terms(SITE, archive_s=90, delete_s=300), Terms(TEAM, archive_s=30, delete_s=30)], 30, 300,
+            id="a team earlier",
+        ),
+        pytest.param([Terms(TEAM, archive_s=30)], 30, None, id="a team alone"),
+    ],
+)  # fmt: skip
+def test_a_team_archives_earlier_and_never_later_and_says_nothing_of_deletion(layers, archive_s, delete_s):
+    found = rules([Terms(SETTINGS, archive_s=0, delete_s=0), *layers], notice_s=1)
+    assert (found.archive_s, found.delete_s) == (archive_s, delete_s)
 
 
 LOOKS = st.lists(

@@ -19,8 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from portal.common.events import live
-from portal.fleet.inventory.device_states import IDLE_AFTER_S
-from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries
+from portal.fleet.inventory.models import Device
 from portal.reports import metrics
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
@@ -187,41 +186,6 @@ def test_instances_are_told_apart(lab, read, monkeypatch):
     told = [labels for labels, _ in read()["DCGM_FI_DEV_GPU_UTIL"]]
     assert [each["GPU_I_UUID"] for each in told] == ["MIG-1", "MIG-2"]
     assert {each["UUID"] for each in told} == {parent.uuid}
-
-
-def hold(device: Device, workspace) -> None:
-    allocation = Allocation.objects.create(
-        workspace=workspace, node=device.node, generation=1, cpu_milli=1, memory_mib=1,
-        granted_at=timezone.now(),
-    )  # fmt: skip
-    AllocatedDevice.objects.create(allocation=allocation, device=device)
-
-
-def test_devices_by_state(lab, pool, read, bob, team):
-    devices = {device.index: device for device in Device.objects.filter(node__pool=lab)}
-    now_s = int(timezone.now().timestamp()) // 60 * 60
-    for index in (0, 1):
-        hold(devices[index], WorkspaceFactory(owner=bob, team=team, state="running", pool=lab))
-        minute = rollup(f"GPU-gpu-01-{index}", now_s - 60, [index] * 60)
-        apply(minute, node="gpu-01", pool="lab", now_s=now_s)
-    Device.objects.filter(pk=devices[2].pk).update(cordoned=True)
-    parsed = read()
-
-    def count(state: str, of: str = "lab") -> float:
-        return value(parsed, "berth_devices", pool=of, state=state)
-
-    states = ("free", "allocated", "idle", "shared", "checking", "cordoned", "failed", "offline")
-    assert [count(state) for state in states] == [1, 2, 0, 0, 0, 1, 0, 0]
-    assert value(parsed, "berth_device_idle_seconds", UUID="GPU-gpu-01-0") == 60
-    assert value(parsed, "berth_devices", pool="sim", state="free", simulated="true") == 8
-    Device.objects.filter(pk=devices[2].pk).update(present=False)
-    Device.objects.filter(pk=devices[3].pk).update(healthy=False)
-    Device.objects.filter(pk=devices[1].pk).update(checking=True)
-    parsed = read()
-    assert [count(state) for state in states] == [0, 1, 0, 0, 1, 0, 1, 1]
-    DeviceSeries.objects.filter(device=devices[0]).update(idle_since_s=now_s - IDLE_AFTER_S, newest_s=now_s)
-    parsed = read()
-    assert (count("allocated"), count("idle")) == (0, 1)
 
 
 def test_workspaces_and_the_queue(lab, pool, read, bob, team):

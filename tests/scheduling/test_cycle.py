@@ -24,7 +24,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, create_workspace
-from tests.rows import error_code, error_message, preempt_at, preempt_cause
+from tests.rows import again, error_code, error_message, preempt_at, preempt_cause
 from tests.snapshots import rows_changed
 from tests.sweeps import sweep
 
@@ -49,10 +49,6 @@ def dora(other):
 
 def states(*workspaces):
     return [Workspace.objects.get(pk=workspace.pk).state for workspace in workspaces]
-
-
-def again(workspace):
-    return Workspace.objects.get(pk=workspace.pk)
 
 
 def in_cohort(*shares, borrowing=None):

@@ -20,7 +20,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import local_pool_with, node_info
-from tests.rows import preempt_at, preempt_cause, preempted_by
+from tests.rows import again, preempt_at, preempt_cause, preempted_by
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
 
@@ -38,10 +38,6 @@ def running(make, alice, pool, settle):
     row = make(alice, "sim-h100-x1", name="one")
     settle(60, resting=lambda: again(row).state == State.RUNNING)
     return again(row)
-
-
-def again(row):
-    return Workspace.objects.get(pk=row.pk)
 
 
 def node_of(row) -> Node:

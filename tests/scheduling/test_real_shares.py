@@ -132,10 +132,6 @@ def test_no_more_memory_is_promised_than_a_gpu_has(one_gpu, make, alice, bob, si
     assert held.memory_mib == part_mib(80_000, held.milli, held.memory_mib), "what the node holds it to"
 
 
-def test_two_halves_still_fill_it(one_gpu, make, alice, bob):
-    assert running(make(alice, "half"), make(bob, "half")) == [True, True]
-
-
 def test_what_was_granted_without_an_amount_counts_too(one_gpu, make, alice, bob):
     """Of before this was written down."""
     make(alice, "half")

@@ -9,22 +9,11 @@ from portal.common.sealed_texts import seal
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.notify.webhooks.models import Delivery
 from portal.notify.webhooks.presenters import without_secrets
-from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db
 PURPOSE = "channels.channel.url"
 SECRET = "T1JJ3T3L2-xoxb-97"
 URL = f"https://hooks.example.org:8443/services/{SECRET}?token={SECRET}"
-
-
-@pytest.fixture
-def una():
-    return UserFactory(username="una", is_auditor=True)
-
-
-@pytest.fixture
-def ada():
-    return UserFactory(username="ada", is_superuser=True)
 
 
 @pytest.fixture

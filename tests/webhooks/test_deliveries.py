@@ -16,7 +16,6 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.common.events import feed
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, Notification
 from portal.notify.webhooks import deliveries, fan_out, services
@@ -34,13 +33,6 @@ def signatures_of(secret: str, request) -> str:
     head = request.headers
     signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + request.body
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-
-
-def wait_for(condition) -> None:
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def due_now(**fields) -> None:
@@ -491,17 +483,6 @@ def test_many_entries_are_read_in_order_and_in_parts(hook, tell, there, monkeypa
         tell()
     assert fan_out.run() == 8
     assert Outbox.objects.get().last_id == Event.objects.latest("pk").pk
-
-
-def test_the_cursor_passes_over_what_was_rolled_back(tell, db):
-    tell()
-    outbox = Outbox()
-    feed.begin_at_the_end(outbox)
-    tell()
-    Event.objects.latest("pk").delete()  # an id that is not there, as after a rollback
-    tell()
-    found = feed.entries_after(outbox, limit=10)
-    assert [each.pk for each in found] == [Event.objects.latest("pk").pk]
 
 
 def test_an_administrators_message_is_signed_by_the_system(there, hook, tell, ada):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.catalog.models import Flavor, Template
+from portal.catalog.models import Template
 from portal.catalog.repositories.codes import RepositoryCode
 from portal.catalog.repositories.rules import Source
 from portal.catalog.repositories.services import set_dotfiles
-from portal.common.errors import InvalidInput, StateConflict
+from portal.common.errors import InvalidInput
 from portal.common.events.models import Event
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.tokens import create_token
@@ -21,7 +21,6 @@ from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services as secrets
 from portal.workspaces.tokens import agent_token
-from tests.factories import create_workspace
 
 pytestmark = pytest.mark.django_db
 URL = "https://git.example/berth/lib.git"
@@ -96,21 +95,6 @@ def test_a_templates_repository_is_taken_unless_another_or_none_is_named(
     assert make(bob, name="a").git == {"url": URL, "ref": "v1", "secret": "", "by": "template"}
     assert make(bob, name="b", git=source("https://h/other")).git["url"] == "https://h/other"
     assert make(bob, name="c", git=source("")).git == {}
-
-
-def test_the_same_key_with_another_repository_is_another_request(
-    clock, bob, team, template, local_pool, make
-):
-    wanted = {
-        "actor": bob,
-        "team": team,
-        "template": template,
-        "flavor": Flavor.objects.get(slug="cpu-small"),
-    }
-    made = create_workspace(**wanted, idempotency_key="k", git=source())
-    assert create_workspace(**wanted, idempotency_key="k", git=source()).pk == made.pk
-    with pytest.raises(StateConflict):
-        create_workspace(**wanted, idempotency_key="k", git=source("https://h/other"))
 
 
 # --- credentials ------------------------------------------------------------------------------------

@@ -146,13 +146,6 @@ def test_who_makes_files_on_far_above_the_limit_is_stopped_at_once(running):
     assert measured(running, 900, files=110_000, after_s=5) == State.STOPPING
 
 
-def test_files_that_were_far_too_many_and_become_no_more_have_time(running):
-    measured(running, 3, files=500_000)
-    assert measured(running, 20, files=500_000, after_s=300) == State.RUNNING
-    assert measured(running, 20, files=90_000, after_s=590) == State.RUNNING
-    assert measured(running, 20, files=90_000, after_s=5000) == State.RUNNING
-
-
 def test_what_is_said_is_of_what_fills_it(running):
     for used_mib, files, says, percent in (
         (500, 20_000, "500 MiB", 50),

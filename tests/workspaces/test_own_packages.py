@@ -82,12 +82,6 @@ def test_the_node_is_asked_for_the_home_of_its_user(workspace, bob, asked):
     assert where["node"] == "node-1"
 
 
-def test_it_is_asked_of_the_last_node_while_the_workspace_is_stopped(workspace, bob, asked, sent):
-    stop_it(sent, workspace)
-    own_packages.read(actor=bob, workspace=workspace)
-    assert asked[0][2]["node"] == "node-1"
-
-
 def test_before_the_first_start_there_is_nothing_to_ask(team, bob, local_pool, asked):
     waiting = WorkspaceFactory(owner=bob, team=team, state=State.PENDING)
     assert own_packages.read(actor=bob, workspace=waiting).packages == ()

@@ -83,21 +83,6 @@ def test_an_answer_about_an_unknown_workspace_is_dropped(db):
     assert results.apply_result(Result(Op.STOP, ref, "x", Observation(ref, ObservedState.ABSENT))) is False
 
 
-def test_a_late_answer_after_the_lease_was_given_anew_is_dropped(workspace, sent, clock):
-
-    first = taken(sent, Op.START)
-    clock.shift(60)
-    sweep()
-    second = taken(sent, Op.START)
-    assert second.lease != first.lease
-    assert results.apply_result(seen(first, "running", ready=True)) is False
-    workspace.refresh_from_db()
-    assert workspace.state == State.PROVISIONING
-    assert results.apply_result(seen(second, "running", ready=True)) is True
-    workspace.refresh_from_db()
-    assert workspace.state == State.RUNNING
-
-
 # --- starting -------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
-from provisioning.gpu.check.types import Action, Severity, Status, Verdict
+from provisioning.gpu.check.types import Action, Status, Verdict
 from tests.gpu.check.sim_cuda import UUID
 
 Check = Callable[..., Report]
@@ -60,41 +60,6 @@ def test_a_bit_that_is_wrong_only_when_all_copy(check: Check, here: int, there: 
     assert crowd.detail["wrong_bits"] == f"{4:016x}"
     assert {each["in"] for each in crowd.detail["mismatches"]} == {f"{gpu(here)} to {gpu(there)}"}
     assert not [each for each in report.findings if each.code == "peers_wrong"]
-
-
-def test_a_bit_that_is_wrong_between_two_peers_takes_out_nobody(check: Check) -> None:
-    report = check(PEERS, CROWD, cuda={**THREE, "crowd_from": 1, "crowd_to": 2})
-    assert statuses(report) == {"peers": Status.PASSED, "all_pairs": Status.PASSED}, render(report)
-    assert {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"} == set()
-    (told,) = [each for each in report.findings if each.code == "peers_wrong"]
-    assert f"neither is this device: {gpu(1)} to {gpu(2)}: 13." in told.text
-    assert told.text in render(report)
-    assert report.tests[1].errors == 0
-
-
-@pytest.mark.thorough("a check each; thresholds have quick tests")
-@pytest.mark.parametrize(
-    ("made", "known", "status"),
-    [(300, {ALL: 390.0}, Status.WARNED), (390, {ALL: 390.0}, Status.PASSED), (300, {}, Status.PASSED),
-     (300, {"all_pairs_gb_s:8": 3900.0}, Status.PASSED)],
-)  # fmt: skip
-@pytest.mark.parametrize("against", ["baseline", "node_median"])
-def test_a_slow_crowd_is_worth_a_look(
-    check: Check, made: int, known: dict[str, float], status: Status, against: str
-) -> None:
-    report = check(PEERS, CROWD, cuda={**THREE, "crowd_gb_s": made}, **{against: known})
-    assert statuses(report) == {"peers": Status.PASSED, "all_pairs": status}, render(report)
-    if status == Status.WARNED:
-        assert report.tests[1].text.endswith("which of the devices makes it low is not known")
-        assert "is below 331.5" in report.tests[1].text
-
-
-@pytest.mark.parametrize(("here", "there"), [(1, 2), (2, 1), (0, 1), (2, 0)])
-def test_no_access_between_two_of_them(check: Check, here: int, there: int) -> None:
-    report = check(CROWD, "residue", cuda={**THREE, "apart_from": here, "apart_to": there})
-    assert statuses(report) == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}
-    assert report.tests[0].text == f"Not run: There is no peer access from {gpu(here)} to {gpu(there)}."
-    assert report.verdict == Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

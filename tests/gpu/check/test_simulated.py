@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Action, Progress, Severity, Status, Verdict
-from tests.gpu.check.conftest import TIMING
 from tests.suite.choice import quick_of
 
 Check = Callable[..., Report]
@@ -245,15 +243,6 @@ def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) ->
     assert report.verdict == Verdict.INCONCLUSIVE
 
 
-def test_an_exclusive_compute_mode_lets_the_check_in(check: Check) -> None:
-    report = check("canary", nvml={"compute_mode": 3})
-    assert statuses(report) == {"canary": Status.PASSED}
-    assert report.health_before is not None
-    assert (report.health_before["compute_mode"], report.health_before["fabric"]) == (
-        "exclusive_process", "completed",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
@@ -271,29 +260,11 @@ def test_how_a_machine_is_set_up_is_no_fault_of_its_device(
     assert text in render(report)
 
 
-def test_a_fault_of_the_device_at_the_context_fails(check: Check) -> None:
-    report = check("residue", cuda={"context_error": 214})
-    assert report.verdict == Verdict.FAIL
-    assert "no_context" in codes(report)
-
-
 def test_no_cuda_device(check: Check) -> None:
     report = check("residue", cuda={"no_device": 1})
     assert report.exit_code == 4
     assert report.unavailable is not None
     assert report.unavailable.library == "device"
-
-
-def test_a_kernel_that_never_ends_is_killed_at_its_deadline(check: Check) -> None:
-    inversions = Test("inversions", "inversions", 0.7)
-    report = check("residue", inversions, "address", cuda={"hang": "fill_word"})
-    assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, False)
-    assert statuses(report) == {
-        "residue": Status.PASSED,
-        "inversions": Status.HUNG,
-        "address": Status.SKIPPED,
-    }
-    assert report.action == Action.REBOOT
 
 
 @pytest.mark.parametrize(
@@ -343,69 +314,16 @@ def test_what_nvml_sees_before_spares_the_load(
     assert report.health_before is not None
 
 
-def test_nvml_that_hangs_under_load(check: Check) -> None:
-    report = check(
-        Test("bit_fade", "bit_fade", 60.0, params={"seconds": 30}),
-        nvml={"hang": 1, "after_s": 0.8},
-        timing=replace(TIMING, watcher_silent_s=1.5, watcher_end_s=2, watcher_start_s=60),
-    )
-    assert report.verdict == Verdict.HUNG
-    assert "nvml_hung" in codes(report)
-    assert report.exit_code == 5
-
-
-def test_without_a_driver(check: Check) -> None:
-    report = check("address", nvml={"no_driver": 1})
-    assert report.exit_code == 4
-    assert report.unavailable is not None
-    assert report.unavailable.library == "libnvidia-ml.so.1"
-    assert "driver" in report.unavailable.fix
-
-
 def test_an_unknown_uuid(check: Check) -> None:
     report = check("address", uuid="GPU-deadbeef-0000-0000-0000-000000000000")
     assert report.exit_code == 4
     assert "nvidia-smi -L" in render(report)
 
 
-@pytest.mark.parametrize("unprivileged", [0, 1])
-def test_an_instance_of_a_parent(check: Check, unprivileged: int) -> None:
-    """Without rights on the instances as well: what it may reach follows from its memory."""
-    uuid = "MIG-00000064-1111-2222-3333-444444444444"
-    report = check(
-        "copy",
-        "pcie",
-        cuda={"uuid": uuid[4:].replace("-", "")},
-        nvml={"gpu": "h100_mig", "unprivileged": unprivileged},
-        uuid=uuid,
-    )
-    assert report.facts is not None
-    assert (report.facts.mig, report.facts.sms, report.facts.memory_slices) == (True, 60, 4)
-    assert report.facts.parent_uuid.startswith("GPU-")
-    assert report.health_before is not None
-    assert report.health_before["remapped_uncorrected"] is None
-    assert "remapped_rows" in report.health_before["unavailable"]
-    copy, pcie = report.tests
-    assert copy.judgements[0].fail_below == pytest.approx(3350 / 2 * 0.72)
-    assert pcie.judgements[0].advisory
-    assert (copy.status, pcie.status) == (Status.PASSED, Status.PASSED)
-
-
 def test_a_leak_against_the_baseline(check: Check) -> None:
     report = check("residue", baseline={"free_mib": 4000.0})
     assert report.verdict == Verdict.FAIL
     assert "missing although nobody uses the device" in report.summary
-
-
-def test_a_baseline_of_other_software_is_left_aside(check: Check) -> None:
-    """The library that the whole fleet has got must not take it out."""
-    driver = "570.124.06"
-    own = check("residue", baseline={"free_mib": 4000.0}, baseline_of="")
-    assert statuses(own) == {"residue": Status.FAILED} and own.software_key.startswith(f"{driver}; ")
-    same = check("residue", baseline={"free_mib": 4000.0}, baseline_of=own.software_key)
-    assert statuses(same) == {"residue": Status.FAILED}
-    other = check("residue", baseline={"free_mib": 4000.0}, baseline_of=f"{driver}; nvrtc 12.1; cublas 12.1")
-    assert statuses(other) == {"residue": Status.PASSED}
 
 
 def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path: Path) -> None:
@@ -453,12 +371,6 @@ def test_what_is_told_before_the_load_and_takes_nobody_out(
     report = check("address", nvml=script)
     assert codes(report) - SHORT == {code} and text in render(report)
     assert statuses(report) == {"address": Status.PASSED}
-
-
-def test_a_low_figure_with_lowered_limits_is_a_warning(check: Check) -> None:
-    report = check("copy", cuda={"copy_gb_s": 100, "driver_copy_gb_s": 100}, nvml={"power_mw": 400_000})
-    assert statuses(report) == {"copy": Status.WARNED}
-    assert codes(report) - SHORT == {"power_lowered", "test_copy"}
 
 
 def test_errors_of_new_links_are_counted(check: Check) -> None:

@@ -108,20 +108,21 @@ def test_a_library_of_another_version_than_the_driver(machine: Make, check: Chec
     assert "reload the NVIDIA kernel modules" in scrubbed.text, scrubbed.text
 
 
-def test_persistence_mode_that_is_off_is_told_and_passes(with_kernels: Make, check: Check) -> None:
-    made = with_kernels(550, *KINDS["A100"])
-    (made.folder / "persistence-off").touch()
+@pytest.mark.parametrize(
+    ("release", "kind", "file", "content", "text"),
+    [
+        pytest.param(550, "A100", "persistence-off", "", "nvidia-smi -pm 1", id="persistence mode is off"),
+        pytest.param(570, "T4", "drawing", "812\n", "Programs draw on it (process 812)", id="a display"),
+    ],
+)
+def test_what_is_told_and_passes(
+    with_kernels: Make, check: Check, release: int, kind: str, file: str, content: str, text: str
+) -> None:
+    made = with_kernels(release, *KINDS[kind])
+    (made.folder / file).write_text(content)
     report = check(GPU, plan=[EXACT])
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert "nvidia-smi -pm 1" in render(report)
-
-
-def test_a_display_is_told_and_passes(with_kernels: Make, check: Check) -> None:
-    made = with_kernels(570, *KINDS["T4"])
-    (made.folder / "drawing").write_text("812\n")
-    report = check(GPU, plan=[EXACT])
-    assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert "Programs draw on it (process 812)" in render(report)
+    assert text in render(report)
 
 
 def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check) -> None:

@@ -105,15 +105,6 @@ def test_a_failure_half_way_leaves_all_as_they_were(
     assert [app.ask() for app in both] == ["same", "same"]
 
 
-def test_host_memory_that_ends_is_an_error_of_the_driver_too(driver: FakeDriver, apps: Apps) -> None:
-    driver.configure("host_mib 8")
-    both = apps(2)
-    found = bring(pids(both), Goal.SUSPENDED).outcome
-    assert found is not None and found.end is Goal.RUNNING
-    assert found.trouble is not None and found.trouble.name == "CUDA_ERROR_OUT_OF_MEMORY"
-    assert [app.ask() for app in both] == ["same", "same"]
-
-
 @pytest.mark.thorough("fills a GPU; `make test` has each error of a restore")
 def test_a_gpu_that_somebody_else_has_filled_leaves_it_suspended(driver: FakeDriver) -> None:
     app = driver.app(size=100 << 20)

@@ -81,16 +81,6 @@ def test_repeating_a_deletion_does_not_put_it_off(pool, clock, spec, placed):
     assert driver.ensure_deleted(one.ref).state is ABSENT
 
 
-def test_a_stop_does_not_undo_a_deletion(pool, clock, spec, placed):
-    driver, one = pool(stop_delay_s=5), spec()
-    driver.ensure_started(one, placed(driver, one))
-    driver.ensure_deleted(one.ref)
-    assert driver.ensure_stopped(one.ref).state is STOPPING
-    clock.pass_(5)
-    assert driver.observe(one.ref).state is ABSENT
-    assert driver.list_owned() == ()
-
-
 def test_a_new_script_does_not_rewrite_what_has_begun(pool, clock, spec, placed):
     driver, one = pool(start_delay_s=10), spec()
     driver.ensure_started(one, placed(driver, one))
@@ -369,14 +359,6 @@ def test_a_next_generation_waits_for_the_last_to_end(pool, clock, spec, placed):
 
 
 # State
-
-
-def test_logs_are_cut_to_the_tail(pool, spec, placed):
-    driver, one = pool(), spec()
-    driver.ensure_started(one, placed(driver, one))
-    assert len(driver.logs(one.ref).splitlines()) == 2
-    assert driver.logs(one.ref, tail_lines=1).endswith("The app answers.\n")
-    assert driver.logs(one.ref, tail_lines=0) == ""
 
 
 def test_pools_are_apart(pool, tmp_path, spec, placed):

@@ -14,8 +14,6 @@ from bench.scheduling.rounds import gavel, level, themis
 from bench.scheduling.trace import Job, synthetic, thinned
 from portal.scheduling.engine.model import Policy
 
-HOUR = 3600
-
 
 def job(name: str, gpus: int, submit_s: int, duration_s: int) -> Job:
     return Job(name, "g", gpus, submit_s, duration_s)

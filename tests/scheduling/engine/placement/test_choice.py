@@ -11,12 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.arrays import free_memory_mib, is_plain, mig_parents
-from portal.scheduling.engine.placement.engine import Cluster, RequestMix, place
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix, emptied, place
 from portal.scheduling.engine.placement.mig import choose
 from portal.scheduling.engine.placement.topology import bond_of
 from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
 from provisioning.types import AcceleratorRequest, ResourceRequest
-from tests.scheduling.engine.placement.helpers import A10, gpus, node, nodes_, requests_, wants, where
+from tests.scheduling.engine.placement.helpers import (
+    A10,
+    OFFLINE,
+    gpus,
+    node,
+    nodes_,
+    requests_,
+    wants,
+    where,
+)
 from tests.suite.choice import examples
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
@@ -182,6 +191,17 @@ def test_best_fit_leaves_the_least_and_spread_takes_the_emptiest():
     assert where(nodes, wants(1), policy="best_fit") == {"half": ["h0"]}
     assert where(nodes, wants(1, share_milli=500), policy="best_fit") == {"half": ["h1"]}
     assert where(nodes, wants(1, share_milli=500), policy="spread") == {"empty": ["e0"]}
+
+
+def test_an_emptied_node_has_everything_free():
+    full = node("a", *gpus("g", 0, 250), cpu=0, memory=0, disk=0, unusable=OFFLINE)
+    assert emptied(full) == replace(node("a", *gpus("g", 1000, 1000)), unusable=OFFLINE)
+
+
+@given(nodes_(), requests_())
+def test_what_fits_now_fits_when_all_is_empty(nodes, request):
+    if isinstance(place(nodes, request), Placed):
+        assert isinstance(place([emptied(state) for state in nodes], request), Placed)
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are():

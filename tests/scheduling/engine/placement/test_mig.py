@@ -150,15 +150,20 @@ def test_a_layout_is_planned_as_the_driver_tells_it():
     assert plan.repartitions == (MigRepartition("p", (), (MigSlice("2g.48gb", 6),)),)
 
 
-def test_a_driver_that_tells_no_placement_tells_no_layout():
-    assert told([]) is None
-    assert told(None) is None
-    assert told([{"name": "1g.24gb"}]) is None
-    assert told([{**ODD[0], "placements": [[0, 0]]}]) is None
-    assert told([{**ODD[0], "placements": [[-1, 3]]}]) is None
-    assert told([{**ODD[0], "placements": [[4000, 3]]}]) is None
-    assert told([{**ODD[0], "placements": []}]) is None
-    assert told([{**ODD[0], "placements": [[0, 3], [3, 4]]}]) is None
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        pytest.param([], id="no profile"),
+        pytest.param(None, id="nothing"),
+        pytest.param([{"name": "1g.24gb"}], id="a name alone"),
+        *(
+            pytest.param([{**ODD[0], "placements": places}], id=f"placements {places}")
+            for places in ([[0, 0]], [[-1, 3]], [[4000, 3]], [], [[0, 3], [3, 4]])
+        ),
+    ],
+)
+def test_a_driver_that_tells_no_placement_tells_no_layout(profiles):
+    assert told(profiles) is None
 
 
 def test_fragmentation_of_the_free_slots():
