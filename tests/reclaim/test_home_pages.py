@@ -10,11 +10,11 @@ from portal.reclaim.models import HomeStay
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.models import HomeArchive, HomePlace
 from tests.factories import make_token
-from tests.reclaim.test_homes import ada, answer, order, place, pool, put_away, una, unused, workspace
+from tests.reclaim.test_homes import answer, order, place, pool, put_away, unused, workspace
 
 JSON = "application/json"
 pytestmark = pytest.mark.django_db
-_fixtures = (ada, place, pool, una, workspace)
+_fixtures = (place, pool, workspace)
 
 
 def page(browser, url: str) -> str:
