@@ -1,6 +1,6 @@
 """Berth's own certificates on this machine: an authority, the front door, the nodes' doors.
 
-The authority keeps its key, as it signs for machines that join (docs/adr/0030-a-second-machine.md). All are
+The authority keeps its key, as it signs for machines that join (docs/adr/0030-joining-machines.md). All are
 made anew together where the authority or its key is missing; one that is missing or due alone, alone.
 """
 

@@ -13,7 +13,7 @@ INDEX = FOLDER / "README.md"
 PAGES = sorted(FOLDER.glob("[0-9]*.md"))
 ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 STATUS = re.compile(
-    r"\*\*Status:\*\* (accepted|overtaken by \[(\d{4})\]\((\2-[\w-]+\.md)\)), \d{4}-\d\d-\d\d(?:\.|$)",
+    r"\*\*Status:\*\* (accepted|superseded by \[(\d{4})\]\((\2-[\w-]+\.md)\)), \d{4}-\d\d-\d\d(?:\.|$)",
     re.MULTILINE,
 )
 
@@ -33,7 +33,7 @@ def test_a_decision_begins_with_title_and_status_as_the_index_has_them(page: Pat
     title, blank, status, *_ = page.read_text().split("\n")
     found = STATUS.match(status)
     assert found and not blank, (
-        "The third line is its status: accepted, or overtaken by a link; and the date."
+        "The third line is its status: accepted, or superseded by a link; and the date."
     )
     if found[3]:
         assert (FOLDER / found[3]).is_file()

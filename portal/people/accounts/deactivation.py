@@ -2,7 +2,7 @@
 
 What is signed with the account (sessions, links) and its tokens end with the transaction; the rooms above
 stop, cancel and close what is theirs when they hear of it (`UserDeactivated`, wired in `portal.wiring`).
-docs/adr/0017-one-deactivation.md says what ends how, and why within five seconds.
+docs/adr/0017-deactivation.md says what ends how, and why within five seconds.
 """
 
 from __future__ import annotations
