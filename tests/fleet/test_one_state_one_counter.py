@@ -18,6 +18,7 @@ import pytest
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from portal.fleet.inventory import counting
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries, Node, Pool
 from portal.scheduling import capacity
 from provisioning.types import DeviceInfo, DeviceKind
@@ -323,3 +324,9 @@ def test_a_fresh_site_says_that_its_gpus_are_free(catalog, bob, as_user):
     local_pool_with(node_info("gpu-01", gpus=8), slug="lab")
     page = text(as_user(bob).get("/gpus/"))
     assert "0 of 8 GPUs in use, 8 free" in page and "work" not in page.split("0 of 8")[1].split("Pool lab")[0]
+
+
+def test_totals_alone_are_those_of_the_counts(site):
+    counts = counting.site()
+    assert counts["gpu"].total == GPUS[0] and counts["mig:1g.10gb"].total == INSTANCES[0]
+    assert counting.site_totals() == {name: count.total for name, count in counts.items()}
