@@ -10,9 +10,11 @@ from django.core.management import call_command
 from django.test import Client
 
 from portal.common.texts import strip_nul, strip_nul_json
+from tests import sites
 from tests.factories import PASSWORD
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 
 
 @pytest.fixture

@@ -22,10 +22,12 @@ from portal.fleet.inventory import counting
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries, Node, Pool
 from portal.scheduling import capacity
 from provisioning.types import DeviceInfo, DeviceKind
+from tests import sites
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info, simulated_pool
 from tests.quota_requests.helpers import ask
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 H100 = "NVIDIA H100 80GB HBM3"
 WORDS = {
     "allocated": "In use",

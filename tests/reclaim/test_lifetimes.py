@@ -19,9 +19,11 @@ from portal.reclaim import bar, lifetimes
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 HOUR = 3600
 
 

@@ -13,9 +13,11 @@ from portal.reclaim.models import ReclaimNotice
 from portal.workspaces import services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 HOUR = 3600
 NONE = passes.Passed()
 

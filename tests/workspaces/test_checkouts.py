@@ -20,9 +20,11 @@ from portal.workspaces import checkout_reports, checkouts
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services as secrets
 from portal.workspaces.tokens import agent_token
+from tests import sites
 from tests.factories import create_workspace
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 URL = "https://git.example/berth/lib.git"
 TOKEN = "planted-token-77aa"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----"

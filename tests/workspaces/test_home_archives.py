@@ -23,12 +23,14 @@ from portal.workspaces.models import HomeArchive, HomePlace, HomeUsage
 from provisioning import messages
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.types import Failure
+from tests import sites
 from tests.factories import MachineFactory, local_pool_with, node_info
 from tests.scheduling.test_home_places import preview
 from tests.workspaces.helpers import run_until_ready
 from tests.workspaces.test_own_packages import stop_it
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 DONE = {"done": True, "size_bytes": 900, "home_bytes": 3000, "entries": 7, "left_out": 1, "bytes_done": 3100}
 
 
