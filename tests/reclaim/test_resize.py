@@ -15,11 +15,13 @@ from portal.scheduling.engine.model import Outcome
 from portal.workspaces import gpus, reconcile, resizing, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import FlavorFactory, TeamFactory, local_pool_with, node_info, simulated_pool
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture(autouse=True)

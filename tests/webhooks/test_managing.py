@@ -19,11 +19,13 @@ from portal.notify.type_choices import SUBJECTS
 from portal.notify.webhooks import selectors, services
 from portal.notify.webhooks.models import Delivery, Endpoint
 from portal.people.accounts.models import Membership, Role
+from tests import sites
 from tests.api.conftest import problem
 from tests.receivers import status
 from tests.webhooks.conftest import round_trip
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
 
 
