@@ -16,6 +16,7 @@ from portal.embedded.views import live
 from portal.gpu_checks import api as gpu_checks
 from portal.web.event_feed import api as event_feed
 from portal.workspaces import api as workspaces
+from portal.workspaces import event_api as workspace_events
 from portal.workspaces.stream_urls import urlpatterns as page_streams
 
 # As the routers spell them, without the slash that each may have at its end. The list of events is here
@@ -48,7 +49,7 @@ urlpatterns = [
         include(
             [
                 url
-                for room in (workspaces, gpu_checks, environments, event_feed)
+                for room in (workspaces, workspace_events, gpu_checks, environments, event_feed)
                 for url in room.router.urls
                 if str(url.pattern).rstrip("/") in API_STREAMS
             ]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from portal.people.accounts.models import Team, User
     from portal.workspaces.models import Workspace
     from tests.broker import Broker
+    from tests.sites import Site
+    from tests.worlds import World
 
 _scratch: Path | None = None
 # Nothing is built behind a test, by whichever program it starts.
@@ -157,6 +159,33 @@ def _snapshots_of_this_test() -> Iterator[None]:
     snapshot_cache.forget()
 
 
+@pytest.fixture(scope="module")
+def shared_world(request: pytest.FixtureRequest) -> Iterator[World[Site] | None]:
+    """The site that the module selects by WORLD (`tests/sites.py`), created once; None without WORLD."""
+    set_up = getattr(request.module, "WORLD", None)
+    if set_up is None:
+        yield None
+        return
+    from tests.worlds import shared
+
+    request.getfixturevalue("django_db_setup")
+    with shared(request.getfixturevalue("django_db_blocker"), set_up) as world:
+        yield world
+
+
+@pytest.fixture
+def shared_site(request: pytest.FixtureRequest, shared_world: World[Site] | None) -> Iterator[Site]:
+    """The rows of the module's WORLD, unchanged by other tests; empty in a module without WORLD."""
+    from tests.sites import Site as SiteClass
+
+    if shared_world is None:
+        yield SiteClass()
+        return
+    request.getfixturevalue("db")
+    with shared_world.met() as there:
+        yield there
+
+
 @pytest.fixture
 def sent(_broker: Broker | None) -> Broker:
     """What has been sent to workers: nothing is delivered until the test says so."""
@@ -171,7 +200,7 @@ def run_node(sent: Broker) -> Callable[[], int]:
 
 
 @pytest.fixture
-def clock() -> Iterator[time_machine.Traveller]:
+def clock(shared_site: Site) -> Iterator[time_machine.Traveller]:
     """Time that passes only by `clock.shift(seconds)`, from now on: rows that stand are not of old."""
     import datetime as dt
 
@@ -208,16 +237,20 @@ def settle(sent: Broker, clock: time_machine.Traveller) -> Callable[..., int]:
 
 
 @pytest.fixture
-def alice(db: None) -> User:
+def alice(db: None, shared_site: Site) -> User:
     """Owner of the team vision."""
+    if shared_site.alice:
+        return shared_site.alice
     from tests.factories import UserFactory
 
     return UserFactory(username="alice")
 
 
 @pytest.fixture
-def bob(db: None) -> User:
+def bob(db: None, shared_site: Site) -> User:
     """Member of the team vision."""
+    if shared_site.bob:
+        return shared_site.bob
     from tests.factories import UserFactory
 
     return UserFactory(username="bob")
@@ -240,32 +273,42 @@ def olga(db: None) -> User:
 
 
 @pytest.fixture
-def team(alice: User, bob: User) -> Team:
+def team(alice: User, bob: User, shared_site: Site) -> Team:
     """vision: alice owns it, bob is a member."""
+    if shared_site.team:
+        return shared_site.team
     from tests.factories import vision
 
     return vision(owner=alice, member=bob)
 
 
 @pytest.fixture
-def catalog(db: None) -> None:
+def catalog(db: None, shared_site: Site) -> None:
     """The starting catalog: templates jupyterlab, marimo, vscode; flavors cpu-small, cpu-large."""
+    if shared_site.catalog:
+        return
     from portal.catalog.services import ensure_starting_catalog
 
     ensure_starting_catalog()
 
 
 @pytest.fixture
-def pool(catalog: None, tmp_path: Path) -> Pool:
+def pool(catalog: None, shared_site: Site, tmp_path: Path) -> Pool:
     """The simulated pool `sim`: 2 nodes with 4 × H100; flavors sim-cpu, sim-h100-x1, -x2, -x4."""
-    from tests.factories import simulated_pool
+    from tests.factories import rescript, simulated_pool
 
-    return simulated_pool(str(tmp_path / "sim"))
+    state = str(tmp_path / "sim")
+    if shared_site.pool:
+        rescript(shared_site.pool, state=state)
+        return shared_site.pool
+    return simulated_pool(state)
 
 
 @pytest.fixture
-def local_pool(catalog: None) -> Pool:
+def local_pool(catalog: None, shared_site: Site) -> Pool:
     """The pool this-machine with the node node-1: 8 cores, 16 GiB, every program. Nothing real runs."""
+    if shared_site.local_pool:
+        return shared_site.local_pool
     from tests.factories import local_pool_with, node_info
 
     return local_pool_with(node_info())

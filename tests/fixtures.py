@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from portal.fleet.inventory.models import Pool
     from portal.people.accounts.models import User
     from tests.instance import Berth
+    from tests.sites import Site
     from tests.vault_server import VaultServer
 
 
@@ -46,8 +47,13 @@ def petra(db: None) -> User:
 
 
 @pytest.fixture
-def eight(catalog: None) -> Pool:
+def eight(catalog: None, shared_site: Site) -> Pool:
     """This machine with 8 × H100; the flavors of one GPU and of two are gpu-1 and gpu-2."""
+    return shared_site.eight or machine_of_eight()
+
+
+def machine_of_eight() -> Pool:
+    """The pool and the flavors of the fixture `eight`."""
     for count in (1, 2):
         FlavorFactory(slug=f"gpu-{count}", accelerator_count=count, accelerator_model="NVIDIA H100 80GB HBM3")
     pool = local_pool_with(node_info(gpus=8, cpu_milli=64_000, memory_mib=262_144))

@@ -12,9 +12,11 @@ from portal.common.events.models import Event
 from portal.people.accounts import policies, selectors, services
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.workspaces.lifecycle import State
+from tests import sites
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 
 
 def roles(team: Team) -> dict[str, str]:

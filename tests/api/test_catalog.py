@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.api.conftest import problem
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 ASK = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
 
 

@@ -10,10 +10,12 @@ from portal.common.events.models import Event
 from portal.scheduling.models import SnapshotChange
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 
 
 @pytest.fixture

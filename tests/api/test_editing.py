@@ -14,10 +14,12 @@ from django.utils import timezone
 from portal.notify.channels import sending
 from portal.notify.channels.sending import Outcome
 from portal.people.accounts.models import User
+from tests import sites
 from tests.api.conftest import document, problem
 from tests.factories import MembershipFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 EDITS = ("put", "patch")
 ENDS_AN_ACCOUNT = {"deleteUser", "deleteServiceAccount"}
 """Whoever ends an account ends it whatever its address has become meanwhile."""

@@ -12,10 +12,12 @@ from portal.workspaces import services
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 
 
 @pytest.fixture

@@ -11,12 +11,14 @@ from django.test import Client
 from portal.notify.channels import sending
 from portal.notify.channels.sending import Outcome
 from portal.people.accounts.models import User
+from tests import sites
 from tests.api.conftest import Api
 from tests.api.test_editing import KINDS
 from tests.factories import MembershipFactory, UserFactory
 from tests.ui.forms import filled
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 TEAM = "/teams/vision/"
 BOARD = "/quotas/limits/?resource=gpu:h100"
 TOLD = "has been changed since you looked"

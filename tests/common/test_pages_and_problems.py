@@ -10,8 +10,10 @@ from django.core.management import call_command
 from django.test import Client
 
 from portal.common.texts import strip_nul, strip_nul_json
+from tests import sites
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 
 
 @pytest.fixture

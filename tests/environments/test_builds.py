@@ -23,6 +23,7 @@ from provisioning import messages
 from provisioning.environment_messages import EnvironmentBuilt, EnvironmentProgress, FailedLine
 from provisioning.environments.content import digest_of
 from provisioning.types import HeldEnvironment
+from tests import sites
 from tests.environments.helpers import (
     LOCK,
     build_of,
@@ -39,6 +40,7 @@ from tests.factories import WorkspaceFactory, inventory_of, node_info
 from tests.senders import NODE_KEY, OTHER_KEY, sent_by, trust
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 DIGEST = digest_of(LOCK, "3.12")
 
 

@@ -17,10 +17,12 @@ from provisioning.environment_messages import EnvironmentBuild as BuildCommand
 from provisioning.environment_messages import Package, SourceKind
 from provisioning.environments.folders import digest_of_folder, fingerprint_of
 from provisioning.types import HeldEnvironment
+from tests import sites
 from tests.environments.helpers import build_of, built, commands, environment, failed, only
 from tests.factories import inventory_of, node_info
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 PATH = "/opt/conda/envs/ml"
 PACKAGES = (Package("ipykernel", "6.29"), Package("numpy", "2.1.0"))
 

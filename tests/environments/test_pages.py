@@ -15,10 +15,12 @@ from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.workspaces.models import Workspace
 from provisioning.environment_messages import FailedLine, Package
+from tests import sites
 from tests.environments.helpers import LOCK, build_of, built, environment, failed, only, progress, ready
 from tests.factories import MembershipFactory, TeamFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 HARM = "<script>alert(1)</script>"
 
 

@@ -18,13 +18,16 @@ import pytest
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from portal.fleet.inventory import counting
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries, Node, Pool
 from portal.scheduling import capacity
 from provisioning.types import DeviceInfo, DeviceKind
+from tests import sites
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info, simulated_pool
 from tests.quota_requests.helpers import ask
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 H100 = "NVIDIA H100 80GB HBM3"
 WORDS = {
     "allocated": "In use",
@@ -317,3 +320,9 @@ def test_the_scheduler_has_what_is_free_and_what_is_held(site):
         "mig:1g.10gb": INSTANCES[2] + INSTANCES[3],
         "gpu:simulated-h100": SIMULATED[2] + SIMULATED[3],
     }
+
+
+def test_totals_alone_are_those_of_the_counts(site):
+    counts = counting.site()
+    assert counts["gpu"].total == GPUS[0] and counts["mig:1g.10gb"].total == INSTANCES[0]
+    assert counting.site_totals() == {name: count.total for name, count in counts.items()}

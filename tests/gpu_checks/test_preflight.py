@@ -22,6 +22,7 @@ from portal.workspaces.domain_events import AllocationsReleased
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
+from tests import sites
 from tests.factories import node_info
 from tests.gpu_checks.helpers import (
     answer,
@@ -42,6 +43,7 @@ from tests.workspaces.helpers import answer as node_says
 from tests.workspaces.helpers import check_invariants, run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture

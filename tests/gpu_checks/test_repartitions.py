@@ -16,12 +16,14 @@ from portal.scheduling import admission, cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.api.conftest import Api
 from tests.factories import FlavorFactory, rescript, simulated_pool
 from tests.snapshots import rows_changed
 from tests.workspaces.helpers import check_invariants
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 TASK, ANSWER = "node.gpu_repartition", "control.apply_gpu_check"
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 

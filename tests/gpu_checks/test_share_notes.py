@@ -15,12 +15,14 @@ from portal.workspaces import share_overuse
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.share_messages import PROVIDES_SHARES, ShareNote, ShareNotes, ShareStep
+from tests import sites
 from tests.factories import FlavorFactory, node_info
 from tests.gpu_checks.helpers import checked_pool
 from tests.senders import sent_by
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 GIB = 1024
 
 

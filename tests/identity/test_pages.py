@@ -9,10 +9,12 @@ import pytest
 from portal.common.events.models import Event
 from portal.people.accounts.models import User
 from portal.people.identity.models import IdentityLink, LinkedBy
+from tests import sites
 from tests.factories import UserFactory
 from tests.fixtures import PROVIDER
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 CLAIMS = {"sub": "42", "preferred_username": "nora", "groups": ["vision"], "email": "n@example.org"}
 RULES = """
 client_secret = "env:CORP_SECRET"

@@ -10,9 +10,11 @@ from django.test import Client
 from portal.common.events.models import Event
 from portal.people.accounts.models import User
 from portal.people.identity.models import IdentityLink
+from tests import sites
 from tests.identity.saml_idp import ENTITY, SSO, Idp, encoded, request_in
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 OURS = "http://localhost:8000/sign-in/saml/campus/metadata/"
 
 

@@ -18,10 +18,12 @@ from portal.people.identity.decisions import decide
 from portal.people.identity.models import GivenPlace, IdentityLink, LinkedBy
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import DesiredState, State
+from tests import sites
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 from tests.fixtures import PROVIDER
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 RULES = """
 [[provider.rules]]
 group = "vision"

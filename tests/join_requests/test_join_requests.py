@@ -18,9 +18,11 @@ from portal.people.accounts import services as accounts
 from portal.people.accounts.models import Membership, Role, Team
 from portal.people.join_requests import policies, selectors, services
 from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
+from tests import sites
 from tests.factories import MembershipFactory, TeamFactory, UserFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from django.test.utils import CaptureQueriesContext
 from portal.people.accounts.models import Team
 from portal.people.join_requests import services
 from portal.people.join_requests.models import JoinRequest
+from tests import sites
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 

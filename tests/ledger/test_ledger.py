@@ -23,9 +23,11 @@ from portal.quota.limits.models import ResourceRate
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.suite.choice import examples
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 H100 = "gpu:simulated-h100"
 
 

@@ -9,8 +9,10 @@ import pytest
 from portal.quota.ledger import services
 from portal.quota.ledger.accounting import GPU_HOUR
 from portal.quota.ledger.models import LedgerAccount
+from tests import sites
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 
 
 def put(client, path, body):

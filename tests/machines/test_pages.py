@@ -12,11 +12,13 @@ from portal.fleet.machines import selectors
 from portal.fleet.machines.conditions import Condition, conditions_of, notes_of
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from provisioning.version import VERSION
+from tests import sites
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, UserFactory
 from tests.newcomers import Newcomer
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.one_machine
 LIST = "/pools/this-machine/machines/"
 
 

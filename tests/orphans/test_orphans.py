@@ -33,12 +33,14 @@ from provisioning.types import (
     ObservedState,
     WorkspaceRef,
 )
+from tests import sites
 from tests.api.conftest import api as api
 from tests.factories import TeamFactory, UserFactory, WorkspaceFactory
 from tests.senders import sent_by
 from tests.suite.choice import examples
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.one_machine
 FOLDER = f"ws-{uuid.uuid4().hex}"
 STATES = ("found", "removing", "removed", "gone")
 

@@ -8,9 +8,11 @@ from portal.common.scopes import Scope
 from portal.quota.limits.models import Grant, Quota
 from portal.quota.requests.models import QuotaRequest
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.quota_requests.helpers import ask, in_hours
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.eight_gpus
 JSON = {"content_type": "application/json"}
 BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
 

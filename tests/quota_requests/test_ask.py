@@ -15,10 +15,12 @@ from portal.quota.limits.models import Grant, MemberCap, SiteLimit
 from portal.quota.requests import selectors
 from portal.quota.requests.models import QuotaRequest, RequestState
 from portal.quota.requests.services import requests, rules
+from tests import sites
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.eight_gpus
 
 
 def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):

@@ -22,12 +22,14 @@ from portal.quota.reservations.codes import ReservationCode
 from portal.scheduling import cycle
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
+from tests import sites
 from tests.factories import MembershipFactory, UserFactory, create_workspace
 from tests.quota_requests.helpers import ask, in_hours
 from tests.rows import error_code, error_message
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.eight_gpus
 
 
 def told(user) -> list[str]:

@@ -18,11 +18,13 @@ from portal.quota.requests import selectors as selectors
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestState
 from portal.quota.requests.services import requests
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 from tests.quota_requests.helpers import ask
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.eight_gpus
 HTMX = {"HX-Request": "true"}
 FORM = {
     "team": "vision",

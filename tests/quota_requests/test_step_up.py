@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from portal.quota.requests.models import RequestState
+from tests import sites
 from tests.factories import PASSWORD
 from tests.quota_requests.helpers import ask, in_hours
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.eight_gpus
 JSON = {"content_type": "application/json"}
 
 

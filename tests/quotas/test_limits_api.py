@@ -9,9 +9,11 @@ from portal.common.events.models import Event
 from portal.quota.limits.models import Quota
 from portal.quota.limits.services import cohorts, limits
 from portal.workspaces.lifecycle import State
+from tests import sites
 from tests.factories import TeamFactory, WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 H100 = "gpu:h100"
 V1 = "/api/v1"
 JSON = {"content_type": "application/json"}

@@ -16,9 +16,11 @@ from portal.quota.limits.selectors import limits, site
 from portal.quota.limits.services import cohorts
 from portal.quota.limits.services import limits as services
 from portal.workspaces.lifecycle import State
+from tests import sites
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory, inventory_of, node_info
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 H100 = "gpu:h100"
 
 

@@ -9,9 +9,11 @@ from portal.common.events.models import Event
 from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quota.limits.services import cohorts, limits
 from portal.workspaces.lifecycle import State
+from tests import sites
 from tests.factories import WorkspaceFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 H100 = "gpu:h100"
 
 

@@ -9,11 +9,13 @@ from portal.reclaim import homes
 from portal.reclaim.models import HomeStay
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.models import HomeArchive, HomePlace
+from tests import sites
 from tests.factories import make_token
 from tests.reclaim.test_homes import answer, order, place, pool, put_away, unused, workspace
 
 JSON = "application/json"
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 _fixtures = (place, pool, workspace)
 
 

@@ -28,6 +28,7 @@ from provisioning.errors import Blame
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.types import Failure
 from provisioning.version import VERSION
+from tests import sites
 from tests.factories import MachineFactory, local_pool_with, node_info
 from tests.reclaim.test_kills import _transactions, killed_before, undone
 from tests.scheduling.test_home_places import preview
@@ -36,6 +37,7 @@ from tests.workspaces.helpers import run_until_ready
 from tests.workspaces.test_own_packages import stop_it
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 DAY = 86_400
 DONE = {"done": True, "size_bytes": 900, "home_bytes": 3000, "entries": 7, "left_out": 1, "bytes_done": 3100}
 _ = _transactions

@@ -15,10 +15,12 @@ from portal.reclaim.models import ActivityChange, IdleSpell, LastPass, ReclaimNo
 from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import WorkspaceFactory
 from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 QUIET = {
     "kernels": {"count": 1, "busy": 0, "last_activity": "2026-11-23T10:00:00Z"},
     "terminals": {"count": 0, "last_activity": None},

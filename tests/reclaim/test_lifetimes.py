@@ -20,10 +20,12 @@ from portal.workspaces import extending, services
 from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.rows import again
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 HOUR = 3600
 
 

@@ -18,10 +18,12 @@ from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.rows import again
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 WEEK = {"zone": "UTC", "days": ["mon", "tue", "wed", "thu", "fri"], "stop_at": "19:00", "start_at": "08:00"}
 
 

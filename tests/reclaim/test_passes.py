@@ -13,10 +13,12 @@ from portal.reclaim.models import ReclaimNotice
 from portal.workspaces import extending, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import WorkspaceFactory
 from tests.rows import again
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 HOUR = 3600
 NONE = passes.Passed()
 

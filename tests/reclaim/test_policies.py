@@ -24,8 +24,10 @@ from portal.reclaim.models import (
 from portal.workspaces import extending
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 HOUR = 3600
 
 

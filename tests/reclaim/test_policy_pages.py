@@ -16,10 +16,12 @@ from portal.reclaim import keeping, policy_services, previews
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.models import IdleSpell, LastPass, ReclaimPolicy, WorkspaceActivity
 from portal.reclaim.policy_forms import PolicyForm, initial_of
+from tests import sites
 from tests.factories import FlavorFactory, TemplateFactory
 from tests.reclaim.test_policies import idle
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 HOUR = 3600
 AT = "/reclaim-policies/"
 EVERYTHING = {

@@ -18,10 +18,12 @@ from portal.scheduling import cycle
 from portal.workspaces import results
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.reclaim.test_rebalancing import devices_of, minutes, node_of
 from tests.rows import again
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 
 
 @pytest.fixture(autouse=True)

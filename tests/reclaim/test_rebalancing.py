@@ -27,11 +27,13 @@ from portal.workspaces import services as workspaces
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomePlace, Preemption, Workspace
+from tests import sites
 from tests.rows import again, preempt_at, preempt_cause, preempted_by
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import gpus, reconcile, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
 from tests.reclaim.restarts import held, restarted
 from tests.rows import again
@@ -27,6 +28,7 @@ from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.with_catalog
 FLAVOR = "one-gpu"
 REFUSAL = Reason(AdmissionCode.NO_ENABLED_POOL)
 

@@ -15,12 +15,14 @@ from portal.scheduling.engine.model import Outcome
 from portal.workspaces import gpus, reconcile, resizing, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import FlavorFactory, TeamFactory, local_pool_with, node_info, simulated_pool
 from tests.reclaim.restarts import held, restarted
 from tests.rows import again
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, D
 from portal.reports import days, gpu_use, presenters
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace
+from tests import sites
 from tests.factories import (
     FlavorFactory,
     MembershipFactory,
@@ -30,6 +31,7 @@ from tests.factories import (
 )
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 HOUR = 3_600_000
 """An hour of a GPU in thousandths of a GPU-second."""
 DAY = datetime(2026, 11, 10, tzinfo=UTC)

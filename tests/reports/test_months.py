@@ -12,9 +12,11 @@ from portal.people.accounts.models import Team, User
 from portal.reclaim.models import IdleSpell
 from portal.reports import months
 from portal.reports.models import Dimension, GpuDay, MonthlyReport
+from tests import sites
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 HOUR = 3_600_000
 FIRST = datetime(2026, 11, 1, 6, tzinfo=UTC)
 MONTH = date(2026, 10, 1)

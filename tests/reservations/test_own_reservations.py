@@ -16,10 +16,12 @@ from portal.people.accounts import deactivation
 from portal.people.accounts.models import Delegation, Role, Team
 from portal.quota.reservations import permissions, policies, selectors, services
 from portal.quota.reservations.models import BookingPermission, Reservation, ReservationState
+from tests import sites
 from tests.factories import MembershipFactory, UserFactory
 from tests.reservations.test_reservations import H100, ask, form, times
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 REQUESTED, BOOKED = ReservationState.REQUESTED, ReservationState.BOOKED
 
 

@@ -23,12 +23,14 @@ from portal.scheduling.models import QueueState
 from portal.workspaces import services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
+from tests import sites
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, create_workspace
 from tests.rows import again, error_code, error_message, preempt_at, preempt_cause
 from tests.snapshots import rows_changed
 from tests.sweeps import sweep
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.simulated_machines
 
 H100 = "gpu:simulated-h100"
 

@@ -11,9 +11,11 @@ from django.utils import timezone
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.quota.limits.models import Quota
 from portal.workspaces.models import Preemption, Workspace
+from tests import sites
 from tests.factories import WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 H100 = "gpu:simulated-h100"
 
 

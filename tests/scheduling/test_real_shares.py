@@ -13,11 +13,13 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.gpu.shares import part_mib
 from provisioning.share_messages import PROVIDES_SHARES
+from tests import sites
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.scheduling.test_software_requirements import needs, verdict
 from tests.snapshots import rows_changed
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture

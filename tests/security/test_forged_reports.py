@@ -18,10 +18,12 @@ from portal.workspaces.tokens import agent_token
 from provisioning import messages
 from provisioning.node import tasks as node_tasks
 from provisioning.types import Inventory, NodeInfo, Observation, ObservedState, Op, Result
+from tests import sites
 from tests.senders import sent_by
-from tests.workspaces.helpers import run_until_ready, taken
+from tests.workspaces.helpers import taken
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.running_workspace
 DEEP = "[" * 20_000 + "]" * 20_000
 
 FORGED_FIGURES = {
@@ -57,10 +59,8 @@ NO_REPORTS = {
 
 
 @pytest.fixture
-def running(clock, make, alice, local_pool, sent) -> Workspace:
-    workspace = make(alice)
-    run_until_ready(sent, workspace)
-    return workspace
+def running(clock, shared_site) -> Workspace:
+    return shared_site.workspace
 
 
 def post(workspace: Workspace, report: str, raw: str):
@@ -139,6 +139,7 @@ def test_one_figure_that_does_not_hold_takes_no_other_along(running, clock):
 
 
 def test_a_flood_of_forged_figures_is_one_line_of_the_log(running, caplog):
+    reports._logged.clear()
     with caplog.at_level(logging.WARNING, logger="portal.workspaces.reports"):
         for _ in range(20):
             post(running, "heartbeat", '{"activity": {"rss_mib": -1}}')

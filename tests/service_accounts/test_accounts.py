@@ -28,9 +28,11 @@ from portal.people.service_accounts import selectors
 from portal.quota.requests.services import rules
 from portal.workspaces import policies as workspace_policies
 from portal.workspaces.lifecycle import State
+from tests import sites
 from tests.factories import PASSWORD, WorkspaceFactory, make_token
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 
 
 @pytest.fixture

@@ -23,10 +23,12 @@ from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import issuers, limits, services
 from portal.people.service_accounts.exchange.conditions import Condition
 from portal.people.service_accounts.models import Exchange, TrustRule
+from tests import sites
 from tests.instance import eventually
 from tests.service_accounts.conftest import CONDITIONS
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 URL = "/api/v1/token-exchange"
 GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"

@@ -11,9 +11,11 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events.models import Event
 from portal.people.accounts import selectors, service_accounts, token_lookup, tokens
 from portal.people.accounts.models import ApiToken
+from tests import sites
 from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 DAY = dt.timedelta(days=1)
 
 

@@ -20,11 +20,13 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, Notification
 from portal.notify.webhooks import deliveries, fan_out, services
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint, Outbox
+from tests import sites
 from tests.factories import WorkspaceFactory
 from tests.receivers import LIMIT_S, one_after_another, receiver, status
 from tests.webhooks.conftest import round_trip
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 
 
 def signatures_of(secret: str, request) -> str:

@@ -19,11 +19,13 @@ from portal.notify.webhooks import selectors, services
 from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Delivery, Endpoint
 from portal.people.accounts.models import Membership, Role
+from tests import sites
 from tests.api.conftest import problem
 from tests.receivers import status
 from tests.webhooks.conftest import round_trip
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.people
 BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
 
 
@@ -231,7 +233,7 @@ def test_the_page_of_one_shows_log_and_answers_escaped(as_user, alice, hook, tel
     html = browser.get(f"/webhooks/{endpoint.pk}/").content.decode()
     assert "&lt;script&gt;alert(1)" in html
     assert "<script>alert" not in html
-    for act in ("test", "switch", "rotate"):
+    for act in ("test", "switch", "rotate-secret"):
         assert browser.post(f"/webhooks/{endpoint.pk}/{act}/").status_code in (200, 302)
     assert not Endpoint.objects.get().enabled
     assert browser.post(f"/webhooks/{endpoint.pk}/delete/").status_code == 302

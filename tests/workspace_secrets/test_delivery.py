@@ -22,12 +22,14 @@ from portal.workspaces.secrets import effective, services
 from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret
 from portal.workspaces.tokens import agent_token
+from tests import sites
 from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
 from tests.factories import MachineFactory, MembershipFactory, TeamFactory
 from tests.workspaces.helpers import answer, endpoint_of, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 VALUE = "planted-value-0f8a7c"
 
 

@@ -15,18 +15,21 @@ from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.tokens import agent_token, app_token
 from provisioning.types import Op
+from tests import sites
 from tests.factories import make_token
 from tests.rows import error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, endpoint_of, run_until_ready, seen, taken
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_workspace
 REPORTS = ["ready", "heartbeat", "exited"]
 
 
 @pytest.fixture
-def workspace(clock, make, alice, local_pool) -> Workspace:
-    return make(alice)
+def workspace(clock, sent, shared_site) -> Workspace:
+    sent.messages += shared_site.messages
+    return shared_site.workspace
 
 
 def post(report: str, body: object = None, *, token: str = "", raw: bytes | None = None, **headers: str):

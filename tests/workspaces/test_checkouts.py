@@ -21,8 +21,10 @@ from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services as secrets
 from portal.workspaces.tokens import agent_token
+from tests import sites
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 URL = "https://git.example/berth/lib.git"
 TOKEN = "planted-token-77aa"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----"

@@ -14,11 +14,13 @@ from portal.workspaces.homes import evacuations
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomePlace, HomeUsage
+from tests import sites
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info
 from tests.workspaces.test_home_moves import tickets as tickets
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture

@@ -25,10 +25,12 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.tokens import app_token
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import WorkspaceRef, external_name
+from tests import sites
 from tests.factories import make_token
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 ENDPOINT = "http://127.0.0.1:18001"
 
 

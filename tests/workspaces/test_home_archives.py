@@ -24,12 +24,14 @@ from portal.workspaces.models import HomeArchive, HomePlace, HomeUsage
 from provisioning import messages
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.types import Failure
+from tests import sites
 from tests.factories import MachineFactory, local_pool_with, node_info
 from tests.scheduling.test_home_places import preview
 from tests.workspaces.helpers import run_until_ready
 from tests.workspaces.test_own_packages import stop_it
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 DONE = {"done": True, "size_bytes": 900, "home_bytes": 3000, "entries": 7, "left_out": 1, "bytes_done": 3100}
 
 
@@ -332,7 +334,7 @@ def test_names(workspace, sent):
 def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
     browser, here = as_user(bob), f"/workspaces/{workspace.pk}/files/archives/"
     assert "No archives yet" in browser.get(here).content.decode()
-    browser.post(here + "make/", {"name": "<b>one</b>"})
+    browser.post(here + "create/", {"name": "<b>one</b>"})
     HomeUsage.objects.create(
         owner=bob, team=workspace.team, node=Node.objects.get(name=HomeArchive.objects.get().node_name),
         used_mib=9, measured_at=timezone.now(),

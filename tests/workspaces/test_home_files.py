@@ -15,11 +15,13 @@ from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage
+from tests import sites
 from tests.factories import MachineFactory, WorkspaceFactory
 from tests.workspaces.helpers import run_until_ready
 from tests.workspaces.test_own_packages import stop_it
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 HOSTILE = {"id": "%0A%E2%80%AE<script>", "kind": "file", "size": 7, "changed": 1.7e9}
 
 

@@ -14,10 +14,12 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Workspace
 from provisioning import messages
 from provisioning.types import HomeUsage as Measured
+from tests import sites
 from tests.senders import sent_by
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 
 
 @pytest.fixture(autouse=True)

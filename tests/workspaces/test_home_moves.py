@@ -25,10 +25,12 @@ from portal.workspaces.models import HomeMove, HomePlace, HomeUsage, Workspace
 from provisioning import messages
 from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
 from provisioning.types import Failure
+from tests import sites
 from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info
 from tests.scheduling.test_home_places import place_of, preview
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture

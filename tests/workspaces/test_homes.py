@@ -23,9 +23,11 @@ from provisioning.node import tasks as node_tasks
 from provisioning.registry import driver_for
 from provisioning.types import Failure, HomeDeleted
 from provisioning.types import HomeDeletion as Order
+from tests import sites
 from tests.factories import TeamFactory, WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
 
 
 @pytest.fixture

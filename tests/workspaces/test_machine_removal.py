@@ -19,12 +19,14 @@ from portal.workspaces.homes.presenters import remove_question
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomePlace, LostHome, Workspace
 from provisioning import messages, signing
+from tests import sites
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, local_pool_with, node_info
 from tests.senders import sent_by
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready, seen, taken
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture(autouse=True)

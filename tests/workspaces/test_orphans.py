@@ -12,10 +12,12 @@ from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
 from provisioning.types import Observation, ObservedState, Op, WorkspaceRef
+from tests import sites
 from tests.factories import WorkspaceFactory
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 EXISTING = [state for state in ObservedState if state is not ObservedState.ABSENT]
 
 

@@ -16,6 +16,7 @@ from portal.workspaces.models import Workspace
 from provisioning.node.tasks import run
 from provisioning.registry import driver_for
 from provisioning.types import Op
+from tests import sites
 from tests.factories import FlavorFactory, TeamFactory, UserFactory, WorkspaceFactory, rescript
 from tests.rows import error_code
 from tests.snapshots import rows_changed
@@ -23,6 +24,7 @@ from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 def test_one_command_at_a_time(make, alice, local_pool, sent):
@@ -98,6 +100,7 @@ def test_a_broken_row_does_not_hold_up_the_others(make, alice, local_pool, sent,
     bad = WorkspaceFactory(
         state=State.PENDING,
         resources={"cpu_milli": "many"},
+        amounts={},
         next_reconcile_at=timezone.now() - dt.timedelta(hours=1),
     )
     rows_changed()

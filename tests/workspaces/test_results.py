@@ -12,6 +12,7 @@ from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import Observation, ObservedState, Op, Result, WorkspaceRef
+from tests import sites
 from tests.factories import FlavorFactory
 from tests.rows import error_code, error_message
 from tests.sweeps import sweep
@@ -26,6 +27,7 @@ from tests.workspaces.helpers import (
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+WORLD = sites.one_machine
 ENDPOINT = "http://127.0.0.1:18001"
 
 

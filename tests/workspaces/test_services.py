@@ -19,12 +19,14 @@ from portal.workspaces.housekeeping import clean_up
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
+from tests import sites
 from tests.factories import FlavorFactory, MembershipFactory, WorkspaceFactory
 from tests.rows import error_code, error_message
 from tests.snapshots import rows_changed
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, seen, taken
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 
 
 def kinds(workspace: Workspace) -> list[str]:

@@ -12,10 +12,12 @@ from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Preemption, Workspace
 from provisioning.types import external_name
+from tests import sites
 from tests.factories import WorkspaceFactory
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 
 
 @pytest.fixture

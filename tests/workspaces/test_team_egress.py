@@ -23,9 +23,11 @@ from portal.site_file import applying, exporting
 from portal.workspaces import dispatch, egress
 from provisioning.egress_rules import Policy, named, no_looser, policy_of, reachable, tightest
 from provisioning.types import EgressLimit
+from tests import sites
 from tests.factories import MembershipFactory, TemplateFactory, UserFactory, WorkspaceFactory, local_pool_with
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.people
 
 
 def close(team, egress="list", allow="packages.example", actor=SYSTEM):

@@ -19,11 +19,18 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Count as CountOf
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from portal.fleet.inventory import resources
-from portal.fleet.inventory.device_states import KNOWN, OUT_OF_SERVICE, DeviceState, with_state
+from portal.fleet.inventory.device_states import (
+    KNOWN,
+    OUT_OF_SERVICE,
+    DeviceState,
+    is_partitioned,
+    with_state,
+)
 from portal.fleet.inventory.models import Allocation, Device, Node, PoolState
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
@@ -153,6 +160,30 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
 def site(now: datetime | None = None) -> Counts:
     """All enabled pools together; what is simulated has resources of its own. Two queries."""
     return _by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
+
+
+def site_totals() -> dict[str, int]:
+    """The `total` of each resource in `site`, without the cost of states and allocations. Two queries."""
+    totals: dict[str, int] = defaultdict(int)
+    nodes = Node.objects.filter(pool__enabled=True).order_by()
+    sums = nodes.values_list("pool__simulated").annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
+    for simulated, *amounts in sums:
+        for name, amount in zip(_OF_NODES, amounts, strict=True):
+            if amount:
+                totals[(resources.SIMULATED if simulated else "") + name] += amount
+    kinds = (
+        Device.objects.filter(KNOWN, ~is_partitioned(), node__pool__enabled=True)
+        .order_by()
+        .values_list("model", "mig_profile", "kind", "node__pool__simulated")
+        .annotate(CountOf("pk"))
+    )
+    for model, profile, kind, simulated, number in kinds:
+        mig_instance = kind == DeviceKind.MIG.value
+        for name in resources.of_device(
+            model, mig_instance=mig_instance, profile=profile, simulated=simulated
+        ):
+            totals[name] += number * WHOLE_DEVICE_MILLI
+    return dict(totals)
 
 
 def by_pool(

@@ -97,17 +97,26 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     - `gpu_out`: it is an instance, and its GPU takes no work;
     - `kept_back`: it waits for everybody to leave it, and for a scrub. What of it is not held is not free.
     """
-    parts = Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
     held = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
     trouble = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
         used_milli=Subquery(held, output_field=IntegerField()),
-        partitioned=flag(~Q(kind=DeviceKind.MIG.value) & Q(Exists(parts))),
+        partitioned=flag(is_partitioned()),
         gpu_out=flag(_is_instance() & Q(trouble)),
         kept_back=flag(UNSCRUBBED),
-        state=_state(parts, its_gpu, now),
+        state=_state(its_gpu, now),
     )
+
+
+def _parts() -> QuerySet[Device]:
+    """The MIG instances of the GPU that the outer query is about."""
+    return Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
+
+
+def is_partitioned() -> Q:
+    """Whether a device is a GPU with MIG instances."""
+    return ~Q(kind=DeviceKind.MIG.value) & Q(Exists(_parts()))
 
 
 def flag(where: Q) -> Case:
@@ -150,7 +159,7 @@ def _ladder(*steps: tuple[Q, DeviceState], default: Case | DeviceState) -> Case:
     )
 
 
-def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) -> Case:
+def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
     def of_gpu(where: Q) -> Q:
         return _is_instance() & Q(Exists(its_gpu.filter(where)))
 
@@ -161,24 +170,25 @@ def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) ->
         (Q(used_milli__gte=WHOLE_DEVICE_MILLI), DeviceState.ALLOCATED),
         default=DeviceState.SHARED,
     )
-    split = ~Q(kind=DeviceKind.MIG.value) & Q(Exists(parts))
     unreachable = Q(node__pool__enabled=False) | Q(node__pool__state=PoolState.UNREACHABLE)
     return _ladder(
         (Q(present=False) | Q(node__online=False) | unreachable, DeviceState.OFFLINE),
         (FOUND_BAD | of_gpu(FOUND_BAD), DeviceState.FAILED),
         (Q(cordoned=True) | Q(node__cordoned=True) | of_gpu(Q(cordoned=True)), DeviceState.CORDONED),
         (Q(checking=True) | of_gpu(Q(checking=True)), DeviceState.CHECKING),
-        default=Case(When(split, then=_state_of_parts(parts, now)), default=own, output_field=CharField()),
+        default=Case(
+            When(is_partitioned(), then=_state_of_parts(now)), default=own, output_field=CharField()
+        ),
     )
 
 
-def _state_of_parts(parts: QuerySet[Device], now: datetime) -> Case:
+def _state_of_parts(now: datetime) -> Case:
     """The state of a partitioned GPU without trouble of its own: that of its least available instance."""
     out = FOUND_BAD | Q(cordoned=True) | Q(checking=True)
     unheld = ~Q(Exists(_ACTIVE))
 
     def some(where: Q) -> Q:
-        return Q(Exists(parts.filter(where)))
+        return Q(Exists(_parts().filter(where)))
 
     return _ladder(
         (some(~unheld) & some(unheld), DeviceState.SHARED),

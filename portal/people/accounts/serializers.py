@@ -88,12 +88,14 @@ class MemberSetSerializer(StrictSerializer):
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret."""
 
-    owner = serializers.CharField(source="user.username", help_text="Name of the account that it belongs to.")
+    owner = serializers.CharField(
+        source="owner.username", help_text="Name of the account that it belongs to."
+    )
     kind = serializers.ChoiceField(
-        AccountKind.choices, source="user.kind", help_text="Whether that is a person."
+        AccountKind.choices, source="owner.kind", help_text="Whether that is a person."
     )
     team = serializers.CharField(
-        source="user.owning_team.slug",
+        source="owner.owning_team.slug",
         allow_null=True,
         help_text="Of a service account: the team that it belongs to.",
     )

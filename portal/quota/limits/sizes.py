@@ -22,7 +22,7 @@ def site_sizes() -> dict[str, int]:
     Devices and nodes count whatever their health, since they may come back. A resource that no pool has is
     missing; MIG profiles are missing unless instances stand (see `size_of`). Site limits are applied.
     """
-    found = {name: count.total for name, count in counting.site().items()}
+    found = counting.site_totals()
     if resources.GPU in found:
         found[resources.GPU_HOURS] = found[resources.GPU] * 3600 * MAX_HOURS
     for resource, amount in SiteLimit.objects.values_list("resource", "amount"):

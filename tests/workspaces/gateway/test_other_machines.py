@@ -15,9 +15,11 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.troubles import trouble_of
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import WorkspaceRef
+from tests import sites
 from tests.factories import MachineFactory, WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.one_machine
 
 
 @pytest.fixture
