@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PHRASES = (
     *("told", "tells of", "anew", "whoever", "nobody's", "of then", "is let", "are none", "stands in"),
@@ -17,6 +19,13 @@ PHRASES = (
 )
 _PATTERNS = (phrase.replace("'", "['’]").replace(" ", r"\s+") for phrase in PHRASES)
 HARD = re.compile(rf"\b(?:{'|'.join(_PATTERNS)})\b", re.IGNORECASE)
+FILES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "deploy").rglob("*.example"),
+    *(ROOT / name for name in ("Makefile", "deploy.env.example", "packages/berth-cli/README.md")),
+]
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+LINK_TARGET = re.compile(r"\]\([^)]*\)")
 TEMPLATE_COMMENT = re.compile(r"{%\s*comment.*?endcomment\s*%}|{#.*?#}", re.DOTALL)
 TEMPLATE_TAG = re.compile(r"{[%{].*?[%}]}", re.DOTALL)
 TRANSLATED = re.compile(r"""(?:\btranslate\s+|\b_\()(?:"([^"]*)"|'([^']*)')""")
@@ -71,6 +80,12 @@ def test_templates() -> None:
 def test_rest() -> None:
     path = ROOT / "docs" / "openapi.yaml"
     assert list(hits_in(path, path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", sorted(FILES, key=str), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_people_read(path: Path) -> None:
+    text = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text())
+    assert list(hits_in(path, LINK_TARGET.sub("]", text))) == []
 
 
 def test_a_hit_is_found_wherever_a_reader_finds_it() -> None:
