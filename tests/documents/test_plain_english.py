@@ -21,6 +21,7 @@ _PATTERNS = (phrase.replace("'", "['’]").replace(" ", r"\s+") for phrase in PH
 HARD = re.compile(rf"\b(?:{'|'.join(_PATTERNS)})\b", re.IGNORECASE)
 FILES = [
     *ROOT.glob("*.md"),
+    *(path for path in (ROOT / "docs").rglob("*.md") if not path.is_symlink()),
     *(ROOT / "deploy").rglob("*.example"),
     *(ROOT / name for name in ("Makefile", "deploy.env.example", "packages/berth-cli/README.md")),
 ]
