@@ -70,10 +70,10 @@ clean: ## Remove environments and caches; what is in var/ stays, but for its env
 ldap: environment ## Install what sign-in by an LDAP directory needs (a compiler, libldap-dev, libsasl2-dev)
 	@$(RUN) -m pip install --quiet --no-deps --require-hashes --disable-pip-version-check -r requirements/ldap.lock
 
-screenshots: environment-dev notebook ## Make the pictures of docs/ anew, from an instance with a simulated pool (needs Chromium)
+screenshots: environment-dev notebook ## Take the screenshots of docs/ from an instance with a simulated pool (needs Chromium)
 	@$(RUN) -m tests.documents.screenshots
 
-documents: environment-dev ## Make the generated pages of docs/ anew: settings, commands, codes, states
+documents: environment-dev ## Generate pages of docs/: settings, commands, codes, states
 	@$(RUN) -m tests.documents.reference
 
 environment:

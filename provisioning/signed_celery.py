@@ -190,7 +190,7 @@ class Gate:
         try:
             app.send_task(REFUSED_TASK, kwargs={"report": asdict(report)}, queue=CONTROL_QUEUE, expires=3600)
         except Exception as error:
-            log.warning("that messages were dropped was not told: %s", error)
+            log.warning("dropped messages were not reported: %s", error)
 
 
 def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any) -> Callable[..., Any]:

@@ -223,7 +223,7 @@ class TemplateViewSet(EntryViewSet):
     @operation(
         "Restore a version of a template",
         once=True,
-        description="A new change, with the values of then.",
+        description="Creates a new change with the values of that version.",
         request=None,
         responses={200: TemplateWrittenSerializer},
         parameters=[NUMBER, IF_MATCH],
@@ -309,7 +309,7 @@ class FlavorViewSet(EntryViewSet):
     @operation(
         "Restore a version of a flavor",
         once=True,
-        description="A new change, with the values of then.",
+        description="Creates a new change with the values of that version.",
         request=None,
         responses={200: FlavorSerializer},
         parameters=[NUMBER, IF_MATCH],

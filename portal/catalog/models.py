@@ -51,9 +51,9 @@ class Activity(models.TextChoices):
 class WorkLost(models.TextChoices):
     """When what a workspace has done is lost if it has to leave and comes back. Its files always stay."""
 
-    ALWAYS = "always", _("Always: it begins anew, as a batch command does")
-    ACCELERATED = "accelerated", _("With accelerators: what computes on them begins anew")
-    NEVER = "never", _("Never: it goes on from its files")
+    ALWAYS = "always", _("Always: it starts over, like a batch command")
+    ACCELERATED = "accelerated", _("With accelerators: work on them starts over")
+    NEVER = "never", _("Never: it continues from its files")
 
 
 class TemplateEgress(models.TextChoices):

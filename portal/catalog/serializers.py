@@ -117,8 +117,8 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
         help_text="What takes its place; null: nothing.",
     )
     teams = serializers.SerializerMethodField(
-        help_text="Short names of the teams that may use it; null: everybody. Of other teams only operators "
-        "and auditors are told."
+        help_text="Short names of the teams that may use it; null: everybody. Only operators and "
+        "auditors see teams that are not theirs."
     )
     deprecated = serializers.BooleanField(help_text="Still to be had, but marked.")
     default_lifetime_hours = _hours("Hours after which such a workspace stops by default; 0 means no limit.")

@@ -114,7 +114,7 @@ TEXTS: dict[StrEnum, Text] = {
     # What to do about it is the template's own text, which operators write.
     CatalogCode.TEMPLATE_UNAVAILABLE: Text(_("Needs %(program)s, which no node has."), "%(install_hint)s"),
     CatalogCode.TOKEN_IN_ARGV: Text(
-        _("The app's token stands in the command, where every process of the machine may read it."),
+        _("The command contains the app's token, which every process of the machine can read."),
         _("Use {token_file}, or an environment variable."),
     ),
     CatalogCode.TOKEN_UNUSED: Text(

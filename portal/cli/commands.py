@@ -258,7 +258,7 @@ def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
     table: list[tuple[str, ...]] = [("TEAM", "MONTH", "ONCE SPENT", "SPENT", "BUDGET", "PERCENT")]
     for row in found:
         money = (f"{row[name] / 100:.2f} {row['currency']}" for name in ("spent_cents", "amount_cents"))
-        then = "nothing new starts" if row["blocks"] else "owners are told"
+        then = "nothing new starts" if row["blocks"] else "owners notified"
         table.append((row["team"], row["month"][:7], then, *money, str(row["percent"])))
     return print_table(table, numbers_from=3)
 

@@ -33,7 +33,7 @@ PIECE = 1 << 16
 PATH = "/berth/forward"
 END = "end"
 NOTHING_LISTENS = 4001
-OLD = " One that has run since before Berth was updated has to be started anew."
+OLD = " Restart a workspace that was started before Berth was updated."
 
 
 def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:

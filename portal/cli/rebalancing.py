@@ -39,7 +39,7 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     row = client.rebalance_proposals.apply(row["id"])
     if arguments.json:
         return print_json(row)
-    return print_line(f"{_moves(row)}: asked to move, and told so.")
+    return print_line(f"{_moves(row)}: move started, users notified.")
 
 
 def _one(rows: Iterable[Proposal], wanted: str) -> Proposal:

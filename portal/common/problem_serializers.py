@@ -83,7 +83,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     next_action = serializers.CharField(required=False, help_text="What to do about it, in a sentence.")
     instance = serializers.CharField(required=False, help_text="The path that was asked.")
     request_id = serializers.CharField(
-        required=False, help_text="Stands in the portal's log: tell it to an operator."
+        required=False, help_text="Identifies the request in the portal's log. Give it to an operator."
     )
     reason = ReasonSerializer(required=False, help_text="Finer than `code`, where there is more to know.")
     errors = serializers.DictField(  # type: ignore[assignment]

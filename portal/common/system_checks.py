@@ -50,9 +50,9 @@ def homes_that_are_shared_have_a_limit(**_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            "Several users share this installation (BERTH_MULTIUSER), and nothing says how much a home may "
-            "hold: nodes start nobody's workspace.",
-            hint="Set BERTH_HOME_LIMIT_MIB to what a home may hold, such as 51200 (50 GiB).",
+            "Several users share this installation (BERTH_MULTIUSER), and homes have no limit. Nodes start "
+            "no workspace.",
+            hint="Set BERTH_HOME_LIMIT_MIB to the limit of a home, such as 51200 (50 GiB).",
             id="common.W003",
         )
     ]

@@ -53,7 +53,7 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
         half.rename(target)
         step.result = str(target)
     console.say(
-        f"Whoever reads it can decrypt secrets. People's files are in {instance.homes_dir}: not in it."
+        f"Keep it private: it contains the keys of secrets. Home folders are not in it: {instance.homes_dir}."
     )
     return 0
 

@@ -98,7 +98,7 @@ def write_public_keys(instance: Instance, secrets: Mapping[str, str]) -> None:
     try:
         own, node = (signing.public_text(secrets[name]) for name in ("control_key", "node_key"))
     except ValueError as error:
-        raise Problem(f"BERTH_CONTROL_KEY or BERTH_NODE_KEY: {error}.", "Set it anew.") from error
+        raise Problem(f"BERTH_CONTROL_KEY or BERTH_NODE_KEY: {error}.", "Set a valid key.") from error
     write_file(instance.keys_dir / "control.pub", own + "\n")
     write_file(nodes / f"{instance.node_name}.pub", node + "\n")
 

@@ -349,4 +349,4 @@ def _health(report: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _format_fact(value: object) -> str:
-    return gettext("not told") if value is None else str(value)[:120]
+    return gettext("unknown") if value is None else str(value)[:120]

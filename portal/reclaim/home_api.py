@@ -68,7 +68,7 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
         help_text="After how long it is archived; of one that is archived, may be deleted. Null: never."
     )
     due_at = serializers.SerializerMethodField(help_text="When that is at the earliest.")
-    warned = serializers.SerializerMethodField(help_text="Whether its user has been told.")
+    warned = serializers.SerializerMethodField(help_text="Whether its user has been notified.")
     deletable = serializers.SerializerMethodField(
         help_text="Whether an administrator may delete it for good now."
     )
@@ -201,8 +201,8 @@ class HomeViewSet(ReadViewSet):
 
     @operation(
         "Delete an archived home folder",
-        description="For administrators, once its time by policy is over and its user was told for the whole "
-        "notice (`deletable`). Nothing brings it back.",
+        description="For administrators, once its archive is old enough by policy and the notice to its user "
+        "is over (`deletable`). Permanent.",
         request=HomeDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415],

@@ -162,7 +162,7 @@ def delete_question(place: HomePlace, archive: HomeArchive) -> dict[str, Any]:
         "stays": [
             _("the account, and home folders in other teams and pools"),
             _("other archives that the user has made"),
-            _("an entry in the audit log, with your reason; the user is told"),
+            _("an entry in the audit log with your reason, and a notice to the user"),
         ],
         "yes": _("Delete %(home)s") % named,
         "note": _("For the audit log and the user."),

@@ -143,7 +143,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Restore a version of a reclaim policy",
         once=True,
-        description="A new change, with the values of then.",
+        description="Creates a new change with the values of that version.",
         request=None,
         responses={200: ReclaimPolicySerializer},
         parameters=[NUMBER, IF_MATCH],

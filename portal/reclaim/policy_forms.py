@@ -86,7 +86,7 @@ class PolicyForm(forms.Form):
         "notice_minutes", MAX_NOTICE_MINUTES, _("At least. No idle limit is shorter than it.")
     )
     archive_days = _whole(
-        "archive_days", MAX_DAYS, _("Without any use by their user; told before. 0: never.")
+        "archive_days", MAX_DAYS, _("Without use by the user, who is notified first. 0: never.")
     )
     delete_days = _whole("delete_days", MAX_DAYS, _("By an administrator only, each by itself. 0: never."))
     stop_when_spent = forms.TypedChoiceField(

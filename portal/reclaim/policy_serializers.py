@@ -155,7 +155,7 @@ class ReclaimPreviewSerializer(serializers.Serializer[Any]):
         help_text="From when on was replayed: 30 days, or as far as records go."
     )
     recorded_since = serializers.DateTimeField(
-        allow_null=True, help_text="From when on times without work are kept; null: there are none yet."
+        allow_null=True, help_text="Start of the records of times without work; null: no records yet."
     )
     starts = serializers.IntegerField(help_text="How many starts of workspaces were replayed.")
     cut = serializers.BooleanField(help_text="There were more: the newest 20,000 were replayed.")

@@ -83,8 +83,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("Leave it empty here, and set it for the site, a pool or a team."),
     ),
     LifetimeCode.HOME_DELETE_NOT_DUE: Text(
-        _("This home folder may not be deleted yet."),
-        _("Its archive has to be old enough by policy, and its user told for the whole notice."),
+        _("This home folder cannot be deleted yet."),
+        _("Wait until its archive is old enough by policy and the notice to its user is over."),
     ),
     LifetimeCode.HOME_NOT_NAMED: Text(
         _("“%(given)s” is not the name of this home folder."), _("Type %(home)s.")

@@ -26,7 +26,7 @@ from portal.reports.models import Dimension
 class GpuUseAmountsSerializer(serializers.Serializer[Any]):
     """GPU-hours. What was not measured is neither used nor idle."""
 
-    capacity = serializers.FloatField(help_text="Of devices, whoever had them; 0 where none are counted.")
+    capacity = serializers.FloatField(help_text="Of all devices; 0 if no devices are counted.")
     allocated = serializers.FloatField(help_text="Held by workspaces.")
     used = serializers.FloatField(help_text="Of these, utilisation added up: an hour at 50 % is half of one.")
     idle = serializers.FloatField(help_text="Of these, measured and not used.")
@@ -120,8 +120,8 @@ class GpuUse(ApiView):
 
     @operation(
         "Report what GPUs did",
-        description="Of the site for operators and auditors; of a team for its owners too. Made of sums by "
-        "day, which are written anew once an hour for today and yesterday.",
+        description="Of the site for operators and auditors; of a team for its owners too. Based on totals "
+        "by day. Those of today and yesterday are updated once an hour.",
         parameters=[
             OpenApiParameter(
                 "since", OpenApiTypes.DATE, description="First day; 30 days where it is left out."

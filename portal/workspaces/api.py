@@ -338,12 +338,12 @@ class WorkspaceViewSet(ListViewSet):
     @operation(
         "Follow a workspace's log",
         description=(
-            "Server-sent events: the last lines, then what its program writes, in whole lines; `text` of "
-            "each is what follows that of the one before. Connect again with `Last-Event-ID`, also when the "
-            "stream ends after some minutes: nothing is said twice. It ends for good, with 204 when asked "
-            "again, after the message with `over`: the workspace is stopped, failed or deleted. Where "
-            "`kept` is true its node has nothing any more: `text` are the last lines that were kept, which "
-            "may have been told before. `message` says why nothing can be read just now."
+            "Server-sent events: the last lines, then new output in whole lines. Each `text` continues the "
+            "one before. Reconnect with `Last-Event-ID`, also when the stream ends after some minutes; no "
+            "line repeats. A message with `over` means that the workspace is stopped, failed or deleted. "
+            "The stream then ends, and a new request gets 204. If `kept` is true, the node has no log any "
+            "more: `text` has the last stored lines, which may repeat earlier ones. `message` says why the "
+            "log cannot be read at the moment."
         ),
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
         parameters=[

@@ -83,8 +83,8 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
         required=False,
         default=False,
         help_text=(
-            "Where it would wait and can start at once without its accelerators, start it so, as after "
-            "`release-gpu`: `attach-gpu` takes them, and its user is told once when they are free."
+            "Start it without its accelerators if it would wait with them and can start at once without. "
+            "`attach-gpu` adds them later. The owner gets one notice when they are free."
         ),
     )
 
@@ -136,7 +136,7 @@ class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializ
 
 
 class WorkspaceChangeSerializer(StrictSerializer):
-    """What is said anew of a workspace; what is left out stays."""
+    """Changes of a workspace. Omitted fields keep their values."""
 
     name = serializers.CharField(
         required=False,

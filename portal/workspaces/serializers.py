@@ -187,7 +187,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     gpu_overuse = GpuOveruseSerializer(
         many=True,
         read_only=True,
-        help_text="Shared GPUs of whose memory it takes more than its part now, by what its node told last.",
+        help_text="Shared GPUs of which it uses more memory than its share, by its node's last report.",
     )
     stages = serializers.SerializerMethodField(help_text="Steps of the start, in order.")
     queue = QueueSerializer(

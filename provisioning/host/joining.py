@@ -194,7 +194,7 @@ class Join:
             problem = _cannot_keep(self._folder, error)
             raise Problem(
                 f"{problem.message} The portal has taken this machine in as {answer.node} already.",
-                f"{problem.fix} Revoke and remove {answer.node} on its pool's page, then join anew.",
+                f"{problem.fix} Revoke and remove {answer.node} on its pool's page, then join again.",
             ) from error
         self._folder.pending.unlink(missing_ok=True)
 

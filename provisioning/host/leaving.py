@@ -76,7 +76,7 @@ def leave(
         ) from error
     console.say(f"  ✓ Keys are removed. Homes and environments stay in {folder.home}.")
     if forget:
-        console.say("  · The portal was not told: revoke and remove the machine on its pool's page.")
+        console.say("  · The portal was not notified. Revoke and remove the machine on its pool's page.")
 
 
 def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:

@@ -98,7 +98,7 @@ class NodeRun:
             ready.cancel()
             if other is None:
                 break
-            self._say("This node has other keys: its services start anew, workspaces go on.")
+            self._say("This node has other keys. Its services restart; workspaces continue.")
             await self._supervisor.stop()
             known = other
         notify("STOPPING=1")

@@ -111,7 +111,7 @@ def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
     except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
         words = (
             "the portal does not let this node in: it was revoked, or a copy of it has changed the keys. "
-            "Ask an operator; to join anew: berth node leave --forget, then join with a new token"
+            "Ask an operator; to join again: berth node leave --forget, then join with a new token"
         )
         return (Fact("connection", False, words),)
     except (redis.RedisError, OSError) as error:
@@ -144,7 +144,7 @@ def _certificate(known: Membership) -> Fact:
         return Fact(
             "certificate",
             False,
-            f"ended on {end.date()}. Join anew: berth node leave --forget, then with a new token",
+            f"expired on {end.date()}. Join again: berth node leave --forget, then with a new token",
         )
     words = f"until {end.date()}, {days:.0f} days"
     late = ". It should have been changed: berth node rotate" if due else ""

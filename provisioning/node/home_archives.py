@@ -157,4 +157,4 @@ def _ok(said: dict[str, Any]) -> dict[str, Any]:
         raise Refused("disk_full", free=int(refused.get("free", 0)))
     if code in REFUSALS:
         raise Refused(code, about)
-    raise ArchiveCutOff("It was cut off and begins anew.", detail=f"{code}: {about}")
+    raise ArchiveCutOff("It was interrupted and starts again.", detail=f"{code}: {about}")

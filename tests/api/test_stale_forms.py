@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 WORLD = sites.simulated_machines
 TEAM = "/teams/vision/"
 BOARD = "/quotas/limits/?resource=gpu:h100"
-TOLD = "has been changed since you looked"
+CHANGED = "since you opened it"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def test_the_second_is_told(
         path = kind.make(program)
     before = program.get(path)
     answer = browser.post(action or page, {**sent, **form.sends}, follow=True)
-    assert TOLD in answer.content.decode(), answer.redirect_chain
+    assert CHANGED in answer.content.decode(), answer.redirect_chain
     assert program.get(path)["ETag"] == before["ETag"]
 
     # Whoever looks again may do it.

@@ -52,6 +52,6 @@ def test_budgets_in_money(as_bob, vision):
     assert "no budget" in as_bob("budget").err
     budgets.set_budget(actor=SYSTEM, team=vision, amount_cents=120_050)
     ran = as_bob("budget")
-    assert "0.00 EUR" in ran.out and "1200.50 EUR" in ran.out and "owners are told" in ran.out
+    assert "0.00 EUR" in ran.out and "1200.50 EUR" in ran.out and "owners notified" in ran.out
     assert [each["team"] for each in as_bob("budget", "vision", "--json").json] == ["vision"]
     assert as_bob("budget", "audio", "--json").json == []

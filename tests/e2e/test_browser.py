@@ -335,7 +335,7 @@ def test_files_are_dropped_into_a_home_whose_workspace_is_stopped(
     her.page.get_by_role("button", name="Replace it dropped.txt").click()
     expect(her.page.locator("[data-sum]")).to_have_text("4 uploaded, 0 not")
     assert (home / "dropped.txt").read_text() == "again"
-    her.page.get_by_role("link", name="Show the folder anew").click()
+    her.page.get_by_role("link", name="Reload folder").click()
     her.page.get_by_role("link", name=folder.name).first.wait_for()
     her.shot("listed")
 

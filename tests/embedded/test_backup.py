@@ -215,7 +215,7 @@ def test_by_the_command(
     monkeypatch.setenv("BERTH_HOME", str(portal.home))
     monkeypatch.delenv("DATABASE_URL", raising=False)
     assert main(["backup", str(tmp_path / "kept")]) == 0
-    assert "People's files are in" in capsys.readouterr().out
+    assert "Home folders are not in it" in capsys.readouterr().out
     assert main(["restore", str(tmp_path / "kept")]) == 1
     assert "--replace" in "".join(capsys.readouterr())
     assert main(["restore", "--replace", str(tmp_path / "kept")]) == 0

@@ -82,10 +82,10 @@ def test_the_other_titles():
     titles = [chart.title for chart in charts.device_charts(device(), calm)]
     assert titles[2:] == [
         "Power: 400 W on average, 690 W at most",
-        "Temperature: 83 °C at most, never too hot to run at full speed",
+        "Temperature: 83 °C at most, no heat throttling",
     ]
     untold = hour({0: point(0, **{**hot, "throttle_s": None, "thermal_s": None})})
-    assert "whether heat slowed it is not told" in drawn(untold, "temperature").title
+    assert "heat throttling not reported" in drawn(untold, "temperature").title
     nothing = charts.device_charts(device(memory_mib=0), hour({0: point(0)}))
     assert all("not measured" in chart.title for chart in nothing[1:])
 

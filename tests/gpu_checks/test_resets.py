@@ -11,6 +11,9 @@ import pytest
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, PreconditionFailed, StateConflict
 from portal.common.events.models import Event
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import CordonCause, Device, Node, Pool
 from portal.gpu_checks import lost_runs, policy, resets, results, runs
@@ -317,7 +320,7 @@ def test_an_old_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) 
     version = client.get(link).context["hidden"]["version"]
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     again = client.post(link, {"version": version}, follow=True)
-    assert "“GPU 0 of node-1” has been changed since you looked." in text(again)
+    assert message_of(Reason(CommonCode.CHANGED_SINCE, {"name": "GPU 0 of node-1"})) in text(again)
     # It asks no more.
     assert "takes work, and no check advises a reset" in text(again)
     assert 'class="btn danger-fill"' not in text(again)

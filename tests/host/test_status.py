@@ -27,7 +27,7 @@ def test_a_certificate_that_ended_says_how_to_go_on(
     monkeypatch.setattr(doors.authority, "issue", lambda key, **rest: issue(key, **rest, days=-0.5))
     assert join().code == 0
     done = berth("status")
-    assert done.code == 3 and "ended on" in done.out and "berth node leave --forget" in done.out
+    assert done.code == 3 and "expired on" in done.out and "berth node leave --forget" in done.out
 
 
 @pytest.mark.parametrize(("in_days", "due"), [(0, False), (59, False), (61, True), (95, True)])
@@ -74,7 +74,7 @@ def test_forgetting_asks_nobody(join: Berth, berth: Berth, folder: NodeFolder, d
     assert join().code == 0
     asked = len(doors.asked)
     done = berth("leave", "--forget")
-    assert done.code == 0 and "revoke and remove the machine on its pool's page" in done.out
+    assert done.code == 0 and "Revoke and remove the machine on its pool's page" in done.out
     assert len(doors.asked) == asked and not folder.state.exists()
 
 

@@ -82,7 +82,7 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
     assert (answer.status_code, answer["Location"]) == (302, f"/quotas/requests/{made.pk}/")
     assert (made.amount, made.note) == (1500, "The review")
     assert timedelta(hours=7, minutes=59) < made.until - timezone.now() <= timedelta(hours=8)
-    assert "It waits for an approver" in text_of(client.get(answer["Location"]))
+    assert "Waiting for an approver" in text_of(client.get(answer["Location"]))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_an_administrator_deletes_with_name_and_reason(place, ada, as_user, sent
     browser, url = as_user(ada), f"/homes/{place.pk}/delete/"
     assert "cannot be restored any more" in page(browser, url)
     early = browser.post(url, {"confirm": "vision/bob", "note": "gone"}, follow=True)
-    assert "may not be deleted yet" in early.content.decode()
+    assert "cannot be deleted yet" in early.content.decode()
     unused(place, 301, told_days=20)
     assert f'href="{url}"' in page(browser, "/homes/archived/")
     assert browser.post(url, {"confirm": "vision/x", "note": "gone"}).status_code == 400

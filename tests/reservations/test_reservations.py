@@ -13,6 +13,9 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Notification
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.quota.reservations import permissions, services
 from portal.quota.reservations.models import Reservation, ReservationState
 from tests.factories import TeamFactory
@@ -67,7 +70,7 @@ def test_what_was_changed_after_it_was_read_is_not_decided(alice, petra, team, p
     answered = http.post(page, given, follow=True)
     row.refresh_from_db()
     assert row.state == ReservationState.REQUESTED
-    assert "“Paper” has been changed since you looked" in answered.content.decode()
+    assert message_of(Reason(CommonCode.CHANGED_SINCE, {"name": "Paper"})) in answered.content.decode()
     http.post(page, {**given, "version": VERSION.findall(answered.content.decode())[0]})
     row.refresh_from_db()
     assert row.state != ReservationState.REQUESTED

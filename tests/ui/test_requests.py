@@ -166,5 +166,5 @@ def test_all_of_it_works_without_javascript(
     member = visit(bob, java_script_enabled=False)
     member.goto("/notifications/")
     member.get_by_role("button", name=re.compile("Look at it.*denied 2 × H100")).click()
-    member.get_by_role("link", name="Ask anew").click()
+    member.get_by_role("link", name="Ask again").click()
     assert member.get_by_label("How many more").input_value() == "2"

@@ -159,7 +159,7 @@ class EnvironmentChangeSerializer(StrictSerializer):
 
 
 class BuildCreateSerializer(StrictSerializer):
-    """Without `source` the newest version is built, or, where it is ready, resolved anew as the next one."""
+    """Without `source`, builds the newest version. If that is ready, resolves it again as the next one."""
 
     source_kind = serializers.ChoiceField(
         SourceKind.choices, default=SourceKind.PACKAGES, help_text="Format of `source`."

@@ -110,8 +110,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("A package could not be installed%(where)s%(said)s"), _MEND, prepare=_source_line
     ),
     EnvironmentCode.BUILD_HASH_MISMATCH: Text(
-        _("What the package index gave is not what the lock says%(where)s%(said)s"),
-        _("Make the lock anew, or have the index looked at."),
+        _("The package index delivered a file that differs from the lock%(where)s%(said)s"),
+        _("Update the lock, or check the index."),
         prepare=_source_line,
     ),
     EnvironmentCode.BUILD_NO_PYTHON: Text(
@@ -226,9 +226,7 @@ TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.SWITCHED_OFF: Text(
         _("“%(environment)s” is switched off."), _("Choose another environment.")
     ),
-    EnvironmentCode.TOO_MANY: Text(
-        _("There are %(limit)d environments here, which is as many as there may be."), _("Delete one first.")
-    ),
+    EnvironmentCode.TOO_MANY: Text(_("Limit of %(limit)d environments reached."), _("Delete one first.")),
     EnvironmentCode.VERSION_NOT_READY: Text(
         _("Version %(number)d is not ready."), _("Build it first, or choose one that is.")
     ),

@@ -15,11 +15,11 @@ TEXTS: dict[StrEnum, Text] = {
         _("Copy it from the page of the repository."),
     ),
     RepositoryCode.URL_CREDENTIALS: Text(
-        _("No user name, password or token stands in the address of a Git repository."),
-        _("Save the token as a secret and choose that as the credential."),
+        _("The address of a Git repository cannot contain a user name, password or token."),
+        _("Save the token as a secret and choose it as the credential."),
     ),
     RepositoryCode.URL_MISSING: Text(
-        _("A branch or a credential stands without a Git repository."), _("Write the address, too.")
+        _("A branch or a credential needs a Git repository."), _("Enter the address, too.")
     ),
     RepositoryCode.URL_OPTION: Text(
         _("The address of a Git repository does not begin with a hyphen."),

@@ -18,7 +18,7 @@ SCOPES = {"GET": Scope.NOTIFICATIONS_READ, "*": Scope.NOTIFICATIONS_WRITE}
 
 
 class NotificationSerializer(serializers.ModelSerializer[Notification]):
-    """Something that you were told. `url` is a path in the portal: the one next action, or empty."""
+    """A notice. `url` is a path in the portal, the next action; empty if there is none."""
 
     class Meta:
         model = Notification

@@ -120,16 +120,16 @@ _CHOICES = {
 
 def _parameters(params: Params) -> Params:
     names = ", ".join(params["known"])
-    known = gettext("Known: %(names)s.") % {"names": names} if names else gettext("There are none here.")
+    known = gettext("Known: %(names)s.") % {"names": names} if names else gettext("None exist.")
     return {"known": known}
 
 
 TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHANGED_BY_SOMEBODY: Text(
-        _("“%(name)s” has been changed since you looked, by %(by)s."), _("Read it again and decide anew.")
+        _("%(by)s has changed “%(name)s” since you opened it."), _("Reload it, then try again.")
     ),
     CommonCode.CHANGED_SINCE: Text(
-        _("“%(name)s” has been changed since you looked."), _("Read it again and decide anew.")
+        _("“%(name)s” has changed since you opened it."), _("Reload it, then try again.")
     ),
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
     CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),

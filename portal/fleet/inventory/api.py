@@ -124,7 +124,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Restore a version of a pool",
         once=True,
-        description="For operators. A new change, with the values of then.",
+        description="For operators. Creates a new change with the values of that version.",
         request=None,
         responses={200: PoolSerializer},
         parameters=[NUMBER, IF_MATCH],
@@ -187,7 +187,7 @@ class NodeViewSet(ReadViewSet):
 
     @operation(
         "Put a node back into placement",
-        description="For operators. Who was asked to leave by a drain, and has not left, may stay.",
+        description="For operators. Workspaces that a drain asked to leave, and that have not left, stay.",
         request=CordonSerializer,
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
@@ -246,8 +246,8 @@ class DeviceViewSet(ReadViewSet):
 
     @operation(
         "Put a device back into placement",
-        description="For operators, whoever took it out. Who was asked to leave by a drain, and has not "
-        "left, may stay.",
+        description="For operators, whatever its cause. Workspaces that a drain asked to leave, and that "
+        "have not left, stay.",
         request=CordonSerializer,
         responses={200: DeviceSerializer},
         errors=[400, 404, 415],

@@ -152,8 +152,8 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         help_text="Somebody has left it: nobody else gets a part of it until all have and it was scrubbed."
     )
     passed_at = serializers.DateTimeField(allow_null=True, help_text="When it last passed a check.")
-    mig_start = serializers.IntegerField(help_text="Memory slice at which it begins; -1: not told.")
-    numa = serializers.IntegerField(help_text="NUMA node; -1: not known.")
+    mig_start = serializers.IntegerField(help_text="First memory slice; -1: unknown.")
+    numa = serializers.IntegerField(help_text="NUMA node; -1: unknown.")
     island = serializers.CharField(help_text="NVLink island on its node; empty: none.")
     facts = serializers.JSONField(help_text="What else inventory knows; by name.")
 
@@ -202,7 +202,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         help_text="GPUs that it ought to have, by its PCI and by what it had before, and does not show."
     )
     resources = serializers.SerializerMethodField(help_text="Capacity and allocation by resource.")
-    accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: not told.")
+    accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: unknown.")
     provides = serializers.ListField(
         child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
     )

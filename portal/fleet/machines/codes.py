@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MachineCode(StrEnum):
-    """Refusals about machines that join, and by which they are told why."""
+    """Refusals of machines that join. The machine shows their texts."""
 
     ACCELERATOR_DRIVER_MISSING = "accelerator_driver_missing"
     CERTIFICATE_ENDED = "certificate_ended"

@@ -92,7 +92,7 @@ TEXTS: dict[StrEnum, Text] = {
     MachineCode.NOT_A_JOINED_NODE: Text(_("This machine is no node of the portal."), _JOIN_AGAIN),
     MachineCode.NO_AUTHORITY: Text(
         _("The portal cannot sign certificates: its authority's key is missing or unreadable."),
-        _("Start Berth again, which makes what is missing; nodes then join anew."),
+        _("Restart Berth to create a new key. Then join the nodes again."),
     ),
     MachineCode.NO_SUCH_JOIN_TOKEN: Text(_("There is no such token."), _("Look at the pool's page.")),
     MachineCode.NO_SUCH_MACHINE: Text(_("There is no such machine."), _("Look at the list of machines.")),

@@ -16,7 +16,7 @@ ERRORS = {
     "scheme": _("This service is not allowed here any more."),
     "parameter": _("Its address has a parameter that may not be set here."),
     "no_url": _("Its address is not valid any more."),
-    "url_unreadable": _("Its address was written under another secret key of the portal: write it anew."),
+    "url_unreadable": _("Its address was saved under another secret key of the portal. Enter it again."),
     "timeout": _("It did not answer in time."),
     "tls": _("Its certificate is not valid."),
     "connection": _("It could not be connected to."),

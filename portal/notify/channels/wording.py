@@ -17,9 +17,7 @@ TEXTS: dict[StrEnum, Text] = {
     ChannelCode.NOT_VALID: Text(_("The channel is not valid."), _("Mend the fields that are named.")),
     ChannelCode.NO_SUCH_CHANNEL: Text(_("There is no such channel."), _("List those that there are.")),
     ChannelCode.ON_ITS_WAY: Text(_("A test is on its way already."), _("Wait for the answer.")),
-    ChannelCode.TOO_MANY: Text(
-        _("There are %(limit)d channels here, which is as many as there may be."), _("Delete one first.")
-    ),
+    ChannelCode.TOO_MANY: Text(_("Limit of %(limit)d channels reached."), _("Delete one first.")),
     ChannelCode.UNKNOWN_KINDS: Text(
         _("There are no such kinds of notices: %(kinds)s."),
         _("Use some of: %(known)s."),

@@ -24,9 +24,7 @@ TEXTS: dict[StrEnum, Text] = {
     WebhookCode.NO_SUCH_WEBHOOK: Text(_("There is no such webhook."), _("List those that there are.")),
     WebhookCode.NOT_VALID: Text(_("The webhook is not valid."), _("Mend the fields that are named.")),
     WebhookCode.ON_ITS_WAY: Text(_("It is on its way already."), _("Wait for the answer.")),
-    WebhookCode.TOO_MANY: Text(
-        _("There are %(limit)d webhooks here, which is as many as there may be."), _("Delete one first.")
-    ),
+    WebhookCode.TOO_MANY: Text(_("Limit of %(limit)d webhooks reached."), _("Delete one first.")),
     WebhookCode.UNKNOWN_TYPES: Text(
         _("There are no such types of events here: %(types)s."),
         _("Read the list of types."),

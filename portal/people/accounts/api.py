@@ -220,8 +220,8 @@ class TeamViewSet(ReadViewSet):
     @operation(
         "Restore a version of what a team's workspaces may reach",
         once=True,
-        description="For operators, and for owners of the team where it opens nothing. A new change, with "
-        "the values of then.",
+        description="For operators, and for owners of the team if it permits nothing new. Creates a new "
+        "change with the values of that version.",
         request=None,
         responses={200: TeamEgressSerializer},
         parameters=[NUMBER, IF_MATCH],

@@ -265,8 +265,8 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Reset a user's second factors",
-        description="For somebody who has lost them: app, passkeys and recovery codes go, all sessions end. "
-        "The user is told. Nothing to take off is success.",
+        description="For users who have lost them. Deletes app, passkeys and recovery codes, and ends all "
+        "sessions. The user is notified. Idempotent.",
         responses={200: UserSerializer},
         errors=[404],
     )

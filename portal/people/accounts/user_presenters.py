@@ -139,7 +139,7 @@ def _reset(_actor: User, user: User) -> dict[str, Any]:
     return {
         "title": _("Reset the password of %(username)s?") % named,
         "loses": [_("the present password, at once"), _("all sessions")],
-        "stays": [_("API tokens"), _("workspaces, which go on"), _("all files")],
+        "stays": [_("API tokens"), _("workspaces, which continue"), _("all files")],
         "yes": _("Reset the password"),
     }
 
@@ -160,7 +160,7 @@ def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "title": _("Sign %(username)s out everywhere?") % named,
         "loses": [_("all sessions, in the portal and in open notebooks")],
-        "stays": [_("the password: signing in anew is possible"), _("workspaces, which go on")],
+        "stays": [_("the password, to sign in again"), _("workspaces, which continue")],
         "yes": _("End all sessions"),
     }
     if count:

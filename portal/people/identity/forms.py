@@ -61,6 +61,6 @@ class LinkForm(forms.Form):
         label=_("Or the name there"),
         max_length=150,
         required=False,
-        help_text=_("Whoever signs in with this name first gets the account."),
+        help_text=_("The first user who signs in with this name gets the account."),
         widget=forms.TextInput(attrs=_PLAIN),
     )

@@ -140,7 +140,7 @@ def left(request: HttpRequest, idp: str) -> HttpResponse:
     try:
         url = oidc.end_session_url(found, kept.get("id_token", ""), back)
     except RequestException as error:
-        log.warning("%s was not told of a sign-out: %s", found.id, error)
+        log.warning("%s was not notified of a sign-out: %s", found.id, error)
         url = ""
     return render(request, "identity/left.html", {"provider": found, "url": url})
 

@@ -28,7 +28,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Look at user_base and user_filter."),
     ),
     IdentityCode.TESTED_IN_A_BROWSER: Text(
-        _("%(provider)s is asked by the browser of whoever signs in."),
+        _("%(provider)s needs a browser, so the portal cannot test it by itself."),
         _("Test it on its page."),
     ),
     IdentityCode.EMAIL_TAKEN: Text(

@@ -192,8 +192,8 @@ class AskToJoin(ApiView):
     @operation(
         "Ask to join a team",
         description=(
-            "Its owners are told. 200 with the open request where you have asked already. 404 also for a "
-            "team that you may not know of; 429 for more requests than one may make."
+            "Notifies the owners of the team. 200 with the open request if there is one. 404 also for a team "
+            "that you cannot see. 429 for too many requests."
         ),
         request=JoinAskSerializer,
         responses={201: JoinRequestSerializer, 200: JoinRequestSerializer},

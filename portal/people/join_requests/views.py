@@ -59,7 +59,11 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            words = _("Asked. You are told when it is decided.") if new else _("You have asked already.")
+            words = (
+                _("Request sent. You get a notice when an owner decides.")
+                if new
+                else _("You have asked already.")
+            )
             messages.success(request, words)
             return redirect(services.url_of(made))
     listed = selectors.joinable_teams(request.user).filter(pk=team.pk).first()

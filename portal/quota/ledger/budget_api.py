@@ -98,7 +98,7 @@ class BudgetViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Set a team's budget",
         description=(
-            "For operators. What has been spent in the month stays spent; owners are told at 80 and 100 %."
+            "For operators. The amount spent in this month stays. Owners are notified at 80 and 100 %."
         ),
         request=BudgetChangeSerializer,
         responses={200: BudgetSerializer},

@@ -186,11 +186,9 @@ class Grant(models.Model):
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When its end was told, or it was revoked.")
+        null=True, blank=True, help_text=_("When its end was announced, or it was revoked.")
     )
-    warned_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When it was told that the end is near.")
-    )
+    warned_at = models.DateTimeField(null=True, blank=True, help_text=_("When the coming end was announced."))
     request = models.OneToOneField(
         "quota_requests.QuotaRequest", null=True, blank=True, on_delete=models.SET_NULL, related_name="grant"
     )

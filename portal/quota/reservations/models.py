@@ -88,7 +88,7 @@ class Reservation(models.Model):
     )
     note = models.TextField(blank=True)
     reminded_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When the team was told that it begins soon.")
+        null=True, blank=True, help_text=_("When the team was notified of the coming start.")
     )
     begun_at = models.DateTimeField(null=True, blank=True, help_text=_("When its beginning was acted on."))
     ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When its end was acted on."))

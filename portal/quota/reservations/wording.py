@@ -150,10 +150,10 @@ TEXTS: dict[StrEnum, Text] = {
     ReservationCode.TOO_SHORT: Text(_("It lasts %(minutes)s minutes at least: choose a later end.")),
     ReservationCode.WAS_CANCELLED: Text(_("“%(title)s” is cancelled."), _("Ask for a new one.")),
     ReservationCode.DELEGATE_OF_REQUESTER: Text(
-        _("You decide in place of %(username)s, who asks for this."),
-        _("Somebody else who may decide has been told."),
+        _("You are a delegate of %(username)s, who made this request."),
+        _("Another approver has been notified."),
     ),
     ReservationCode.NOBODY_DECIDES_OWN: Text(
-        _("Nobody decides a request of their own."), _("Somebody else who may decide has been told.")
+        _("You cannot decide your own request."), _("Another approver has been notified.")
     ),
 }

@@ -143,9 +143,9 @@ class RebalanceProposalViewSet(ReadViewSet):
     @operation(
         "Carry out a proposal to move running work",
         description=(
-            "For operators. Its workspaces are told and stop when the notice is over, with their files kept, "
-            "and start again in the places that were found. All of them are asked, or none: refused where it "
-            "does not work out any more. Twice is success."
+            "For operators. Users are notified. After the notice their workspaces stop, keep their files and "
+            "start again in the proposed places. Moves all of them or none. Denied if the proposal no longer "
+            "works. Idempotent."
         ),
         request=None,
         responses={200: RebalanceProposalSerializer},

@@ -60,7 +60,7 @@ def apply(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("%(names)s: asked to move, and told so.") % {"names": row.names})
+        messages.success(request, _("%(names)s: move started, users notified.") % {"names": row.names})
     return redirect(back)
 
 

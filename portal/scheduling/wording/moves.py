@@ -11,11 +11,11 @@ from portal.scheduling.codes import MoveCode
 
 TEXTS: dict[StrEnum, Text] = {
     MoveCode.CHANGED_MEANWHILE: Text(
-        _("One of these workspaces has stopped or changed meanwhile, so nothing was moved."),
-        _("The proposals are made anew within a minute."),
+        _("Nothing was moved, as one of these workspaces has stopped or changed."),
+        _("New proposals appear within a minute."),
     ),
     MoveCode.NO_PLACE_ANY_MORE: Text(
-        _("What was proposed does not work out any more: a place has been taken, or nobody waits for it."),
-        _("The proposals are made anew within a minute."),
+        _("The proposal no longer works: a place has been taken, or no workspace waits for it."),
+        _("New proposals appear within a minute."),
     ),
 }

@@ -16,7 +16,7 @@ class BerthVersionSerializer(serializers.Serializer[Any]):
     """Which Berth answers, and which version of REST it speaks."""
 
     version = serializers.CharField(help_text="Of Berth, as `1.2.0` (Semantic Versioning).")
-    api = serializers.CharField(help_text="Of REST, as it stands in addresses: `v1`.")
+    api = serializers.CharField(help_text="Version of REST in URLs: `v1`.")
 
 
 class VersionView(ApiView):
@@ -26,7 +26,7 @@ class VersionView(ApiView):
 
     @operation(
         "Read which version of Berth answers",
-        description="For whoever is signed in, whatever the scopes of the token.",
+        description="For every signed-in user, with any token scope.",
         responses={200: BerthVersionSerializer},
     )
     def get(self, request: Request) -> Response:

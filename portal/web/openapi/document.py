@@ -16,7 +16,7 @@ _RETRY_AFTER = {
     "schema": {"type": "integer", "minimum": 1},
 }
 _POLICY = {
-    "description": 'What holds for whoever asks: `"user";q=3000;w=60` is 3000 requests in 60 seconds.',
+    "description": 'Rate limit of the caller: `"user";q=3000;w=60` is 3000 requests in 60 seconds.',
     "schema": {"type": "string"},
 }
 _AUTHENTICATE = {
@@ -27,7 +27,7 @@ PROBLEMS: dict[str, str] = {
     "400": "The request is not valid; `errors` says where.",
     "401": "No token, or one that is unknown, expired or revoked.",
     "403": "The token lacks a scope, or its user may not.",
-    "404": "Not there, or not to be seen by whoever asks.",
+    "404": "Not found, or not visible to the caller.",
     "409": "Not in the present state, or a name is taken, or the idempotency key came with another request.",
     "412": "It has changed since the answer that had the tag in `If-Match`.",
     "413": "The body, or what is sent with it, is too large.",

@@ -48,7 +48,7 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
             "home_bytes": {"help_text": "What the files in it hold."},
             "left_out": {"help_text": "Pipes, sockets and devices, which are not in it."},
             "bytes_done": {"help_text": "How far what is under way is, before compression."},
-            "restored_at": {"help_text": "When the home was last made anew from it."},
+            "restored_at": {"help_text": "When the home was last restored from it."},
         }
 
     @extend_schema_field(ReasonSerializer(allow_null=True))

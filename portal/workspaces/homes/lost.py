@@ -125,7 +125,7 @@ def recreate(*, actor: User, lost_home_id: UUID) -> LostHome:
     events.record(
         actor=actor,
         kind=AuditKind.USER_HOME_RECREATED,
-        message=f"begins the home folder {home} anew: the old one is on {lost.node}, which was removed",
+        message=f"begins an empty home folder {home}: the old one is on {lost.node}, which was removed",
         team=lost.team,
         targets=[Target(TargetKind.USER, str(lost.owner_id))],
         data={"owner": lost.owner.username, "home": home, "node": lost.node},

@@ -167,7 +167,7 @@ def recreate_question(lost: LostHome) -> dict[str, Any]:
             _("the old files of %(user)s in %(team)s: they are on %(node)s, and do not come along") % named,
         ],
         "stays": [
-            _("what is on the disk of %(node)s, for whoever has that machine; it stays listed here") % named,
+            _("the files on the disk of %(node)s; this list still shows them") % named,
             _("workspaces that wait for a home in %(pool)s start by themselves") % named,
         ],
         "yes": _("Begin with an empty one"),

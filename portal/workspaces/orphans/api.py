@@ -44,7 +44,7 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
         extra_kwargs = {
             "name": {"help_text": "What its node finds it by; of a home folder `team/user`."},
             "size_mib": {"help_text": "What it holds; nothing where that was not measured."},
-            "seen_at": {"help_text": "When its node has told of it last."},
+            "seen_at": {"help_text": "When its node last reported it."},
             "ended_at": {"help_text": "When it was removed, or no longer found."},
             "removed_by": {"help_text": "Who asked for that, or the node that did it by itself."},
             "problem": {"help_text": "Why it could not be removed."},

@@ -194,7 +194,7 @@ class OwnSecretViewSet(SecretViewSet):
 
 @documented(
     list="List a team's secrets",
-    of="For whoever sees the team; its owners and operators write them.",
+    of="For everybody who can see the team. Owners and operators write them.",
     retrieve="Read a secret of a team",
     errors=[404],
 )
@@ -213,7 +213,7 @@ class TeamSecretViewSet(SecretViewSet):
 
 @documented(
     list="List a template's secrets",
-    of="For whoever sees the template; who keeps it writes them.",
+    of="For everybody who can see the template. Users who can edit it write them.",
     retrieve="Read a secret of a template",
     errors=[404],
 )

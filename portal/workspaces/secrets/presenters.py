@@ -55,12 +55,12 @@ def who_gets(holder: Holder) -> str:
         case Team():
             return _(
                 "Workspaces of %(team)s get those that they name, and those that every workspace gets. "
-                "Whoever works in the team can read them there."
+                "Members of the team can read them there."
             ) % {"team": holder.name}
         case _:
-            return _(
-                "Every workspace of %(template)s gets all of them. Whoever may use it can read them there."
-            ) % {"template": holder.name}
+            return _("Every workspace of %(template)s gets all of them. Its users can read them there.") % {
+                "template": holder.name
+            }
 
 
 def deleting_question(secret: Secret) -> dict[str, Any]:

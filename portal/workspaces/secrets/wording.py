@@ -38,9 +38,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Name fewer, or put large files into the home folder."),
         prepare=_kib,
     ),
-    SecretCode.TOO_MANY: Text(
-        _("There are %(limit)d secrets here, which is as many as there may be."), _("Delete one first.")
-    ),
+    SecretCode.TOO_MANY: Text(_("Limit of %(limit)d secrets reached."), _("Delete one first.")),
     SecretCode.TOO_MANY_NAMED: Text(_("A workspace names at most %(limit)d secrets."), _("Name fewer.")),
     SecretCode.UNKNOWN_NAMED: Text(
         _("Neither you nor the team have a secret of this name: %(names)s."),
@@ -49,7 +47,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     SecretCode.UNREADABLE: Text(
         _("The secret %(name)s was saved under another secret key of the portal and cannot be read."),
-        _("Save its value anew."),
+        _("Enter its value again."),
     ),
     SecretCode.VALUE_AND_VAULT: Text(
         _("A secret has a value here or a place in Vault, and not both."), _("Empty one of them.")
@@ -73,7 +71,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Have the policy of the portal's role in Vault allow it, then start the workspace again."),
     ),
     SecretCode.VAULT_KEY_INVALID: Text(
-        _("A key in Vault is 1 to 100 characters on one line."), _("Write it as it stands in Vault.")
+        _("A key in Vault has 1 to 100 characters on one line."), _("Enter it exactly as in Vault.")
     ),
     SecretCode.VAULT_LOGIN_REFUSED: Text(
         _("Vault does not let the portal in."),
@@ -114,8 +112,8 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=listed("allowed"),
     ),
     SecretCode.VAULT_SEALED: Text(
-        _("Vault, which keeps a secret of this workspace, is sealed."),
-        _("Have whoever runs Vault unseal it, then start the workspace again."),
+        _("Vault is sealed. It has a secret of this workspace."),
+        _("Have Vault unsealed, then start the workspace again."),
     ),
     SecretCode.VAULT_UNEXPECTED: Text(
         _("What Vault answered about %(path)s is not understood."),

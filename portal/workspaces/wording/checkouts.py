@@ -54,7 +54,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     GitCode.NOT_CLONED_NO_SECRET: Text(
         _("Could not clone %(url)s: the secret “%(secret)s” is not there, or cannot be read."),
-        _("Save it anew, then start the workspace again."),
+        _("Save it again, then restart the workspace."),
     ),
     GitCode.NOT_CLONED_NOT_FOUND: Text(
         _("Could not clone %(url)s: there is no such repository, or the credential may not see it."),

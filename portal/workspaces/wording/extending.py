@@ -23,10 +23,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("Stop it when it suits you, and start it again."),
         durations,
     ),
-    ExtensionCode.HAS_NO_END: Text(
-        _("%(name)s has no end that could be extended."), _("There is nothing to do.")
-    ),
+    ExtensionCode.HAS_NO_END: Text(_("%(name)s has no end time."), _("Nothing to do.")),
     ExtensionCode.NOT_RUNNING_NOW: Text(
-        _("%(name)s does not run, so there is nothing to extend."), _("Start it: its time begins anew then.")
+        _("%(name)s is not running, so it cannot be extended."), _("Start it. It then gets its full time.")
     ),
 }

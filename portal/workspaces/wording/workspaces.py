@@ -187,7 +187,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("The number of lines is not valid."), _("Choose a number from 1 to %(maximum)d.")
     ),
     WorkspaceCode.VERSION_CHANGED: Text(
-        _("%(name)s has changed since you looked: it is %(label)s now."), _("Read it again and decide anew.")
+        _("%(name)s has changed since you opened it. It is %(label)s now."), _("Reload it, then try again.")
     ),
     WorkspaceCode.TEAM_MISSING: Text(
         _("Say which team pays."), _("Choose one of: %(known)s."), prepare=listed("known")

@@ -169,8 +169,8 @@ def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> 
         ),
         "secrets_refused": (
             "secrets_refused",
-            "The workspace's secrets could not be had: one cannot be read any more, or they are too large "
-            "together. Save their values anew or name fewer, then start it again.",
+            "The workspace's secrets are not available: one is unreadable, or together they are too large. "
+            "Save their values again or select fewer, then start it again.",
         ),
         "secrets_need_sandbox": (
             "secrets_need_sandbox",

@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         "--peer", action="append", default=[], metavar="UUID", help="an idle peer to measure links to"
     )
     parser.add_argument(
-        "--meet", metavar="ADDRESS:PORT", help="check the link to another node, which is told the same place"
+        "--meet", metavar="ADDRESS:PORT", help="check the link to another node, which gets the same address"
     )
     parser.add_argument("--rank", type=int, choices=(0, 1), help="0 on the node with ADDRESS, 1 on the other")
     parser.add_argument("--with", dest="partner", default="", metavar="NAME", help="the other node's name")

@@ -22,8 +22,8 @@ NOUVEAU_BESIDES = (
     "Keep it out: “blacklist nouveau” in /etc/modprobe.d/nouveau.conf."
 )
 DRAWING = (
-    "Programs draw on it (process %s): they take memory and time from whoever gets it. Give the display "
-    "another GPU, or end it."
+    "Programs draw on it (process %s) and use its memory and time. Move the display to another GPU, or "
+    "end it."
 )
 NAMED = 8
 """So many processes are named."""

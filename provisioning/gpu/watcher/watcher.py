@@ -134,7 +134,7 @@ class Watcher:
         try:
             self._sink(batch)
         except Exception as error:
-            self._say("send", f"XIDs cannot be told to the control plane ({error}); they are kept")
+            self._say("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
             return False
         self._said.pop("send", None)
         with self._ready:

@@ -21,9 +21,9 @@ class Command(BaseCommand):
             written, unreadable = sealed_texts.reseal(column)
             lost += unreadable
             name = f"{column.model._meta.verbose_name_plural}, {column.field}"
-            self.stdout.write(f"{name}: {written} written anew, {unreadable} not readable")
+            self.stdout.write(f"{name}: {written} rewritten, {unreadable} not readable")
         if lost:
             raise CommandError(
                 f"{lost} texts were sealed under a key that is in neither setting. "
-                "Put that key into BERTH_SECRET_KEY_FALLBACKS, or have them entered anew."
+                "Put that key into BERTH_SECRET_KEY_FALLBACKS, or enter the texts again."
             )

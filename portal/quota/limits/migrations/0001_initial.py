@@ -40,8 +40,8 @@ class Migration(migrations.Migration):
                 ('amount', models.PositiveBigIntegerField()),
                 ('starts_at', models.DateTimeField()),
                 ('ends_at', models.DateTimeField(blank=True, null=True)),
-                ('ended_at', models.DateTimeField(blank=True, help_text='When its end was told, or it was revoked.', null=True)),
-                ('warned_at', models.DateTimeField(blank=True, help_text='When it was told that the end is near.', null=True)),
+                ('ended_at', models.DateTimeField(blank=True, help_text='When its end was announced, or it was revoked.', null=True)),
+                ('warned_at', models.DateTimeField(blank=True, help_text='When the coming end was announced.', null=True)),
                 ('request', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='grant', to='quota_requests.quotarequest')),
             ],
             options={

@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
                 ('changed_by', models.ForeignKey(blank=True, help_text='Whose wish it is now: who changed last what waits for approval.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('permission', models.ForeignKey(blank=True, help_text='By which it was booked without approval.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='reservations.bookingpermission')),
                 ('note', models.TextField(blank=True)),
-                ('reminded_at', models.DateTimeField(blank=True, help_text='When the team was told that it begins soon.', null=True)),
+                ('reminded_at', models.DateTimeField(blank=True, help_text='When the team was notified of the coming start.', null=True)),
                 ('begun_at', models.DateTimeField(blank=True, help_text='When its beginning was acted on.', null=True)),
                 ('ended_at', models.DateTimeField(blank=True, help_text='When its end was acted on.', null=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),

@@ -189,7 +189,7 @@ def _temperature_title(series: Series) -> str:
         heat = _("clocks held down by heat for %(duration)s") % {"duration": format_duration(hot_s)}
     else:
         known = any(point.throttle_s for point in series.measured)
-        heat = _("never too hot to run at full speed") if known else _("whether heat slowed it is not told")
+        heat = _("no heat throttling") if known else _("heat throttling not reported")
     return _("Temperature: %(max)s °C at most, %(heat)s") % {"max": most, "heat": heat}
 
 

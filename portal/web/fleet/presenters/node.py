@@ -197,6 +197,6 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     if node.provides:
         yield _("Provides"), ", ".join(node.provides)
     if node.rack or node.block:
-        yield _("Stands in"), ", ".join(filter(None, (node.rack, node.block)))
+        yield _("Location"), ", ".join(filter(None, (node.rack, node.block)))
     for key, value in sorted(node.labels.items()):
         yield key, str(value)

@@ -183,14 +183,11 @@ def _drain(
     context = {
         "title": _("Drain %(name)s?") % {"name": name},
         "loses": [
-            _(
-                "what runs there: each workspace is told, stops after the notice, "
-                "and starts elsewhere by itself"
-            ),
+            _("running workspaces: each gets a notice, stops after it, and starts elsewhere by itself"),
             _("kernels, terminals and everything in their memory"),
         ],
         "stays": [_("everybody's home folder, with every file saved there"), _("their place in the queue")],
-        "note": _("Whoever is there reads it, and it stands on the page until it is put back."),
+        "note": _("Users there see it. It is shown until the return to service."),
         "pick": pick,
         "action": request.path,
         "yes": _("Drain %(name)s") % {"name": name},
