@@ -127,7 +127,7 @@ def test_an_auditor_changes_nothing(as_user, una, delivered, message):
     pages = [
         "/webhooks/",
         "/teams/vision/webhooks/",
-        *(f"/webhooks/{hook.pk}/{act}" for act in ("", "test/", "rotate/", "switch/", "delete/")),
+        *(f"/webhooks/{hook.pk}/{act}" for act in ("", "test/", "rotate-secret/", "switch/", "delete/")),
         f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/redeliver/",
         "/teams/vision/channels/",
         *(f"/channels/{channel.pk}/{act}" for act in ("", "test/", "switch/", "delete/")),
