@@ -312,7 +312,7 @@ def test_its_team_owner_may_stop_it_but_not_open_it(
     assert as_user(alice).get(f"/workspaces/{workspace.pk}/open/").status_code == 403
 
 
-@pytest.mark.parametrize("verb", ["", "log/", "open/", "stop/", "delete/", "events/"])
+@pytest.mark.parametrize("verb", ["", "logs/", "open/", "stop/", "delete/", "events/"])
 def test_a_stranger_learns_nothing(
     charlie: User, alice: User, as_user: Browse, make: Make, verb: str
 ) -> None:
