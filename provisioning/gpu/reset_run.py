@@ -188,7 +188,7 @@ def _name(pid: int) -> str:
 
 @contextlib.contextmanager
 def _without_persistence(tool: str, gpu: _Gpu) -> Iterator[None]:
-    """Switch off persistence mode meanwhile, since it counts as a user of the GPU."""
+    """Switch persistence mode off during the block, since it counts as a user of the GPU."""
     before = _persistence(gpu)
     if before is not False:
         # If unknown, it stays off.

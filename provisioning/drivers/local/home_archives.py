@@ -30,7 +30,7 @@ RECORDS = ".archives"
 RESTORING = "restoring"
 PLACING, PLACED = "placing", "placed"
 SINCE = ".since"
-"""Suffix of the file whose ctime marks the start of an archive after which the home is emptied."""
+"""Suffix of the file whose mtime marks the start of an archive after which the home is emptied."""
 RENAME_EXCHANGE = 2
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -114,7 +114,7 @@ class HomeArchives:
         self.servers.end(home)
         store = self._store_path(home)
         (store / f"{archive}.home").lstat()
-        # The ctime of the archive itself is later if the store changed its owner.
+        # Use its mtime: its ctime is later if the store changed its owner.
         _require_older(self._path(home), self._since(home, archive).lstat().st_mtime_ns)
         new, old = self._new(home), self._path(home).lstat()
         new.parent.mkdir(mode=0o700, exist_ok=True)

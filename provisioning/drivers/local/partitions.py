@@ -266,7 +266,7 @@ def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float =
         yield mine
     finally:
         if not shared and mine and not _path(base, parent_uuid).exists():
-            # Nobody needs the previous instances once the layout is readable.
+            # The layout itself is readable again.
             _before_path(base, parent_uuid).unlink(missing_ok=True)
         os.close(descriptor)
 

@@ -177,7 +177,7 @@ class Book:
         failure_code: str,
         exit_code: int | None,
     ) -> None:
-        """Write a new run over the ended one of the same name."""
+        """Insert a new run in place of the ended one of the same name."""
         name, want = spec.ref.external_name, spec.resources
         execute, executemany = self.connection.execute, self.connection.executemany
         self._remove(name)

@@ -99,7 +99,7 @@ class Nccl:
         library.ncclGetLastError.argtypes, library.ncclGetLastError.restype = [c_void_p], c_char_p
         number = c_int()
         self._call("ncclGetVersion", ctypes.byref(number))
-        # 2.9 and later encode 2.32.3 as 23203; earlier versions used 283 for 2.8.3.
+        # 2.9 and later encode 2.32.3 as 23203; earlier versions 2.8.3 as 2803.
         of = 10000 if number.value >= 10000 else 1000
         major, rest = divmod(number.value, of)
         self.version = f"nccl {major}.{rest // 100}.{rest % 100}"
