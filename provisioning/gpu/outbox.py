@@ -14,8 +14,9 @@ RETRY_S = 5.0
 
 
 class Outbox(Generic[T]):
-    """Queue of batches for `sink`, which gets lists of `what` and may raise. Beyond `limit` the oldest is
-    dropped.
+    """Queue of batches for `sink`, which may raise.
+
+    `what` names the content in logs. Beyond `limit` batches the oldest is dropped.
     """
 
     def __init__(self, sink: Callable[[list[T]], None], *, what: str, limit: int) -> None:

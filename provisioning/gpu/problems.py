@@ -131,8 +131,9 @@ class Bounded:
         self._stuck: threading.Thread | None = None
 
     def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Return or raise the result of `work`. Raises `TimedOut` after `timeout_s`, and while an earlier
-        call hangs.
+        """Return or raise the result of `work`.
+
+        Raises `TimedOut` after `timeout_s`, and while an earlier call hangs.
         """
         if not self._turn.acquire(timeout=timeout_s):
             raise TimedOut(f"The NVIDIA driver did not answer within {timeout_s:g} s.")

@@ -47,7 +47,7 @@ class ProcessUse:
 class Sample:
     """A device at `at_s` (UTC seconds since the epoch). `throttle` is a bit mask.
 
-    `processes` is None if the driver does not report them, and empty if there are none.
+    `processes` is None if the driver does not report them.
     """
 
     at_s: float

@@ -164,9 +164,7 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
 
 
 def child(out: Out, config: dict[str, Any]) -> ScrubResult:
-    """Open NVML and CUDA on the only visible device and scrub it. Raises `NvmlProblem` and
-    unexpected errors.
-    """
+    """Scrub the only visible device with NVML and CUDA. Raises `NvmlProblem` and unexpected errors."""
     uuid = config["uuid"]
 
     def missing(text: str, library: str, fix: str) -> ScrubResult:

@@ -426,8 +426,9 @@ class LocalDriver(Driver):
         return packages.site_of(environment.of_stamp(stamp)) if stamp else None
 
     def files(self, *, team: str, owner: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the home's file server (`provisioning/agent/files`). Raises
-        `ProvisioningError`.
+        """Return the answer of the home's file server (`provisioning/agent/files`).
+
+        Raises `ProvisioningError`.
         """
         self._require_home_names(team=team, owner=owner)
         servers = self._file_servers()

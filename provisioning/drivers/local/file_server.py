@@ -213,9 +213,7 @@ def _mode(home: Home, store: str) -> tuple[str, ...]:
 
 
 def end_all(base: Path) -> int:
-    """End the servers of all homes; returns how many are left. `base` as in `FileServers`.
-    Raises `OSError`.
-    """
+    """End the servers of all homes below `base`; returns how many are left. Raises `OSError`."""
     left = 0
     instance = instance_of(base.parent)
     for path in sorted(base.glob(f"{FILES_PREFIX}*")):

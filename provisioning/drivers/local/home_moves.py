@@ -45,17 +45,17 @@ class HomeMoves:
     servers: FileServers
 
     def offer(self, home: Home, *, digest: str, lifetime_s: float) -> dict[str, Any]:
-        """Grant read access to the home to the holder of the ticket with this digest. See
-        `FileServers.ask`.
+        """Grant the holder of the ticket with this digest read access to the home.
+
+        See `FileServers.ask`.
         """
         grant = {"do": "grant", "what": "home", "path": "", "digest": digest, "lifetime_s": lifetime_s}
         return self.servers.ask(home, grant)
 
     def begin(self, home: Home, move: str) -> bool:
-        """Return whether the home is in place already; otherwise prepare an empty or partial one of this
-        transfer.
+        """Return whether the home is in place already; otherwise prepare its folder for this transfer.
 
-        Raises `HomeThere`, `ProvisioningError` and `OSError`.
+        Continues a transfer that was interrupted. Raises `HomeThere`, `ProvisioningError` and `OSError`.
         """
         record = self._record(home)
         if record and record["move"] != move:

@@ -70,7 +70,7 @@ class SandboxProbe:
 
     @property
     def warning(self) -> str:
-        """Problems for an operator with their fixes; empty if there are none."""
+        """Problems for an operator with their fixes; may be empty."""
         return self.reason or " ".join(
             filter(None, (self.network_reason, self.seccomp_reason, self.uids_reason))
         )

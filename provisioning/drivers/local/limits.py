@@ -49,9 +49,7 @@ def warning(host: CgroupHost) -> str:
 
 
 def homes_warning(home_limit_mib: int) -> str:
-    """Return a problem for an operator if several users share this machine without home limits;
-    else empty.
-    """
+    """Return a problem for an operator if several users share the machine without home limits."""
     return NO_HOME_LIMIT if several_users() and not home_limit_mib else ""
 
 

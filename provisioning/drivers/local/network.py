@@ -225,7 +225,7 @@ def _kinds(folder: Path) -> tuple[bool, bool]:
 
 
 def end(folder: Path) -> bool:
-    """Kill the workspace's egress processes; returns True once there are none."""
+    """Kill the workspace's egress processes; returns True once all are gone."""
     found = ways_out(folder)
     processes.kill((), [pid for pid, _ in found])
     return not found

@@ -78,9 +78,7 @@ def variables(made: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dic
 
 
 def argv_of(argv: tuple[str, ...], made: Mapping[str, Any] | None, environment: Environment) -> list[str]:
-    """Return the app's command. Servers always run from the environment itself, regardless of
-    user packages.
-    """
+    """Return the app's command. Servers run from the environment itself, not from user packages."""
     if made is None or "/" in argv[0]:
         return list(argv)
     program = Path(environment.bin_dirs[0]) / argv[0]

@@ -251,9 +251,7 @@ def _read_before(base: Path, parent_uuid: str) -> tuple[DeviceInfo, ...] | None:
 
 @contextlib.contextmanager
 def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
-    """Lock the GPU's layout; yields whether that succeeded. The kernel releases the lock if its
-    holder dies.
-    """
+    """Lock the GPU's layout; yields whether that succeeded. The kernel unlocks it if the holder dies."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     until = time.monotonic() + wait_s
     folder = base / FOLDER

@@ -46,9 +46,7 @@ class Use:
 
 
 def enforced(folder: int) -> bool:
-    """Return whether the open folder's file system enforces projects with limits that this
-    process can set.
-    """
+    """Return whether the file system enforces projects, and this process can set their limits."""
     state = ctypes.create_string_buffer(bytes([_STATE_VERSION]), _STATE_SIZE)
     try:
         _quotactl(folder, _GET_STATE, 0, state)

@@ -28,9 +28,7 @@ WORKSPACE = "ws-"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was removed: folders without an owner, and egress processes (PID and start ticks) without a
-    network.
-    """
+    """What was removed: folders without an owner, and egress processes as (PID, start ticks)."""
 
     folders: tuple[Path, ...] = ()
     processes: tuple[tuple[int, int], ...] = ()

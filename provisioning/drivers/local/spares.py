@@ -2,7 +2,6 @@
 
 A spare uses the same sandbox as a workspace, but without a home, name, devices or secrets. It serves at
 most one workspace, and nothing used by a workspace becomes a spare. Under `$BERTH_HOME/local/.spares/`:
-`$BERTH_HOME/local/.spares/`:
 
     <id>/               a runtime folder like a workspace's (`state.py`), with `spare.json` and the sockets
     `claims`, `app.sock`
@@ -12,7 +11,6 @@ A claim is a connection to `claims`; the agent accepts only the first. The claim
 the workspace's, so that the spare's life lock, identity and files change owner atomically. Then it mounts
 home and devices into the sandbox and sends the agent its configuration. If the claimer dies in between,
 its connection closes and the agent ends, so no spare is used twice or left half adopted.
-none is used twice.
 
 A spare ends with the node worker (`owner`), so none outlives it. Spares are found by BERTH_SPARE in their
 processes' environment. The id of a claimed spare stays in its workspace's `spare.json`.
@@ -311,9 +309,7 @@ class Spares:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int | None]:
-        """Yield the descriptor of the lock on creating and ending spares; None if another
-        process holds it.
-        """
+        """Lock creating and ending of spares; yields the descriptor, or None if the lock is held."""
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -21,9 +21,7 @@ LIMIT_BYTES = 2 * 1024 * 1024
 
 
 def main() -> int:
-    """Write all cubins; returns 1 with the reason on stderr if one cannot be built or they
-    exceed the limit.
-    """
+    """Write all cubins; returns 1 if one cannot be built or they exceed the size limit."""
     built: dict[str, bytes] = {}
     # Code of the older compiler works with older and newer drivers.
     oldest = min(compilers(), key=lambda each: each.major, default=None)

@@ -257,9 +257,7 @@ class Device:
 
     # --- kernels ---
     def load(self, units: tuple[str, ...] = ()) -> None:
-        """Build and load kernels for this device and driver; all if `units` is empty. Raises
-        `Unbuildable`.
-        """
+        """Build and load kernels for this device and driver, by default all. Raises `Unbuildable`."""
         for unit in units or units_of(self.capability):
             refused: CudaError | None = None
             for built in cubins(unit, self.capability, self.driver_version):

@@ -135,9 +135,7 @@ class Nccl:
         return [int(each or 0) for each in made]
 
     def rank(self, of: int, rank: int, unique_id: bytes) -> int:
-        """Return the communicator of the current context's device in a group of `of`; waits for
-        the others.
-        """
+        """Return the communicator of the current context as one of `of` ranks; waits for the others."""
         if len(unique_id) != UNIQUE_ID_BYTES:
             raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, and not {len(unique_id)}")
         made = c_void_p()

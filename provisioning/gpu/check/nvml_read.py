@@ -141,8 +141,7 @@ class Reader:
 
         value = self.ask("memory_slices", read)
         if value is None:
-            # Without permission on the instances (root or a capability), infer it from memory, which anyone
-            # can read.
+            # Without permission on the instances (root or a capability), infer it from memory sizes.
             value = self.ask("memory_slices_by_size", self._slices_by_size)
         return value
 

@@ -1,6 +1,6 @@
-"""NVRTC, the runtime compiler, by ctypes. The versions of CUDA 12 and CUDA 13 can be installed side by
-side, while the Python bindings support only their own.
+"""NVRTC, the runtime compiler, by ctypes.
 
+The versions of CUDA 12 and 13 can be installed side by side, while the Python bindings support one only.
 Nothing here opens the driver or NVML, which can block.
 """
 

@@ -50,9 +50,7 @@ class Test:
 
 
 def dtypes(capability: tuple[int, int] | None) -> tuple[str, ...]:
-    """Return the data types of a device; all if its capability is unknown (the child skips
-    unsupported ones).
-    """
+    """Return the data types of a device; all if its capability is unknown."""
     if capability is None:
         return tuple(SINCE)
     return tuple(name for name, since in SINCE.items() if capability >= since)

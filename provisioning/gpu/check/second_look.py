@@ -26,9 +26,7 @@ def _is_low(test: TestResult) -> bool:
 def merged(
     first: Sequence[TestResult], second: Sequence[TestResult], repeated: Sequence[str]
 ) -> tuple[TestResult, ...]:
-    """Return the tests with the results of the second look; a test it did not reach stays open,
-    not failed.
-    """
+    """Return the tests with the results of the second look; a test that it did not reach is open."""
     again = {test.name: test for test in second}
     return tuple(_of_both(test, again.get(test.name)) if test.name in repeated else test for test in first)
 

@@ -375,8 +375,9 @@ class Check:
         node_median: Mapping[str, float] | None,
         baseline_of: str = "",
     ) -> tuple[tuple[TestResult, ...], list[Finding]]:
-        """Return the judged tests and all findings. Baselines of other software (`baseline_of`)
-        are ignored.
+        """Return the judged tests and all findings.
+
+        Ignores baselines of other software (`baseline_of`).
         """
         state = self.state
         if not thresholds.comparable(baseline_of, software_key(state.facts.driver_version, state.software)):

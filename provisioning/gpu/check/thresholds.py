@@ -53,12 +53,14 @@ def _t(
     return {name: peak for name, peak in peaks.items() if peak is not None}
 
 
-# FP64 uses tensor cores where cuBLAS does. Sources of figures added later: A40:
-# https://hmc-tech.com/gpu/nvidia-a100-vs-nvidia-a40, https://gpu.spicedreamphone.com/en/gpu/nvidia/a40-pcie;
-# L40: https://www.mullet.se/product.html?product_id=355414, https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40
-# (FP64); RTX 6000 Ada: https://www.grafikkarten.com/de/news/nvidia-rtx-6000-grafikkarte-der-ada-generation;
-# A10G, memory only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/. No consistent
-# figures exist for H200 NVL, H100 NVL, H20, GH200 and GB200, so they have no floor.
+# FP64 uses tensor cores where cuBLAS does. Sources of figures added later:
+# A40: https://hmc-tech.com/gpu/nvidia-a100-vs-nvidia-a40
+#      https://gpu.spicedreamphone.com/en/gpu/nvidia/a40-pcie
+# L40: https://www.mullet.se/product.html?product_id=355414
+#      https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40 (FP64)
+# RTX 6000 Ada: https://www.grafikkarten.com/de/news/nvidia-rtx-6000-grafikkarte-der-ada-generation
+# A10G, memory only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
+# No consistent figures exist for H200 NVL, H100 NVL, H20, GH200 and GB200, so they have no floor.
 PEAKS: tuple[Peak, ...] = (
     Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True, low_power=True),
     Peak(

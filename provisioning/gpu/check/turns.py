@@ -47,8 +47,9 @@ def folder() -> Path | None:
 
 
 def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
-    """Return the locks that a probe needs. `link`: the device's shared link; `alone`: no concurrent
-    measurements.
+    """Return the locks that a probe needs.
+
+    `link`: the link that its device shares; `alone`: no other check may measure meanwhile.
     """
     if probe not in MEASURING:
         return ()

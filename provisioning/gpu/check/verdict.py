@@ -20,9 +20,7 @@ _ACTIONS = tuple(Action)
 
 
 def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
-    """Return findings for test results. A required test that did not run or was not judged is
-    inconclusive.
-    """
+    """Return findings for test results. A required test without a result is inconclusive."""
     found = []
     for test in tests:
         code = f"test_{test.name}"

@@ -1,6 +1,4 @@
-"""Copies between two devices that arrived with wrong words, from a test of several devices.
-Pure functions.
-"""
+"""Copies between two devices that arrived with wrong words. Pure functions."""
 
 from __future__ import annotations
 

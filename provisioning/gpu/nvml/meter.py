@@ -1,5 +1,4 @@
-"""Utilisation of a MIG instance. NVML has it for whole GPUs; for instances only its GPM counters have it,
-from Hopper on. Two readings give one value."""
+"""Utilisation of a MIG instance, from two readings of NVML's GPM counters (Hopper and later)."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ class Short:
 
 
 def held_bytes(seen: Look, pids: Iterable[int]) -> int:
-    """Return the GPU memory of processes in bytes. If unknown for one, all of its GPU's used
-    memory counts.
+    """Return the GPU memory of processes in bytes.
+
+    If it is unknown for a process, all used memory of its GPU counts.
     """
     total = 0
     for uuid, users in seen.used_by(pids).items():

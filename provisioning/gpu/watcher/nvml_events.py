@@ -1,6 +1,4 @@
-"""XIDs from NVML. Calls may hang in the driver, so this runs in a thread that is never joined
-without a limit.
-"""
+"""XIDs from NVML. Calls may hang in the driver, so this runs in a separate thread."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ MAX_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`slot` is the device's PCI address without function (`0000:3b:00`), `line` the kernel's
-    message, if any.
-    """
+    """`slot` is a PCI address without function (`0000:3b:00`), `line` the kernel's message, if any."""
 
     slot: str
     xid: int

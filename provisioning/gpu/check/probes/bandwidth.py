@@ -104,10 +104,9 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
 
 
 def pcie(bench: Bench) -> Outcome:
-    """Measure copies to the device and back through pinned memory, long enough to observe the link under
-    load.
+    """Measure copies to the device and back, long enough to observe the link under load.
 
-    With `both_ways`, also in both directions at once; the sum is reported only.
+    Uses pinned memory. With `both_ways`, also copies in both directions at once; the sum is reported only.
     """
     device, size, tally = bench.device, bench.sizes.pcie_bytes, Tally()
     words = size // 8

@@ -1,6 +1,4 @@
-"""Memory tests: residue of earlier tenants, address lines, moving inversions, walking bits, modulo 20, bit
-fade.
-"""
+"""Memory tests: residue of earlier tenants, address lines, bit patterns and bit fade."""
 
 from __future__ import annotations
 

@@ -82,8 +82,9 @@ def compare(
     narrow: bool = False,
     beat: Callable[[int, int], None] | None = None,
 ) -> Difference:
-    """Compare C = A B^T with the CPU. `row_of` reads one row of C; `seeds` are those of A and
-    B, row-major.
+    """Compare C = A B^T with the CPU.
+
+    `row_of` reads one row of C; `seeds` are those of A and B, stored row-major.
     """
     rows, columns = places(side, seeds[0] ^ 0x51), places(side, seeds[1] ^ 0x52)
     inner = np.arange(depth, dtype=np.uint64)

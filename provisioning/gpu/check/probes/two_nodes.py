@@ -156,8 +156,7 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
     device, rank, tally = bench.device, int(bench.params["rank"]), Tally()
     size = min(BYTES, bench.sizes.copy_bytes)
     words = size // 8
-    # Never freed, since that synchronises with the device, which may wait for the other end. The process ends
-    # anyway.
+    # Never freed, since that could wait for the other end; the process ends anyway.
     source, target = device.alloc(size), device.alloc(size)
 
     def total() -> None:
