@@ -193,7 +193,7 @@ def _tries(name: str) -> bool:
     namespace, _, rest = name.removeprefix(PROBE).partition("-")
     pid, _, ticks = rest.partition("-")
     if not pid and namespace.isdecimal():
-        return Path("/proc", namespace).exists()  # as it was named before 2026-11-23
+        return Path("/proc", namespace).exists()  # a name of the PID alone, without a namespace
     if namespace != _namespace():
         return True
     return pid.isdecimal() and str(processes.start_ticks(int(pid))) == ticks

@@ -109,7 +109,7 @@ BASELINE = Floor(0.85, 0.92)
 NODE_MEDIAN = Floor(0.85, 0.85)
 PEER = Floor(0.75, 0.80)
 # All-reduce across two nodes, as a fraction of the slowest port. Lower values mean a narrow link, or RDMA
-# that bypasses GPU memory. There is no failure floor, since a link has two ends.
+# without direct access to GPU memory. There is no failure floor, since a link has two ends.
 PORT_WARN = 0.5
 
 # PCIe x16 by generation, in GB/s: link bandwidth, and the floor for pinned copies.
