@@ -1,1 +1,1 @@
-"""One folder a driver. Drivers never import each other."""
+"""One folder per driver. Drivers never import each other."""

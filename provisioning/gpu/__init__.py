@@ -1,1 +1,1 @@
-"""Accelerators: what is there, how busy it is, whether it is healthy."""
+"""Accelerators: inventory, use and health."""

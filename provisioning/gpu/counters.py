@@ -1,8 +1,8 @@
-"""Differences of counters that only grow, until they wrap or begin anew. Pure.
+"""Differences of monotonic counters that may wrap or restart. Pure functions.
 
-A value below the one before is either. A counter wraps at the end of its width and goes on from 0: then only
-little can have been added on the way. After a reset of the device, or with a driver that was loaded again, it
-begins at 0: then what it has by now was counted, and what was counted before that is lost.
+A decreased value means one of the two. A counter that wraps continues from 0, so only a small amount can have
+been added. After a device reset or a reload of the driver it restarts at 0: its value was counted since then,
+and earlier counts are lost.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 WIDE = 64
 NARROW = 32
-"""Bits of a counter: most of NVML's have 64, that of PCIe replays has 32."""
+"""Width of counters in bits: most of NVML's have 64, that of PCIe replays has 32."""
 ON_THE_WAY_BITS = 8
-"""Over its end a counter adds less than 1 / 2^8 of what it can hold: what would be more began anew."""
+"""A wrap may add less than 1 / 2^8 of a counter's range; any more counts as a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a counter has counted from one look to the next.
+    """Increase of a counter between two readings.
 
-    `anew`: it began at 0 in between, so more may have been counted than `by`.
+    `anew`: it restarted at 0 in between, so `by` is a lower bound.
     """
 
     by: int
@@ -28,20 +28,20 @@ class Step:
 
 
 def step(before: int, after: int, *, bits: int = WIDE) -> Step:
-    """From `before` to `after`. Never negative, and never nearly all of what a counter can hold."""
+    """Return the increase from `before` to `after`. Never negative, and never nearly the whole range."""
     if after >= before:
         return Step(after - before)
     over = (1 << bits) - before + after
-    # One that is beyond its own width is wider than was thought: it cannot have wrapped there.
+    # A value beyond the assumed width means a wider counter, so it cannot have wrapped there.
     if 0 < over < 1 << (bits - ON_THE_WAY_BITS):
         return Step(over)
     return Step(after, anew=True)
 
 
 class Total:
-    """A counter as somebody who has looked on from the beginning has it: it never goes back.
+    """A counter's total without wraps and restarts: it never decreases.
 
-    It begins with what the device says, and goes on while there is nothing to be read.
+    It starts with the device's value, and is unaffected by missing readings.
     """
 
     __slots__ = ("_bits", "_last", "_sum")
@@ -52,7 +52,7 @@ class Total:
         self._sum = 0
 
     def of(self, value: int | None) -> int | None:
-        """The total with this look; None where nothing was told."""
+        """Return the total including this reading; None if there was none."""
         if value is None:
             return None
         self._sum += value if self._last is None else step(self._last, value, bits=self._bits).by
@@ -61,7 +61,7 @@ class Total:
 
 
 class Rate:
-    """What a counter adds in a second. None where the look before had no value, and where it began anew."""
+    """Increase of a counter per second. None without a previous value, and after a restart."""
 
     __slots__ = ("_at_s", "_bits", "_last")
 

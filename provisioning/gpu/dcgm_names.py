@@ -1,4 +1,4 @@
-"""Samples under the names of DCGM's exporter, so that dashboards made for it work here too."""
+"""Samples with the metric names of NVIDIA's DCGM exporter, so that its dashboards work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMES: Mapping[str, tuple[str, float, str]] = {
     "remap_failed": ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1, "Whether remapping of rows has failed"),
     "last_xid": ("DCGM_FI_DEV_XID_ERRORS", 1, "Value of the last XID error encountered."),
 }  # fmt: skip
-# What the exporter calls counters: etc/default-counters.csv of https://github.com/NVIDIA/dcgm-exporter.
+# Counters according to etc/default-counters.csv of https://github.com/NVIDIA/dcgm-exporter.
 COUNTERS: frozenset[str] = frozenset(
     _NAMES[metric][0]
     for metric in (
@@ -47,7 +47,7 @@ COUNTERS: frozenset[str] = frozenset(
     )
 )  # fmt: skip
 _FREE = ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).")
-# Its older name, and what DCGM calls it by now.
+# The older name and DCGM's current one.
 _THROTTLE = (
     ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Current clock throttle reasons (bitmask)."),
     ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Current clock event reasons (bitmask)."),
@@ -55,7 +55,7 @@ _THROTTLE = (
 
 
 def readings(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Reading]:
-    """(name, labels, value) of everything that was measured; what was not is left out."""
+    """Return (name, labels, value) of all measured values."""
     labels = labels_of(device, hostname=hostname)
     found: list[Reading] = []
     for metric, (name, factor, _) in _NAMES.items():
@@ -70,7 +70,7 @@ def readings(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[
 
 
 def labels_of(device: DeviceInfo, *, hostname: str = "") -> dict[str, str]:
-    """The exporter's labels. A MIG instance carries its GPU's UUID and its own profile, as there."""
+    """Return the exporter's labels. A MIG instance has its GPU's UUID and its own profile."""
     facts = device.facts
     labels = {
         "gpu": str(device.index),
@@ -86,18 +86,18 @@ def labels_of(device: DeviceInfo, *, hostname: str = "") -> dict[str, str]:
         labels["GPU_I_PROFILE"] = device.mig_profile
         if isinstance(number := facts.get("gpu_instance"), int) and number >= 0:
             labels["GPU_I_ID"] = str(number)
-        # The number is another instance's after a change of the layout; the UUID is unique and stays.
+        # Instance numbers are reused after a change of the layout; the UUID is unique.
         labels["GPU_I_UUID"] = device.uuid
     return labels
 
 
 def _bus_id(bus: str) -> str:
-    """`0000:3b:00.0` of sysfs as the exporter writes it, `00000000:3B:00.0`."""
+    """Convert sysfs's `0000:3b:00.0` to the exporter's `00000000:3B:00.0`."""
     domain, _, rest = bus.partition(":")
     return f"{domain:0>8}:{rest}".upper() if rest else bus
 
 
 def help_texts() -> dict[str, str]:
-    """Name → help text of everything."""
+    """Return help texts by metric name."""
     texts = {name: text for name, _, text in _NAMES.values()}
     return texts | dict((_FREE, *_THROTTLE))

@@ -1,4 +1,4 @@
-"""What inventory knows about a GPU. None is “not offered here”, which is not the same as 0 or no."""
+"""Facts about a GPU from inventory. None means unavailable, unlike 0 or False."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioning.gpu.topology import Links, PciPlace
 
 
 class MachineState(StrEnum):
-    """How the accelerators of a machine are as a whole."""
+    """Overall state of a machine's accelerators."""
 
     OK = "ok"
     NO_DRIVER = "no_driver"
@@ -25,7 +25,7 @@ class MachineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """A profile that this GPU offers; `placements` are (start, size) on its memory axis."""
+    """A profile that this GPU supports; `placements` are (start, size) in memory slices."""
 
     name: str
     profile_id: int
@@ -38,7 +38,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`memory_mib` is None where the driver does not say; `name` is empty where it cannot be read."""
+    """A process on a GPU. `memory_mib` is None if not reported; `name` is empty if unreadable."""
 
     pid: int
     memory_mib: int | None
@@ -47,7 +47,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """`start` and `size` are -1 where the driver does not say, which takes more rights on some versions."""
+    """A MIG instance. `start` and `size` are -1 if unknown, since some driver versions need more rights."""
 
     uuid: str
     name: str
@@ -71,7 +71,7 @@ class Pcie:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Health of the memory: remapped rows (A100 and later) or retired pages (before that)."""
+    """Memory health: remapped rows (A100 and later) or retired pages (earlier models)."""
 
     remapped_corrected: int | None = None
     remapped_uncorrected: int | None = None
@@ -106,7 +106,7 @@ _WHAT_TO_DO = {
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU with its MIG instances. `minor` is the N of /dev/nvidiaN; memory is MiB, power mW."""
+    """One GPU with its MIG instances. `minor` is the N of /dev/nvidiaN; memory is in MiB, power in mW."""
 
     uuid: str
     index: int
@@ -140,7 +140,7 @@ class GpuFacts:
 
     @property
     def trouble(self) -> str:
-        """Why no new work may come here, with the next action; empty when there is no reason."""
+        """Why no new work may be placed here, with the next action; empty if there is no reason."""
         if self.recovery_action not in (None, "none"):
             action = str(self.recovery_action)
             todo = _WHAT_TO_DO.get(action, "Look at dmesg for Xid lines.")
@@ -152,7 +152,7 @@ class GpuFacts:
         return ""
 
     def as_json(self) -> dict[str, Any]:
-        """The part that changes only when the device does, for the device page."""
+        """Return the facts that change only with the device, for its page."""
         links = {"active": self.links.active, "total": self.links.total, "switched": self.links.switched}
         return {
             "pci_bus_id": self.pci_bus_id,
@@ -189,7 +189,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class BrokenGpu:
-    """A GPU that the driver counts but that does not answer. `uuid` is empty where not even that is told."""
+    """A GPU that the driver counts but that does not answer. `uuid` is empty if unknown."""
 
     index: int
     state: str
@@ -199,7 +199,7 @@ class BrokenGpu:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a machine has. `sentence` explains any `state` but `ok`, with one next action."""
+    """GPUs of a machine. `sentence` explains any `state` but `ok`, with one next action."""
 
     state: MachineState
     sentence: str = ""
@@ -208,4 +208,4 @@ class Scan:
     driver_version: str = ""
     cuda_version: str = ""
     missing: tuple[str, ...] = ()
-    """PCI addresses of GPUs that the driver does not show, or shows without saying where they are."""
+    """PCI addresses of GPUs that the driver does not show, or shows without an address."""

@@ -1,9 +1,8 @@
-"""No process is forked while NVML is open here: its child would have every GPU of the machine open as well.
+"""Prevent forks while NVML is open: a child would hold every GPU of the machine open.
 
-NVML keeps the devices open for as long as it is, and a child that is forked has what its parent has, with
-locks of the library that nobody in it gives back. So whoever forks asks for NVML to be closed before
-(`prepare`). Those who have it open for long see that as they see a reset (`release`), close it, and open it
-again once the child is there. A driver that hangs is not waited for.
+NVML keeps devices open, and a forked child inherits them, with library locks that no thread in it releases.
+So a process requests that NVML be closed before it forks (`prepare`). Long-lived sessions notice this like a
+reset (`release`), close NVML, and reopen it after the fork. A hanging driver is not waited for.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 WAIT_S = 5.0
-"""They look once a second, and have to come back from the driver."""
+"""Sessions check once per second and must return from the driver."""
 HOLD_S = 10.0
-"""NVML is taken up again after this at the latest: a fork may fail."""
+"""NVML is reopened after this at the latest, in case the fork fails."""
 
 
 class _Sessions:
-    """How many sessions of NVML are open in this process, and until when none may be opened."""
+    """The number of NVML sessions open in this process, and until when none may be opened."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -37,7 +36,7 @@ _here = _Sessions()
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Held as long as NVML is open in this process; waits while it is about to fork."""
+    """Keep NVML open in this process during the block; waits if a fork is imminent."""
     here = _here
     with here.changed:
         while here.is_asked():
@@ -52,12 +51,12 @@ def session() -> Iterator[None]:
 
 
 def is_asked() -> bool:
-    """Whether NVML is to be closed, because this process is about to fork."""
+    """Return whether NVML must be closed because this process is about to fork."""
     return _here.is_asked()
 
 
 def prepare(*, wait_s: float = WAIT_S, hold_s: float = HOLD_S) -> bool:
-    """Have NVML closed until the next fork; whether it is."""
+    """Have NVML closed until the next fork; returns whether it is."""
     here = _here
     with here.changed:
         here.closed_until = time.monotonic() + hold_s
@@ -71,7 +70,7 @@ def _go_on() -> None:
 
 
 def _begin_anew() -> None:
-    # Whatever thread held the lock of before is not in the child.
+    # The thread that held the old lock does not exist in the child.
     global _here
     _here = _Sessions()
 

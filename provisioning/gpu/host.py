@@ -1,7 +1,7 @@
-"""What else a machine has that work may need: CPU features, NUMA, memory tiers, RDMA, DPUs.
+"""Further resources of a machine: CPU features, NUMA, memory tiers, RDMA, DPUs.
 
-Everything is read from /proc and /sys under a root folder, so tests can give their own. What cannot be
-read is left out; nothing here raises.
+Everything is read from /proc and /sys under a root folder, so tests can replace them. Unreadable values are
+omitted; nothing here raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DPUS = {
     (0x1DD8, 0x1003): "AMD Pensando DSC",
     (0x8086, 0x1452): "Intel IPU",
 }
-# Feature → flags of /proc/cpuinfo of which all must be there.
+# Feature → flags of /proc/cpuinfo, all of which are required.
 _FEATURES: tuple[tuple[str, frozenset[str]], ...] = (
     ("amx", frozenset({"amx_tile", "amx_int8", "amx_bf16"})),
     ("avx512", frozenset({"avx512f", "avx512bw", "avx512vl"})),
@@ -37,7 +37,7 @@ _FEATURES: tuple[tuple[str, frozenset[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CpuFacts:
-    """`threads` are logical CPUs; `cores` physical ones (0 where that is not told)."""
+    """`threads` are logical CPUs; `cores` are physical ones (0 if unknown)."""
 
     model: str
     threads: int
@@ -48,19 +48,19 @@ class CpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node; one without CPUs is memory alone. `tier` is the kernel's (-1: not told; low is fast)."""
+    """A NUMA node; without CPUs it is memory only. `tier` is the kernel's (-1: unknown; low is fast)."""
 
     number: int
     cpus: str
     memory_mib: int
     tier: int
     kind: str
-    """`dram`, `cxl`, `pmem`, `hbm`, or `memory` where a node without CPUs does not say what it is."""
+    """`dram`, `cxl`, `pmem`, `hbm`, or `memory` for a node without CPUs of unknown kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """`rate_mbit_s` is the link's, 0 where it does not say."""
+    """An RDMA port. `rate_mbit_s` is 0 if unknown."""
 
     device: str
     port: int
@@ -84,7 +84,7 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class Dpu:
-    """A card with its own processors, seen from the host; whether it runs in DPU mode is not visible here."""
+    """A card with its own processors, seen from the host; whether it is in DPU mode is not visible."""
 
     name: str
     pci_slot: str
@@ -101,7 +101,7 @@ class HostFacts:
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """Names for placement, sorted: `rdma` (a port is up), `dpu_offload`, `memory_tier:…`, `cpu:…`."""
+        """Names for placement, sorted: `rdma` (an active port), `dpu_offload`, `memory_tier:…`, `cpu:…`."""
         names = {f"cpu:{feature}" for feature in self.cpu.features}
         names |= {f"memory_tier:{node.kind}" for node in self.numa if node.kind in ("cxl", "pmem", "hbm")}
         if any(port.active for port in self.rdma):
@@ -115,7 +115,7 @@ class HostFacts:
 
 
 def look(root: Path = Path("/")) -> HostFacts:
-    """The facts of the machine whose /proc and /sys are under `root`."""
+    """Return the facts of the machine whose /proc and /sys are under `root`."""
     devices = pci_devices(root)
     return HostFacts(
         cpu=cpu(root),
@@ -143,7 +143,7 @@ def cpu(root: Path = Path("/")) -> CpuFacts:
         elif key == "core id":
             cores.add((socket, value))
         elif key in ("flags", "Features"):
-            # What every CPU has is what a program may rely on.
+            # Programs can rely only on features that every CPU has.
             found = frozenset(value.split())
             flags = flags & found if flags else found
     features = tuple(name for name, needed in _FEATURES if needed <= flags)
@@ -181,7 +181,7 @@ def _memory_mib(folder: Path) -> int:
 
 
 def _tiers(root: Path) -> dict[int, int]:
-    """NUMA node → tier of the kernel."""
+    """Return the kernel's tier by NUMA node."""
     tiers: dict[int, int] = {}
     pattern = re.compile(r"memory_tier\d+")
     for folder in _children(root / "sys/devices/virtual/memory_tiering", pattern):
@@ -191,7 +191,7 @@ def _tiers(root: Path) -> dict[int, int]:
 
 
 def _dax_origins(root: Path) -> dict[int, str]:
-    """NUMA node → what the memory behind it is, for memory that came through a DAX device."""
+    """Return the kind of memory by NUMA node, for memory from DAX devices."""
     origins: dict[int, str] = {}
     for folder in _children(root / "sys/bus/dax/devices", re.compile(r"dax\d+\.\d+")):
         target = _int(_text(folder / "target_node"), -1)
@@ -234,7 +234,7 @@ def rdma_ports(root: Path = Path("/")) -> tuple[RdmaPort, ...]:
 
 
 def slowest_port_gb_s(ports: Iterable[RdmaPort]) -> float:
-    """What the slowest of the ports that are up carries, GB/s; 0 where none is, or one does not say."""
+    """Return the bandwidth of the slowest active port in GB/s; 0 if there is none or one is unknown."""
     rates = [port.rate_mbit_s for port in ports if port.active]
     return min(rates, default=0) / 8000
 
@@ -251,7 +251,7 @@ def pci_devices(root: Path = Path("/")) -> tuple[PciDevice, ...]:
 
 
 def nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
-    """PCI addresses of NVIDIA's display controllers, whatever driver they have."""
+    """Return PCI addresses of NVIDIA's display controllers, regardless of driver."""
     return _gpus(pci_devices(root))
 
 
@@ -260,7 +260,7 @@ def _gpus(devices: tuple[PciDevice, ...]) -> tuple[str, ...]:
 
 
 def _dpus(devices: tuple[PciDevice, ...]) -> tuple[Dpu, ...]:
-    """One for each card, though each of its functions is a PCI device."""
+    """Return one entry per card, although each function is a PCI device."""
     cards: dict[str, Dpu] = {}
     for item in devices:
         name = _DPUS.get((item.vendor, item.device))
@@ -271,7 +271,7 @@ def _dpus(devices: tuple[PciDevice, ...]) -> tuple[Dpu, ...]:
 
 
 def cpu_list(text: str) -> list[int]:
-    """`0-2,5` as the kernel writes it → 0, 1, 2, 5. What makes no sense is left out."""
+    """Parse the kernel's CPU list: `0-2,5` → 0, 1, 2, 5. Invalid parts are ignored."""
     numbers: list[int] = []
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""Takes stock of the GPUs of this machine. No driver, or a broken one, is a state and never an exception."""
+"""Inventory of this machine's GPUs. A missing or broken driver is a state, never an exception."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def scan(
     patience_s: float = math.inf,
     bounded: Bounded = _bounded,
 ) -> Scan:
-    """All GPUs with their facts, and the state of the machine. Never raises for what the driver does.
+    """Return all GPUs with their facts, and the state of the machine. Never raises for driver errors.
 
-    A GPU that does not answer does not hide the others. A driver that hangs is given up after
-    `timeout_s`. `root` holds the /proc and /sys to read. Waits while a GPU of this machine is being reset;
-    raises `release.StillAsked` when that takes longer than `patience_s`.
+    A GPU that does not answer does not hide the others. A hanging driver is abandoned after `timeout_s`.
+    `root` holds /proc and /sys. Waits while a GPU of this machine is being reset; raises `release.StillAsked`
+    after `patience_s`.
     """
     release.wait(patience_s)
     try:
@@ -84,7 +84,7 @@ def scan(
 
 
 def state_of(problem: NvmlProblem) -> MachineState:
-    """The machine's state when `problem` is all that can be said of it."""
+    """Return the machine's state for a problem that affects all of it."""
     return next((state for kind, state in _STATES if isinstance(problem, kind)), MachineState.ERROR)
 
 
@@ -188,7 +188,7 @@ def _gpu(driver: Nvml, device: Device, index: int, uuid: str, root: Path) -> Gpu
 
 
 def _quiet(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """A value that a GPU can do without: trouble with it alone does not hide the GPU, a lost one does."""
+    """Return an optional value; errors give None, except if the GPU is lost or hangs."""
     try:
         return read(*args, **kwargs)
     except (GpuLost, DeviceGone, TimedOut):
@@ -236,7 +236,7 @@ def _links(device: Device) -> Links:
 
 
 def _profiles(device: Device) -> tuple[MigProfile, ...]:
-    """The profiles that this GPU offers under this driver, by their legal placements."""
+    """Return the profiles that this GPU supports with this driver, with their legal placements."""
     found: list[MigProfile] = []
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         known = _quiet(device.mig_profile, number)
@@ -265,7 +265,7 @@ def _instances(driver: Nvml, device: Device, profiles: tuple[MigProfile, ...]) -
         try:
             found.append(_instance(driver, device, mig, by_id))
         except DeviceGone:
-            continue  # destroyed while we looked
+            continue  # destroyed meanwhile
     return tuple(found)
 
 
@@ -291,7 +291,7 @@ def _instance(driver: Nvml, device: Device, mig: Device, by_id: dict[int, MigPro
 
 
 def _profile_in(name: str) -> str:
-    """`NVIDIA H200 MIG 1c.3g.71gb` → `3g.71gb`: the GPU instance's profile, without the compute slice."""
+    """Return the GPU instance's profile from a device name: `NVIDIA H200 MIG 1c.3g.71gb` → `3g.71gb`."""
     word = name.rpartition("MIG ")[2].strip() if "MIG " in name else ""
     first, _, rest = word.partition(".")
     return rest if first.endswith("c") else word
@@ -308,6 +308,6 @@ def _processes(driver: Nvml, device: Device) -> tuple[Process, ...] | None:
 
 
 def _process_name(driver: Nvml, pid: int) -> str:
-    """The program's name without its path and arguments, which may tell too much."""
+    """Return the program's name without path and arguments, which may be confidential."""
     name = _quiet(driver.process_name, pid) or ""
     return name.split(" ")[0].rpartition("/")[2]

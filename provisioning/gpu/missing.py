@@ -1,4 +1,4 @@
-"""GPUs that the machine has on PCI and the driver does not show: nothing else would say that one is gone."""
+"""GPUs that are on PCI but not shown by the driver; nothing else would report them missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from provisioning.gpu.host import nvidia_gpus
 
 DRIVER = "nvidia"
-# A container sees all of its machine's PCI devices, and only those of its GPUs that it was given.
+# A container sees all PCI devices of its machine, but only its own GPUs.
 _CONTAINERS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
 NEXT_ACTION = "Look at dmesg for lines with NVRM, then reboot this machine."
 NEWER_DRIVER = "Install a newer driver if it is older than the GPU; otherwise look at dmesg for NVRM lines."
@@ -20,9 +20,9 @@ MAX_NAMED = 16
 
 
 def not_shown(root: Path, shown: Collection[str]) -> tuple[str, ...]:
-    """PCI addresses of GPUs that ought to be among `shown`, the addresses that the driver gave.
+    """Return PCI addresses of GPUs that should be in `shown`, the driver's addresses.
 
-    Left out: those that another kernel driver has (`vfio-pci`: a virtual machine's), and virtual functions.
+    Excludes virtual functions and devices of another kernel driver (`vfio-pci`: for a virtual machine).
     """
     if any((root / mark).exists() for mark in _CONTAINERS):
         return ()
@@ -34,26 +34,26 @@ def _is_ours(root: Path, bus: str) -> bool:
     if (folder / "physfn").exists():
         return False
     try:
-        # One that has no driver is ours: a GPU that could not be brought up is left without.
+        # A device without a driver counts: it could not be initialised.
         return (folder / "driver").resolve(strict=True).name == DRIVER
     except OSError:
         return True
 
 
 def has_nouveau(root: Path) -> bool:
-    """Whether the kernel's own driver for these GPUs is loaded."""
+    """Return whether nouveau is loaded."""
     return (root / "sys/module/nouveau").is_dir()
 
 
 def none_shown(driver: str) -> str:
-    """That a driver of this version shows no GPU at all, without a full stop."""
+    """Return a clause that a driver of this version shows no GPU, without a full stop."""
     return f"The NVIDIA driver {driver} shows no GPU" if driver else "The NVIDIA driver shows no GPU"
 
 
 def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> str:
-    """What an operator reads of them, with the one next action. `shown`: how many GPUs the driver shows.
+    """Return a sentence for operators with one next action. `shown`: number of GPUs that the driver shows.
 
-    One that shows none at all may be older than they are: no reboot would help.
+    A driver that shows none may be older than the GPUs, so a reboot would not help.
     """
     named = ", ".join(list(missing)[:MAX_NAMED])
     if not shown:

@@ -1,4 +1,4 @@
-"""Hands batches on in a thread of its own, oldest first; what cannot be handed on now is offered again."""
+"""Send batches in a separate thread, oldest first; failed batches are retried."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ RETRY_S = 5.0
 
 
 class Outbox(Generic[T]):
-    """`sink` gets lists of `what`; it may raise. Of more than `limit` that wait the oldest is dropped."""
+    """Queue of batches for `sink`, which may raise.
+
+    `what` names the content in logs. Beyond `limit` batches the oldest is dropped.
+    """
 
     def __init__(self, sink: Callable[[list[T]], None], *, what: str, limit: int) -> None:
         self._sink, self._what, self._limit = sink, what, limit
@@ -43,7 +46,7 @@ class Outbox(Generic[T]):
             self._ready.notify()
 
     def flush(self) -> bool:
-        """Offer what waits, until the sink fails; True when nothing is left."""
+        """Send waiting batches until the sink fails; returns True if none is left."""
         while True:
             with self._ready:
                 if not self._waiting:
@@ -66,5 +69,5 @@ class Outbox(Generic[T]):
             self.flush()
             with self._ready:
                 if not self._waiting or self._failed:
-                    # A batch wakes it at once; otherwise it looks up now and then whether it should end.
+                    # A new batch wakes it; otherwise it checks regularly whether to end.
                     self._ready.wait(RETRY_S)

@@ -1,4 +1,4 @@
-"""What can be wrong with the NVIDIA driver or a device, by name; and a deadline for calls that may hang."""
+"""Problems of the NVIDIA driver or a device, and deadlines for calls that may hang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTLE_S = 0.1
 
 
 class NvmlProblem(Exception):
-    """Trouble with the driver or a device. `state` is stable, `message` a sentence, `fix` one next action."""
+    """A problem of the driver or a device. `state` is stable, `message` a sentence, `fix` one next action."""
 
     state: ClassVar[str] = "error"
     fix: ClassVar[str] = "Run nvidia-smi on this machine, and look at dmesg for lines with NVRM."
@@ -26,7 +26,7 @@ class NvmlProblem(Exception):
 
     @property
     def sentence(self) -> str:
-        """The message and its next action."""
+        """The message with its next action."""
         return f"{self.message} {self.fix}"
 
 
@@ -38,14 +38,14 @@ class NoDriver(NvmlProblem):
 
 
 class DriverMismatch(NvmlProblem):
-    """The library and the loaded kernel module are of different versions."""
+    """The library and the loaded kernel module have different versions."""
 
     state = "driver_mismatch"
     fix = "The driver was updated while it ran: reboot this machine, or reload the NVIDIA kernel modules."
 
 
 class NoPermission(NvmlProblem):
-    """This user may not talk to the driver."""
+    """This user has no access to the driver."""
 
     state = "no_permission"
     fix = "Give the node worker's user access to /dev/nvidiactl and /dev/nvidia*."
@@ -59,14 +59,14 @@ class GpuLost(NvmlProblem):
 
 
 class ResetRequired(GpuLost):
-    """The device works again only after a reset."""
+    """The device needs a reset before it works again."""
 
     state = "reset_required"
     fix = "End what runs on this GPU and reset it (nvidia-smi --gpu-reset), or reboot the machine."
 
 
 class DeviceGone(NvmlProblem):
-    """There is no such device (any more)."""
+    """The device does not exist, or no longer."""
 
     state = "device_gone"
     fix = "Compare with `nvidia-smi -L`; the inventory follows by itself."
@@ -106,24 +106,24 @@ UNAVAILABLE = frozenset(
         pynvml.NVML_ERROR_DEPRECATED,
         pynvml.NVML_ERROR_NOT_READY,
         pynvml.NVML_ERROR_INVALID_STATE,
-        # Raised by pynvml itself where a list of process samples is empty.
+        # Raised by pynvml itself for an empty list of process samples.
         pynvml.NVML_SUCCESS,
     }
 )
-"""Codes by which a working device says that it does not offer a value, or not to this user."""
+"""Codes of a working device for values that it does not offer, or not to this user."""
 
 
 def problem_of(error: pynvml.NVMLError) -> NvmlProblem:
-    """The typed form of an NVML error."""
+    """Convert an NVML error to a typed problem."""
     code = int(error.value)
     kind, text = _PROBLEMS.get(code, (NvmlProblem, f"The NVIDIA driver reports an error: {error}."))
     return kind(text, code=code)
 
 
 class Bounded:
-    """Runs work that may hang in a thread of its own and waits for it no longer than a deadline.
+    """Runs work that may hang in its own thread, with a deadline.
 
-    One piece of work at a time. While one hangs, further ones are refused: threads never pile up.
+    One call at a time. While one hangs, others are refused, so threads never accumulate.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,10 @@ class Bounded:
         self._stuck: threading.Thread | None = None
 
     def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
-        """What `work` returns or raises. Raises `TimedOut` after `timeout_s`, and while it still hangs."""
+        """Return or raise the result of `work`.
+
+        Raises `TimedOut` after `timeout_s`, and while an earlier call hangs.
+        """
         if not self._turn.acquire(timeout=timeout_s):
             raise TimedOut(f"The NVIDIA driver did not answer within {timeout_s:g} s.")
         try:

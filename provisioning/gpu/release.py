@@ -1,9 +1,9 @@
-"""Letting go of NVML for a while: no GPU can be reset while a process of this machine has it open.
+"""Close NVML temporarily: no GPU can be reset while a process of this machine has it open.
 
-Whoever resets a GPU holds a file locked, with a deadline in it. The sampler, the watcher and inventory look
-at it and keep NVML closed meanwhile; so they do for a moment when their process forks (`forks`). When the
-holder ends or is killed, the kernel gives the lock back; when it hangs, the deadline passes. In either case
-all take NVML up again by themselves.
+The process that resets a GPU locks a file that contains a deadline. The sampler, the watcher and inventory
+check it and keep NVML closed meanwhile. They also do so briefly when their process forks (`forks`). If the
+holder exits or is killed, the kernel releases the lock; if it hangs, the deadline passes. In both cases all
+reopen NVML automatically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO
 from provisioning.gpu import forks
 
 LEASE_S = 120.0
-"""NVML is taken up again after this at the latest, whatever has become of the reset."""
+"""NVML is reopened after this at the latest, whatever the state of the reset."""
 LOOK_S = 0.2
 TAKE_S = 0.5
 _NAME = "nvml-released"
@@ -32,20 +32,20 @@ class Taken(Exception):
 
 
 class StillAsked(Exception):
-    """A GPU of this machine is being reset, for longer than somebody wanted to wait."""
+    """A GPU of this machine is being reset, for longer than the caller waits."""
 
 
 def lock_folder() -> Path:
-    """Where the locks of this machine's devices are: the same for every worker process of one user."""
+    """Return the folder of device locks, shared by all worker processes of one user."""
     base = os.environ.get("BERTH_HOME") or tempfile.gettempdir()
     return Path(base) / f"gpu-locks-{os.getuid()}"
 
 
 @contextmanager
 def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
-    """Have everybody let go of NVML for the length of the block, and no longer than `lease_s`.
+    """Keep NVML closed in all processes during the block, for at most `lease_s`.
 
-    Gives the descriptor that holds it: a process that has it keeps NVML released when its parent is killed.
+    Yields the lock's descriptor. A process that inherits it keeps NVML closed even if its parent is killed.
     Raises `Taken`.
     """
     folder = lock_folder()
@@ -53,8 +53,8 @@ def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
     with (folder / _NAME).open("a+") as file:
         _take(file)
         file.truncate(0)
-        # Monotonic time is the machine's own, and the same for all of its processes. Whole: rounded, it could
-        # be later than asked for.
+        # Monotonic time is shared by all processes of a machine. Written in full precision: rounding could
+        # extend the lease.
         file.write(repr(time.monotonic() + lease_s))
         file.flush()
         yield file.fileno()
@@ -66,7 +66,7 @@ def _take(file: IO[str]) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Perhaps only somebody who looks.
+            # Perhaps just a reader that checks.
             if time.monotonic() > until:
                 raise Taken from None
             time.sleep(TAKE_S / 20)
@@ -75,7 +75,7 @@ def _take(file: IO[str]) -> None:
 
 
 def is_asked() -> bool:
-    """Whether NVML is to be left closed now."""
+    """Return whether NVML must be kept closed now."""
     return forks.is_asked() or _is_held()
 
 
@@ -86,7 +86,7 @@ def _is_held() -> bool:
         return False
     with file:
         try:
-            # Shared: those who look are not taken for the one who resets by each other.
+            # A shared lock, so concurrent readers do not mistake each other for a reset.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return time.monotonic() < _deadline(file.read())
@@ -94,7 +94,7 @@ def _is_held() -> bool:
 
 
 def wait(limit_s: float = math.inf) -> None:
-    """Until NVML may be opened. Raises `StillAsked` when that takes longer than `limit_s`."""
+    """Wait until NVML may be opened. Raises `StillAsked` after `limit_s`."""
     until = time.monotonic() + limit_s
     while is_asked():
         if time.monotonic() >= until:
@@ -106,4 +106,4 @@ def _deadline(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return 0.0  # just taken, and not written yet: seen at the next look
+        return 0.0  # just locked and not written yet; the next check sees it

@@ -1,4 +1,4 @@
-"""What a reset of a GPU comes to; the work is in `reset_run`."""
+"""Result of a GPU reset; `reset_run` performs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_OUTPUT = 1000
 
 
 class ResetVerdict(StrEnum):
-    """`refused` has touched nothing; after `failed` and `hung` only a reboot helps."""
+    """`refused` changed nothing; after `failed` and `hung` only a reboot helps."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -24,7 +24,7 @@ class ResetVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What a reset came to. `text` is a sentence with the next action where there is one."""
+    """Result of a reset. `text` is a sentence, with the next action if there is one."""
 
     uuid: Name
     verdict: ResetVerdict

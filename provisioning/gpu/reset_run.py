@@ -1,8 +1,8 @@
-"""Resetting one idle GPU by the vendor's own tool, `nvidia-smi --gpu-reset`.
+"""Reset one idle GPU with the vendor's tool, `nvidia-smi --gpu-reset`.
 
-It is done only where nobody uses the GPU, which is looked at here again: by NVML, and by who has its device
-file open, which is what the driver goes by. Our own sampler, watcher and inventory let go of NVML before
-(`release`). What is refused has touched nothing.
+A reset requires that no process uses the GPU. This is checked here again: by NVML, and by open device files,
+which is the driver's criterion. The node's own sampler, watcher and inventory close NVML first (`release`). A
+refused reset changed nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioning.gpu.reset import MAX_OUTPUT, ResetResult, ResetVerdict
 
 TOOL = "nvidia-smi"
 LET_GO_S = 20.0
-"""For how long those who have the GPU open are waited for: ours need some seconds to notice."""
+"""How long to wait for processes that have the GPU open; Berth's own need some seconds to notice."""
 LOOK_S = 0.2
 NVML_S = 10.0
 PERSISTENCE_S = 20.0
@@ -38,12 +38,12 @@ _REBOOT = "Drain its node and reboot it, then check the device."
 
 
 class _Refused(Exception):
-    """Nothing was touched; the message says why, and what to do."""
+    """Nothing was changed; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """Where the GPU is: its PCI address and the N of /dev/nvidiaN."""
+    """Location of the GPU: its PCI address and the N of /dev/nvidiaN."""
 
     uuid: str
     bus: str
@@ -56,10 +56,10 @@ class _Gpu:
 def run_reset(
     uuid: str, *, bus: str = "", deadline_s: float = 120.0, root: Path = Path("/"), let_go_s: float = LET_GO_S
 ) -> ResetResult:
-    """Reset the GPU, or say why not. Never raises for what the device does.
+    """Reset the GPU, or return why not. Never raises for device errors.
 
-    `bus` is where it was the last time: one that is lost may not say who it is any more. `root` holds the
-    /dev and the /proc/driver to read.
+    `bus` is the last known PCI address, since a lost device may not report its UUID. `root` holds /dev and
+    /proc/driver.
     """
     until = time.monotonic() + deadline_s
     try:
@@ -92,7 +92,7 @@ def _tool(name: str) -> str:
 
 
 def _find(root: Path, uuid: str, bus: str) -> _Gpu:
-    """The GPU as the kernel's driver has it: that answers also where NVML does not."""
+    """Return the GPU as the kernel module reports it, which works even if NVML does not."""
     for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
         try:
             lines = (folder / "information").read_text(errors="replace").splitlines()
@@ -117,7 +117,7 @@ def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
 
 
 def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
-    """Who computes on it, also where the process itself cannot be seen from here."""
+    """Return PIDs of its processes, including those invisible from this PID namespace."""
 
     def look() -> tuple[int, ...] | None:
         with session() as driver:
@@ -127,12 +127,12 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
     try:
         found = Bounded().call(look, timeout_s=NVML_S)
     except (GpuLost, DeviceGone):
-        # That is what the reset is for; who has it open is still seen.
+        # A lost GPU is what the reset is for; open device files are still checked.
         return ()
     except NoDriver as problem:
         raise _Refused(problem.sentence) from problem
     except NvmlProblem as problem:
-        # What hangs in there has the GPU open for good.
+        # A process that hangs in the driver has the GPU open permanently.
         raise _Refused(f"{problem.message} The GPU cannot be proven idle. {_REBOOT}") from problem
     if found is None:
         raise _Refused(
@@ -142,11 +142,11 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
 
 
 def holders_of(device: Path) -> tuple[int, ...]:
-    """The processes that have the device file open, wherever they see it."""
+    """Return the processes that have the device file open, under any path."""
     try:
         wanted = _identity(device.stat())
     except OSError:
-        return ()  # the driver makes it when somebody opens it
+        return ()  # created by the driver on first use
     found = []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
@@ -166,7 +166,7 @@ def _has_open(process: Path, wanted: tuple[int, int]) -> bool:
 
 
 def _identity(of: os.stat_result) -> tuple[int, int]:
-    """The same for every node of a device: containers have nodes of their own."""
+    """Return an identity shared by all nodes of a device: containers have their own nodes."""
     return (-1, of.st_rdev) if stat.S_ISCHR(of.st_mode) else (of.st_dev, of.st_ino)
 
 
@@ -188,10 +188,10 @@ def _name(pid: int) -> str:
 
 @contextlib.contextmanager
 def _without_persistence(tool: str, gpu: _Gpu) -> Iterator[None]:
-    """Persistence mode counts as a user of the GPU: it is off meanwhile, and on again afterwards."""
+    """Switch persistence mode off during the block, since it counts as a user of the GPU."""
     before = _persistence(gpu)
     if before is not False:
-        # Also where the GPU does not say: then it stays off.
+        # If unknown, it stays off.
         _set_persistence(tool, gpu, on=False)
     try:
         yield
@@ -212,13 +212,13 @@ def _persistence(gpu: _Gpu) -> bool | None:
 
 
 def _set_persistence(tool: str, gpu: _Gpu, *, on: bool) -> None:
-    # Where it cannot be set, the reset itself says what is wrong.
+    # On failure, the reset itself reports the problem.
     with contextlib.suppress(OSError):
         _run([tool, "-pm", str(int(on)), "-i", gpu.bus], PERSISTENCE_S)
 
 
 def _reset(tool: str, gpu: _Gpu, held: int, until: float) -> ResetResult:
-    """Run the tool. It goes on where this process is killed, and NVML stays released until it has ended."""
+    """Run the tool. It survives this process, and NVML stays released until it has ended."""
     try:
         code, output = _run([tool, "--gpu-reset", "-i", gpu.bus], max(1.0, until - time.monotonic()), held)
     except OSError as error:
@@ -231,7 +231,10 @@ def _reset(tool: str, gpu: _Gpu, held: int, until: float) -> ResetResult:
 
 
 def _run(argv: list[str], timeout_s: float, *kept: int) -> tuple[int | None, str]:
-    """The exit code and what it says; None where it did not end: one that hangs in the driver is left."""
+    """Return exit code and output; the code is None on timeout.
+
+    A process that hangs in the driver is abandoned.
+    """
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -249,7 +252,7 @@ def _run(argv: list[str], timeout_s: float, *kept: int) -> tuple[int | None, str
 
 
 def _judged(gpu: _Gpu, code: int, output: str) -> ResetResult:
-    """The tool has only words: what it refuses has touched nothing, everything else has failed."""
+    """Interpret the tool's output: a refusal changed nothing, anything else is a failure."""
     said = f"{TOOL} says: {' '.join(output.split())[:400]}" if output else f"{TOOL} ended with {code}."
     if _LINKED.search(output):
         text = (

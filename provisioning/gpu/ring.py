@@ -1,4 +1,4 @@
-"""The last samples of one device, in memory of a fixed size."""
+"""Recent samples of one device, in a fixed amount of memory."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from provisioning.gpu.samples import METRICS, Sample
 
 CAPACITY = 900
-"""A quarter of an hour at one sample a second."""
+"""15 minutes at one sample per second."""
 _NO_THROTTLE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples by time: `values` has a column for each of `METRICS`, NaN where nothing was measured."""
+    """Samples by time: `values` has a column for each of `METRICS`, NaN if not measured."""
 
     at_s: NDArray[np.float64]
     values: NDArray[np.float64]
     throttle: NDArray[np.int64]
-    """The bit mask, -1 where it was not told."""
+    """The bit mask, -1 if unknown."""
 
     def __len__(self) -> int:
         return len(self.at_s)
 
 
 class Ring:
-    """Keeps the newest `capacity` samples. For one writer; readers copy."""
+    """Keeps the newest `capacity` samples. For a single writer; readers get copies."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 1:
@@ -41,7 +41,7 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """What the arrays take; it does not grow."""
+        """Size of the arrays, which is constant."""
         return self._at_s.nbytes + self._values.nbytes + self._throttle.nbytes
 
     @property
@@ -63,9 +63,9 @@ class Ring:
         self._latest = sample
 
     def between(self, start_s: float, end_s: float) -> Window:
-        """Samples with `start_s` ≤ time < `end_s`, in order of time; a clock set back confuses nothing."""
+        """Return samples with `start_s` ≤ time < `end_s` by time, even if the clock was set back."""
         rows = np.flatnonzero((self._at_s >= start_s) & (self._at_s < end_s))
-        # Age of a row in order of writing, so that of two samples at one time the later stays the later.
+        # Age in order of writing, so that of two samples at the same time the later one stays last.
         age = (rows - self._written) % len(self._at_s)
         rows = rows[np.lexsort((age, self._at_s[rows]))]
         return Window(self._at_s[rows], self._values[rows], self._throttle[rows])

@@ -1,9 +1,9 @@
-"""Samples summed up by the minute and the hour. Pure functions; merging loses nothing.
+"""Aggregate samples per minute and hour. Pure functions; merging is lossless.
 
-A metric keeps its count, sum and maximum, and a histogram with fixed bins from which the 95th percentile
-is read. All of these add up, so an hour made of its minutes equals an hour made of its samples. The
-percentile is exact for percentages and temperatures, and within one bin for the rest (`_WIDTHS`; a rate
-by a quarter of its value at most). What was not measured is counted as missing and never as 0.
+A metric keeps count, sum, maximum, and a histogram with fixed bins for the 95th percentile. All of these are
+additive, so an hour merged from minutes equals an hour computed from samples. The percentile is exact for
+percentages and temperatures, and within one bin otherwise (`_WIDTHS`; at most 25 % for rates). Missing values
+are counted as missing, never as 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioning.gpu.samples import METRICS, THROTTLE_REASONS, ProcessUse
 MINUTE_S = 60
 HOUR_S = 3600
 MAX_PROCESSES = 16
-# Width of a bin; 0 is four bins to each doubling.
+# Bin width; 0 means four bins per octave.
 _WIDTHS: Mapping[str, int] = {
     "gpu_util_pct": 1,
     "memory_util_pct": 1,
@@ -39,7 +39,7 @@ _WIDTHS: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`n` samples with a value. `bins` are (bin, how many), ascending; `p95` is read from them."""
+    """`n` samples with a value. `bins` are (bin, count) in ascending order; `p95` is derived from them."""
 
     n: int
     sum: int
@@ -54,7 +54,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class ProcessShare:
-    """What one process took in a minute: how long it was seen, its mean share of the SMs, its most memory."""
+    """A process's use in one minute: seconds observed, mean share of the SMs, peak memory."""
 
     pid: int
     seconds: int
@@ -64,10 +64,10 @@ class ProcessShare:
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """A device from `start_s` (UTC) for `span_s`. `n` samples came, one for each `interval_s` at most.
+    """A device from `start_s` (UTC) for `span_s`, with `n` samples, at most one per `interval_s`.
 
-    `throttle` has the seconds for which each reason held, of `throttle_n` samples that told. `processes`
-    are the largest of a minute; they are not carried into an hour.
+    `throttle` has the seconds per reason, out of `throttle_n` samples with that value. `processes` are the
+    largest of a minute and are dropped from hours.
     """
 
     uuid: str
@@ -82,16 +82,16 @@ class Rollup:
 
     @property
     def missing_s(self) -> int:
-        """For how many seconds nothing is known."""
+        """Seconds without any sample."""
         return max(0, self.span_s - self.n * self.interval_s)
 
     def missing_of(self, metric: str) -> int:
-        """For how many seconds this metric is not known."""
+        """Return the seconds without a value of this metric."""
         found = self.metrics.get(metric)
         return max(0, self.span_s - (found.n if found else 0) * self.interval_s)
 
     def figures(self, metric: str) -> tuple[float, int, int] | None:
-        """(mean, maximum, 95th percentile), or None where it was never measured."""
+        """Return (mean, maximum, 95th percentile), or None if never measured."""
         found = self.metrics.get(metric)
         return (found.mean, found.max, found.p95) if found else None
 
@@ -105,7 +105,7 @@ def minute(
     interval_s: int = 1,
     processes: Iterable[ProcessShare] = (),
 ) -> Rollup:
-    """Sum up the samples of `window` from `start_s` on. Of two samples in one interval the later counts."""
+    """Aggregate the samples of `window` from `start_s` on. The later of two samples in an interval counts."""
     inside = (window.at_s >= start_s) & (window.at_s < start_s + span_s)
     slots = ((window.at_s[inside] - start_s) // interval_s).astype(np.int64)
     _, from_end = np.unique(slots[::-1], return_index=True)
@@ -129,10 +129,10 @@ def minute(
 
 
 def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rollup:
-    """One rollup of the whole span, exactly as its samples would have given it.
+    """Return one rollup of the whole span, identical to one computed from its samples.
 
-    Spans that no part covers are missing. Raises ValueError for parts that overlap, lie outside, or belong
-    to several devices or intervals, and where there is none.
+    Gaps between parts count as missing. Raises ValueError if there are no parts, or they overlap, lie
+    outside, or differ in device or interval.
     """
     ordered = sorted(parts, key=lambda part: part.start_s)
     if not ordered:
@@ -191,7 +191,7 @@ def _with_bins(name: str, n: int, total: int, peak: int, bins: Counter[int]) -> 
 
 
 def bin_of(name: str, value: int) -> int:
-    """The bin of a value that is 0 or more."""
+    """Return the bin of a nonnegative value."""
     width = _WIDTHS[name]
     if width:
         return value // width
@@ -203,7 +203,7 @@ def bin_of(name: str, value: int) -> int:
 
 
 def top_of(name: str, number: int) -> int:
-    """The largest value that falls into a bin."""
+    """Return the largest value in a bin."""
     width = _WIDTHS[name]
     if width:
         return (number + 1) * width - 1
@@ -214,7 +214,7 @@ def top_of(name: str, number: int) -> int:
 
 
 class ProcessTally:
-    """Adds up what processes take during one minute."""
+    """Accumulates the use of processes during one minute."""
 
     def __init__(self) -> None:
         self._seen: dict[int, list[int | None]] = {}
@@ -230,7 +230,7 @@ class ProcessTally:
                 row[3] = max(row[3] or 0, use.memory_mib)
 
     def shares(self, interval_s: int) -> tuple[ProcessShare, ...]:
-        """The processes with the most work, then the most memory."""
+        """Return the processes with the most compute, then the most memory."""
         found = [
             ProcessShare(pid, (count or 0) * interval_s, (total or 0) // counted if counted else None, memory)
             for pid, (count, total, counted, memory) in self._seen.items()

@@ -1,8 +1,8 @@
-"""Looks at every device once a second, keeps a quarter of an hour, and hands on a rollup each minute.
+"""Sample every device once per second, keep 15 minutes, and pass on a rollup per minute.
 
-Any call to a driver can hang for ever. Devices are read one after the other in one thread, each with a
-deadline. When one hangs, that thread is left behind with it, a new one goes on with the other devices, and
-the device counts as stale until its call comes back: there is at most one lost thread for each device.
+Any driver call can hang forever. One thread reads the devices in turn, each with a deadline. If a device
+hangs, that thread is abandoned and a new one continues with the others. The device is stale until its call
+returns, so there is at most one lost thread per device.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ REFRESH_S = 60.0
 RETRY_S = 5.0
 DEADLINE_S = 2.0
 OPEN_DEADLINE_S = 30.0
-"""The first contact may have to wake the driver."""
+"""The first contact may have to load the driver."""
 MAX_WAITING = 60
-"""Minutes that are kept while they cannot be handed on; then the oldest is dropped."""
+"""Minutes buffered while the sink fails; then the oldest is dropped."""
 
 
 class Source(Protocol):
-    """A device that can be read. `read` may raise `NvmlProblem`, and may hang."""
+    """A readable device. `read` may raise `NvmlProblem`, and may hang."""
 
     @property
     def uuid(self) -> str: ...
@@ -46,11 +46,11 @@ Sink = Callable[[list[Rollup]], None]
 
 
 class _Hung(TimedOut):
-    """Our own deadline passed; a driver that itself reports a time-out has at least come back."""
+    """Our own deadline passed. A driver that reports a timeout itself has at least returned."""
 
 
 class _Caller:
-    """A thread that does one thing at a time for somebody who does not want to wait for ever."""
+    """A thread that makes one call at a time, for callers with a deadline."""
 
     def __init__(self) -> None:
         self._todo: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = (
@@ -60,13 +60,13 @@ class _Caller:
         self._thread.start()
 
     def call(self, work: Callable[[], Any], timeout_s: float) -> Any:
-        """What `work` returns or raises; `_Hung` when it is late: then only ask `is_busy`."""
+        """Return or raise the result of `work`. After `_Hung`, only `is_busy` may be called."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._todo.put((work, answer))
         try:
             value, error = answer.get(timeout=timeout_s)
         except queue.Empty:
-            self._todo.put(None)  # it ends as soon as the call comes back
+            self._todo.put(None)  # ends once the call returns
             raise _Hung(f"A device did not answer within {timeout_s:g} s.") from None
         if error is not None:
             raise error
@@ -88,12 +88,12 @@ class _Caller:
 
 
 class Sampler:
-    """Samples devices in the background. `start` and `stop` may be called from any thread, more than once.
+    """Samples devices in the background. `start` and `stop` are thread-safe and idempotent.
 
-    `devices_source` names the devices; it is asked again every `refresh_s`, and soon after a device was
-    lost. `sink` gets the rollups of one minute in a list; while it fails they are kept and offered again.
-    Without a driver nothing runs: the threads end by themselves. While a GPU of this machine is being reset
-    (`release`), nothing is read and the driver is left closed; so it is while this process forks.
+    `devices_source` returns the devices. It is called every `refresh_s`, and soon after a device was lost.
+    `sink` gets the rollups of one minute as a list; if it fails, they are buffered and retried. Without a
+    driver the threads end. While a GPU of this node is being reset (`release`) or this process forks, nothing
+    is read and the driver is closed.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    # -- life -------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------
 
     def start(self) -> None:
         with self._lock:
@@ -141,7 +141,7 @@ class Sampler:
                 self._thread.start()
 
     def stop(self, *, timeout_s: float = 5.0) -> None:
-        """End the threads; one that hangs in the driver is left to end with the process."""
+        """End the threads; one that hangs in the driver ends with the process."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._end.set()
@@ -153,13 +153,13 @@ class Sampler:
         thread = self._thread
         return thread is not None and thread.is_alive()
 
-    # -- what it knows ----------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------
 
     def ring(self, uuid: str) -> Ring | None:
         return self._rings.get(uuid)
 
     def latest(self) -> Mapping[str, Sample]:
-        """The newest sample of each device that answers."""
+        """Return the newest sample of each responding device."""
         return {
             uuid: ring.latest
             for uuid, ring in list(self._rings.items())
@@ -167,7 +167,7 @@ class Sampler:
         }
 
     def stale(self) -> frozenset[str]:
-        """Devices that hang now: `""` stands for the list of devices itself."""
+        """Return devices that hang now; `""` stands for the list of devices."""
         return frozenset(self._stuck)
 
     # -- work -------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Sampler:
                     return
                 except Exception:
                     log.exception("sampling failed; it goes on with the next second")
-                # On the beat, and not at once again when a round took longer than the interval.
+                # Keep to the interval; if a round took too long, skip to the next.
                 rest = self.interval_s - self._clock() % self.interval_s
                 end.wait(min(float(self.interval_s), max(0.01, rest)))
         finally:
@@ -215,9 +215,9 @@ class Sampler:
             close()
 
     def tick(self, now_s: float) -> None:
-        """One round: read every device once, and sum up the minute when it is over.
+        """Run one round: read every device once, and roll up a complete minute.
 
-        Called by the thread; by itself in tests. Raises `NoDriver` when there is no driver to ask.
+        Called by the thread, or directly by tests. Raises `NoDriver`.
         """
         self._release()
         if now_s >= self._refresh_at or self._refresh_at - now_s > 2 * self._refresh_s:
@@ -245,7 +245,7 @@ class Sampler:
     def _refresh(self, now_s: float) -> None:
         self._refresh_at = now_s + RETRY_S
         if "" in self._stuck:
-            return  # still asking; what is known goes on
+            return  # still pending; keep the known devices
         try:
             self._sources = list(self._call("", self._devices_source, OPEN_DEADLINE_S))
         except _Hung as problem:
@@ -286,7 +286,7 @@ class Sampler:
         self._tallies.setdefault(uuid, ProcessTally()).add(sample.processes)
 
     def _say(self, uuid: str, text: str) -> None:
-        """To the log, once for each thing that is wrong."""
+        """Log a problem once."""
         if self._said.get(uuid) != text:
             self._said[uuid] = text
             log.warning("sampling %s: %s", uuid or "GPUs", text)
@@ -310,7 +310,7 @@ class Sampler:
                 interval_s=self.interval_s,
                 processes=tally.shares(self.interval_s) if tally else (),
             )
-            # A device that should be there and is silent has a rollup too: all of it is missing.
+            # A silent device has a rollup too, with all samples missing.
             if summed.n or uuid in self._stuck or any(item.uuid == uuid for item in self._sources):
                 rollups.append(summed)
         if rollups:
@@ -319,5 +319,5 @@ class Sampler:
                 self._sender.ensure_running(self._end)
 
     def flush(self) -> bool:
-        """Hand on what waits, in this thread; False when the sink failed."""
+        """Pass on buffered rollups in this thread; returns False if the sink failed."""
         return self._sender.flush()

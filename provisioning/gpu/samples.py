@@ -1,4 +1,4 @@
-"""One look at one device. None means not measured, which is never the same as 0."""
+"""A sample of one device. None means not measured, never 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METRICS = (
     "nvlink_tx_kib_s",
     "nvlink_rx_kib_s",
 )
-"""The numbers of a `Sample`, in the order in which a ring keeps them."""
+"""Metrics of a `Sample`, in the order of a ring's columns."""
 
 THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
     (0x001, "idle"),
@@ -31,12 +31,12 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
     (0x080, "hw_power_brake"),
     (0x100, "display_clock"),
 )
-"""Bits of `Sample.throttle` and their names; NVML's clocks event reasons."""
+"""Bits of `Sample.throttle` and their names: NVML's clocks event reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process takes of a device."""
+    """Use of a device by one process."""
 
     pid: int
     sm_pct: int | None = None
@@ -47,7 +47,7 @@ class ProcessUse:
 class Sample:
     """A device at `at_s` (UTC seconds since the epoch). `throttle` is a bit mask.
 
-    `processes` is None where the driver does not tell who computes, and empty where nobody does.
+    `processes` is None if the driver does not report them.
     """
 
     at_s: float
@@ -66,18 +66,18 @@ class Sample:
     throttle: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
     energy_mj: int | None = None
-    """This and the counters below go on where the device's wrap or begin anew (`counters.Total`)."""
+    """This and the counters below continue when the device's wrap or restart (`counters.Total`)."""
     pcie_replays: int | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    """Of the device since its last reset, as that of single bits."""
+    """Volatile, since the last reset of the device, like `ecc_corrected`."""
     remapped_corrected: int | None = None
     remapped_uncorrected: int | None = None
     remap_failed: int | None = None
     last_xid: int | None = None
-    """Of the watcher; 0: none since it began."""
+    """From the watcher; 0 means none since it started."""
 
 
 def throttle_names(mask: int) -> tuple[str, ...]:
-    """The reasons in `mask`; bits without a name are left out."""
+    """Return the reasons in `mask`; bits without a name are omitted."""
     return tuple(name for bit, name in THROTTLE_REASONS if mask & bit)

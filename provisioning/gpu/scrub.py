@@ -1,9 +1,9 @@
-"""Memory of a GPU or a MIG instance is made clean, and proven clean, before the next tenant.
+"""Clear the memory of a GPU or MIG instance and prove it before the next tenant.
 
-CUDA does not promise zeroed memory. With nobody else on the device: take all the memory there is in chunks
-that halve down to 2 MiB, count the words that are not zero (never their contents), clear them, and prove by
-an OR over everything that nothing is left. What could not be taken is not proven, so coverage is a part of
-the verdict, and so is memory that is missing against what the device had when it was last clean.
+CUDA does not guarantee zeroed memory. With no other process on the device, a scrub allocates all free memory
+in chunks that halve down to 2 MiB. It counts nonzero words (never reading their contents out), clears them,
+and proves the result with an OR over all words. Memory that could not be allocated is unproven, so coverage
+is part of the verdict. So is memory missing against the last clean scrub.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MIB = 1 << 20
 CHUNK_MIN = 2 * MIB
 COVERAGE_PER_MILLE = 980
 BASELINE_SLACK_MIB = LEAK_MIB
-"""What a device has free differs from time to time by the driver's own use of it: one tolerance for all."""
+"""Tolerance for variations of the driver's own memory use."""
 FIRST_TIME_PER_MILLE = 850
-"""Without a baseline, this much of all memory must be free at least; a context takes the rest."""
+"""Without a baseline, at least this much memory must be free; a context uses the rest."""
 
 
 class ScrubVerdict(StrEnum):
-    """Only `clean` lets the next tenant in."""
+    """Only `clean` admits the next tenant."""
 
     CLEAN = "clean"
     FAILED = "failed"
@@ -37,26 +37,26 @@ class ScrubVerdict(StrEnum):
 
 
 class OutOfMemory(Exception):
-    """The device has no chunk of this size (any more)."""
+    """The device has no free chunk of this size."""
 
 
 class DeviceFault(Exception):
-    """A call failed in a way that speaks against the device."""
+    """A call failed because of the device."""
 
 
 class CallFailed(Exception):
-    """A call failed, which says nothing about the device."""
+    """A call failed for a reason unrelated to the device."""
 
 
 class Gpu(Protocol):
-    """What scrubbing needs of CUDA. Sizes are bytes; addresses are the device's.
+    """The CUDA operations that scrubbing needs. Sizes are in bytes, addresses on the device.
 
-    Any call may raise `DeviceFault` or `CallFailed`, and `alloc` also `OutOfMemory`. The counts wait for
-    the device.
+    Any call may raise `DeviceFault` or `CallFailed`, and `alloc` also `OutOfMemory`. The counting calls
+    synchronise with the device.
     """
 
     def memory(self) -> tuple[int, int]:
-        """(free, total)"""
+        """Return (free, total)."""
 
     def alloc(self, size: int) -> int: ...
 
@@ -65,19 +65,19 @@ class Gpu(Protocol):
     def clear(self, address: int, size: int) -> None: ...
 
     def count_nonzero(self, chunks: Sequence[tuple[int, int]]) -> int:
-        """How many 64-bit words of the (address, size) chunks are not zero."""
+        """Return the number of nonzero 64-bit words in the (address, size) chunks."""
 
     def or_reduce(self, chunks: Sequence[tuple[int, int]]) -> int:
-        """The OR of all their 64-bit words."""
+        """Return the OR of all their 64-bit words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubResult:
-    """What a scrub found. `text` is a sentence with the next action where there is one.
+    """Result of a scrub. `text` is a sentence, with the next action if there is one.
 
-    `residue_words` were not zero before clearing, `left_words` after it (0, or the memory is broken);
-    None where it did not come to that. `free_mib` is what the device had free, which becomes the baseline
-    when `ok`. A simulated scrub is never `ok`.
+    `residue_words` were nonzero before clearing, `left_words` after it (0 unless the memory is broken); None
+    if that step was not reached. `free_mib` is the free memory of the device, which becomes the baseline if
+    `ok`. A simulated scrub is never `ok`.
     """
 
     uuid: str
@@ -100,10 +100,10 @@ class ScrubResult:
 
 
 def halving(free_bytes: int, take: Callable[[int], bool]) -> int:
-    """Take chunks, the largest first, halving when `take` refuses; how many bytes were taken.
+    """Allocate chunks, the largest first, halving when `take` refuses; returns the allocated bytes.
 
-    Chunks are powers of two down to `CHUNK_MIN`. It never asks for more than was free, so a device that
-    always agrees is given up too.
+    Chunks are powers of two down to `CHUNK_MIN`. Never requests more than `free_bytes`, so it ends even if
+    `take` always succeeds.
     """
     size, taken = CHUNK_MIN, 0
     while size * 2 <= free_bytes:
@@ -124,10 +124,10 @@ def scrub(
     baseline_mib: int | None = None,
     progress: Callable[[str], object] = str,
 ) -> ScrubResult:
-    """Scrub the device. Raises nothing that `Gpu` raises, and gives all its memory back.
+    """Scrub the device. Never raises errors of `Gpu`, and frees all its memory.
 
-    `others` counts the processes on the device without this one, None where the driver does not tell;
-    `baseline_mib` is `free_mib` of the last clean scrub by the same driver. `progress` hears each stage.
+    `others` returns the number of other processes on the device, None if unknown. `baseline_mib` is
+    `free_mib` of the last clean scrub with the same driver. `progress` is called with each stage.
     """
     if found := others():
         return _busy(uuid, found)
@@ -197,7 +197,7 @@ def judge(
     baseline_mib: int | None,
     error: Exception | None,
 ) -> tuple[ScrubVerdict, str]:
-    """The verdict and a sentence, from what was seen (bytes). Anything that was not proven is no `clean`."""
+    """Return the verdict and a sentence from observations in bytes. Unproven is never `clean`."""
     if left:
         return ScrubVerdict.FAILED, (
             f"{left} words of memory stayed dirty after clearing. Take this GPU out of service and check it."

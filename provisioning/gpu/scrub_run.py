@@ -1,6 +1,6 @@
-"""Scrubs one device in a process of its own, which may hang without harm.
+"""Scrub one device in a separate process, which may hang without harm.
 
-`run_scrub` is what a node's task calls. `python -m provisioning.gpu.scrub_run` is its child, not for people.
+Node tasks call `run_scrub`. `python -m provisioning.gpu.scrub_run` is its child and not for direct use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_ABANDONED = 16
 
 
 class CudaGpu:
-    """`scrub.Gpu` over the check's CUDA device."""
+    """Implements `scrub.Gpu` with the check's CUDA device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -89,8 +89,7 @@ def run_scrub(
 ) -> ScrubResult:
     """Scrub the GPU or MIG instance `uuid`. Never raises, and returns soon after `deadline_s` at the latest.
 
-    `simulate` and `nvml` name modules that stand in for CUDA and `pynvml`; the result then says so and is
-    never `ok`.
+    `simulate` and `nvml` name test doubles of CUDA and `pynvml`. The result is then marked and never `ok`.
     """
     started = time.monotonic()
     simulated = bool(simulate or nvml)
@@ -122,7 +121,7 @@ def run_scrub(
 
 
 def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubResult:
-    """The child's own result, or what its silence means."""
+    """Return the child's result, or a result that explains its silence."""
     result: ScrubResult | None = None
     stage, late, odd = "start", False, ""
     with selectors.DefaultSelector() as selector:
@@ -165,7 +164,7 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
 
 
 def child(out: Out, config: dict[str, Any]) -> ScrubResult:
-    """Open NVML and CUDA on the one visible device, and scrub it. Raises `NvmlProblem` and less foreseen."""
+    """Scrub the only visible device with NVML and CUDA. Raises `NvmlProblem` and unexpected errors."""
     uuid = config["uuid"]
 
     def missing(text: str, library: str, fix: str) -> ScrubResult:
@@ -190,7 +189,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             )
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
         if present:
-            # Before CUDA is opened, so that a busy device is not even touched.
+            # Before CUDA is opened, so a busy device is not touched.
             return scrub(_Untouched(), uuid=uuid, others=lambda: present)
         simulate = config.get("simulate", "")
         try:
@@ -205,7 +204,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             verdict = ScrubVerdict.FAILED if error.blames_device else ScrubVerdict.INCONCLUSIVE
             return ScrubResult(uuid, verdict, f"CUDA does not open the GPU ({error}). Check this GPU.")
         except Exception as error:
-            # cuda-bindings looks its library up at the first call.
+            # cuda-bindings loads its library on the first call.
             if type(error).__name__ != "DynamicLibNotFoundError":
                 raise
             fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
@@ -219,7 +218,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             return missing(str(error), "nvidia-cuda-nvrtc", GPU_EXTRA)
 
         def others() -> int | None:
-            # A container sees process numbers of its own, so ours cannot be told by its number.
+            # In a container NVML reports other PIDs, so this process cannot be identified.
             found = users()
             return None if found is None else max(0, found - 1)
 
@@ -236,7 +235,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
 
 
 class _Untouched:
-    """A device of which nothing may be asked."""
+    """A device that must not be accessed."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError("a busy device is not touched")
@@ -278,6 +277,6 @@ if __name__ == "__main__":
         code = main(sys.argv)
     except BrokenPipeError:
         code = 1
-    # Not through the interpreter's shutdown: the driver's own exit handlers can block on a lost device.
+    # Skip the interpreter's shutdown: the driver's exit handlers can block on a lost device.
     sys.stderr.flush()
     os._exit(code)

@@ -1,9 +1,9 @@
-"""Who takes more of a shared GPU's memory than their part, and what is done about it. Pure functions.
+"""Decide which workspaces exceed their share of a GPU's memory, and what to do. Pure functions.
 
-A part is held by ending processes, as nothing on a GPU without MIG keeps a process from allocating: the
-holder is told first, has `GRACE_S` to make room, and then the process that holds most is ended, one after
-the other. Where a neighbour cannot get what is its own, the first one is ended at once. Nothing is ended
-where the driver does not tell what a process holds.
+A GPU without MIG cannot limit allocations, so a share is enforced by ending processes. The owner is notified
+first and has `GRACE_S` to free memory. Then processes are ended one by one, the largest first. If a neighbour
+cannot get its own share, the first one is ended at once. Nothing is ended if the driver does not report
+memory per process.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from enum import IntEnum
 from provisioning.share_messages import ShareStep
 
 GRACE_S = 20.0
-"""For so long a workspace may hold more than its part before anything is ended."""
+"""How long a workspace may exceed its share before a process is ended."""
 KILL_AFTER_S = 5.0
-"""From SIGTERM to SIGKILL, and from the end of one process to that of the next."""
+"""Time from SIGTERM to SIGKILL, and between ends of two processes."""
 STEADY_S = 10.0
-"""It is within its part again when it has been so for as long: who goes over and back gains nothing by it."""
+"""How long it must stay within its share before the excess counts as over. Prevents oscillation."""
 GAP_S = 5.0
-"""Where nothing was seen for longer, nobody knows what was held: the time counts anew."""
+"""After a longer gap in observations the timer restarts."""
 FULL_PCT = 2
-"""A device with less of its memory free than this has none for who comes next."""
+"""A device with less free memory than this, in percent, is full."""
 
 
 class Rank(IntEnum):
-    """In which order processes of a workspace are ended. An agent never is."""
+    """Order in which a workspace's processes are ended. The agent is never ended."""
 
     WORK = 0
     APP = 1
@@ -35,9 +35,9 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A process and what it holds of the device, in MiB; None where the driver does not tell.
+    """A process and its memory on the device in MiB; None if the driver does not report it.
 
-    `start_ticks` is field 22 of its stat file: with the number it names the process.
+    `start_ticks` is field 22 of its stat file; with the PID it identifies the process.
     """
 
     pid: int
@@ -52,9 +52,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that a workspace holds of one device now, and its part, in MiB.
+    """A workspace's processes on one device, and its share in MiB.
 
-    `urgent`: the device is full, and a neighbour has less than its own part.
+    `urgent`: the device is full, and a neighbour has less than its own share.
     """
 
     part_mib: int
@@ -63,22 +63,22 @@ class Seen:
 
     @property
     def used_mib(self) -> int | None:
-        """The sum; None where one of them is not told."""
+        """The total in MiB; None if any is unknown."""
         amounts = [each.memory_mib for each in self.processes]
         return None if None in amounts else sum(filter(None, amounts))
 
     @property
     def is_short(self) -> bool:
-        """Whether it is known to hold less than its part."""
+        """Whether it is known to use less than its share."""
         return self.used_mib is not None and self.used_mib < self.part_mib
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A workspace that holds more than its part. Times are of one clock that never goes back.
+    """State of a workspace that exceeds its share. Times are from one monotonic clock.
 
-    `asked` is the process that was asked to end last, at `asked_at`; `done` are those that nothing more is
-    done with.
+    `asked` is the process that last got a SIGTERM, at `asked_at`. `done` are processes that need no further
+    action.
     """
 
     since: float
@@ -88,12 +88,12 @@ class Over:
     killed: bool = False
     done: frozenset[tuple[int, int]] = frozenset()
     within_since: float | None = None
-    """Since when it holds no more than its part, where it does so now."""
+    """When it came back within its share, if it is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What is to be told, and done: ASKED is a SIGTERM to `process`, KILLED a SIGKILL."""
+    """A notification and an action: ASKED is a SIGTERM to `process`, KILLED a SIGKILL."""
 
     step: ShareStep
     used_mib: int
@@ -102,9 +102,9 @@ class Act:
 
 
 def decide(before: Over | None, seen: Seen, now: float) -> tuple[Over | None, tuple[Act, ...]]:
-    """The next state of one workspace on one device, and what is due; None: it is within its part.
+    """Return the next state of one workspace on one device, and the actions; None means within its share.
 
-    `now` is in seconds of a clock that never goes back. Called about once a second.
+    `now` is in seconds of a monotonic clock. Call it about once per second.
     """
     used = seen.used_mib
     if used is None:
@@ -145,7 +145,7 @@ def _within(before: Over | None, used_mib: int, now: float) -> tuple[Over | None
 
 
 def next_to_end(seen: Seen, done: frozenset[tuple[int, int]]) -> Held | None:
-    """The process that holds most; the app's own only where no other holds any. None: there is none."""
+    """Return the process that uses the most memory, or None; the app only if no other uses any."""
     possible = [
         each
         for each in seen.processes
@@ -155,10 +155,10 @@ def next_to_end(seen: Seen, done: frozenset[tuple[int, int]]) -> Held | None:
 
 
 def part_mib(device_mib: int, share_milli: int, asked_mib: int) -> int:
-    """How much of a device a share may hold: what its size asks for, else its part of the device's memory."""
+    """Return the memory limit of a share in MiB: `asked_mib`, or else its fraction of the device."""
     return asked_mib or device_mib * share_milli // 1000
 
 
 def is_full(device_mib: int, used_mib: int | None) -> bool:
-    """Whether next to nothing is left of a device's memory. What is not told is not full."""
+    """Return whether the device's memory is nearly exhausted; False if unknown."""
     return used_mib is not None and (device_mib - used_mib) * 100 < device_mib * FULL_PCT

@@ -1,4 +1,4 @@
-"""The devices of this machine as the sampler reads them, through NVML."""
+"""Devices of this machine as sources for the sampler, through NVML."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GpuSource:
         self._slot = ""
 
     def read(self, at_s: float) -> Sample:
-        """Everything that the device offers. Raises `NvmlProblem` when it is in trouble."""
+        """Return a sample of everything the device offers. Raises `NvmlProblem` if it has a problem."""
         device = self.device
         _, used = device.memory()
         utilisation = device.utilisation_pct()
@@ -50,7 +50,7 @@ class GpuSource:
             rate.of(value, at_s) for rate, value in zip(self._rates, counters, strict=True)
         )
         if counters[2] is None and counters[3] is None:
-            # Before Hopper there is no counter: the driver measures for 20 ms instead.
+            # Without counters (before Hopper) the driver measures for 20 ms.
             pcie_tx, pcie_rx = device.pcie_kib_s()
         else:
             pcie_tx = None if sent is None else sent // _KIB
@@ -62,7 +62,7 @@ class GpuSource:
             memory_used_mib=used >> 20,
             power_mw=device.power_mw(),
             temperature_c=device.temperature_c(),
-            # A device without the sensor says 0 rather than that it has none.
+            # Devices without the sensor return 0 instead of an error.
             memory_temperature_c=memory_temperature or None,
             sm_clock_mhz=device.clock_mhz(pynvml.NVML_CLOCK_SM),
             memory_clock_mhz=device.clock_mhz(pynvml.NVML_CLOCK_MEM),
@@ -78,7 +78,7 @@ class GpuSource:
         )
 
     def _look_at_health(self, at_s: float) -> None:
-        """Counters that seldom change, twice a minute; trouble with them is no trouble with the sample."""
+        """Read slowly changing counters twice per minute; their errors do not affect the sample."""
         if 0 <= at_s - self._health_at_s < HEALTH_EVERY_S:
             return
         self._health_at_s = at_s
@@ -109,7 +109,7 @@ class GpuSource:
         samples = self.device.process_utilisation(self._seen_us)
         shares: dict[int, list[int]] = {}
         for item in samples or ():
-            # The driver gives several for each process, in no order; shares above 100 are noise.
+            # The driver returns several unordered samples per process; values above 100 are noise.
             if item.smUtil <= 100:
                 shares.setdefault(int(item.pid), []).append(int(item.smUtil))
             self._seen_us = max(self._seen_us, int(item.timeStamp))
@@ -124,7 +124,7 @@ def _mean(values: list[int] | None) -> int | None:
 
 
 class MigSource:
-    """A MIG instance: what it has of its own. Power, clocks and temperature are its GPU's."""
+    """A MIG instance with its own values. Power, clocks and temperature belong to its GPU."""
 
     def __init__(self, device: Device, uuid: str, meter: InstanceMeter | None = None) -> None:
         self.uuid = uuid
@@ -132,7 +132,7 @@ class MigSource:
         self.meter = meter
 
     def read(self, at_s: float) -> Sample:
-        """Memory, processes and, from Hopper on, how busy it is. Raises `NvmlProblem`."""
+        """Return memory, processes and, from Hopper on, utilisation. Raises `NvmlProblem`."""
         _, used = self.device.memory()
         present = self.device.processes()
         return Sample(
@@ -148,7 +148,7 @@ class MigSource:
 
 
 class NvmlDevices:
-    """Names the devices for `Sampler`; keeps NVML open between looks, and opens it anew after trouble."""
+    """Device list for `Sampler`; keeps NVML open between calls, and reopens it after errors."""
 
     def __init__(self) -> None:
         self._stack: ExitStack | None = None
@@ -158,7 +158,7 @@ class NvmlDevices:
         self._lock = threading.Lock()
 
     def __call__(self) -> Sequence[GpuSource | MigSource]:
-        """Raises `NvmlProblem`; `NoDriver` where there is nothing to ask."""
+        """Return the sources. Raises `NvmlProblem`; `NoDriver` if there is no driver."""
         with self._lock:
             try:
                 return self._look()
@@ -179,10 +179,10 @@ class NvmlDevices:
 
     def _look(self) -> list[GpuSource | MigSource]:
         if self._reopen:
-            # A device that came back is seen only by those who open the library anew.
+            # A recovered device is visible only after reopening the library.
             known, self._reopen = self._known, False
             self._close()
-            # Meters are bound to what was closed; counters of whole GPUs go on.
+            # Meters are bound to the closed library; counters of whole GPUs continue.
             self._known = {uuid: source for uuid, source in known.items() if isinstance(source, GpuSource)}
         if self._driver is None:
             stack = ExitStack()
@@ -202,14 +202,14 @@ class NvmlDevices:
             raise broken
         self._reopen = broken is not None
         for uuid, source in found.items():
-            # Sources remember counters between looks, so those of devices that stay are kept.
+            # Sources keep counters between calls, so keep those of remaining devices.
             kept = self._known.get(uuid)
             if isinstance(kept, GpuSource) and isinstance(source, GpuSource):
                 kept.device = source.device
                 found[uuid] = kept
             elif isinstance(kept, MigSource) and isinstance(source, MigSource):
                 kept.device = source.device
-                # A layout of the same UUID has the same instance: its meter goes on counting.
+                # The same UUID means the same instance, so its meter continues.
                 found[uuid] = kept
         _close_meters(source for uuid, source in self._known.items() if uuid not in found)
         self._known = found

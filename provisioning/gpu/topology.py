@@ -1,4 +1,4 @@
-"""Which GPUs are close: NVLink islands, and where each stands on PCIe and NUMA."""
+"""Topology of GPUs: NVLink islands, and placement on PCIe and NUMA."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# Stands for a switch that does not say where it is: there is one fabric in a machine.
+# Stands for a switch of unknown address: a machine has one fabric.
 SOME_SWITCH = "switch"
 
 
@@ -23,7 +23,7 @@ class PciPlace:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """NVLinks of one GPU: how many work, how many there are, and who is at the other ends (PCI bus ids)."""
+    """NVLinks of one GPU: active ones, total, and the PCI bus ids of remote ends."""
 
     active: int = 0
     total: int = 0
@@ -32,10 +32,10 @@ class Links:
 
 
 def islands(links: Mapping[str, Links]) -> dict[str, str]:
-    """PCI bus id → name of its island, for the GPUs that share one with another GPU.
+    """Return island names by PCI bus id, for GPUs that share an island with another.
 
-    GPUs belong together when links join them, directly or through switches. The name is stable as long
-    as the first GPU of the island stays: `nvlink-` and that GPU's bus id.
+    GPUs belong together if links connect them, directly or through switches. The name is `nvlink-` and the
+    bus id of the island's first GPU, so it is stable as long as that GPU stays.
     """
     leader = {bus: bus for bus in links}
 
@@ -55,7 +55,7 @@ def islands(links: Mapping[str, Links]) -> dict[str, str]:
 
 
 def pci_place(bus: str, root: Path = Path("/")) -> PciPlace:
-    """Where the kernel has the device; empty where it does not say."""
+    """Return the device's location from the kernel; empty if unknown."""
     folder = root / "sys/bus/pci/devices" / bus
     try:
         numa = int((folder / "numa_node").read_text())
@@ -67,6 +67,6 @@ def pci_place(bus: str, root: Path = Path("/")) -> PciPlace:
         return PciPlace(numa)
     roots = [part for part in parts if part.startswith("pci") and ":" in part]
     above = [part for part in parts if _BUS_ID.fullmatch(part)][:-1]
-    # Root port, upstream port, downstream port: with fewer there is no switch in between.
+    # Root port, upstream port, downstream port: fewer means no switch in between.
     switch = above[-2] if len(above) >= 3 else ""
     return PciPlace(numa, roots[0] if roots else "", switch)

@@ -1,1 +1,1 @@
-"""The local driver: workspaces as processes of this machine, in a sandbox where there is one."""
+"""The local driver: runs workspaces as processes of this machine, in a sandbox if available."""

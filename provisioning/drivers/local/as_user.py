@@ -1,11 +1,11 @@
-"""Becomes another user who is shown what its program needs, wherever that lies. Standard library only.
+"""Switch to another user in a mount namespace with what its program needs. Standard library only.
 
-Folders of this installation are closed to everybody else, and so may be those that lead to them. `stage`
-makes a mount namespace of this process's own, with copies of what the program needs in a small file system
-over the folder `at`, which every machine has. Nothing outside sees that.
+Folders of this installation, and their parents, may be inaccessible to other users. So this process gets its
+own mount namespace, with copies of the needed mounts in a small tmpfs over the folder `at`, which exists on
+every machine. Nothing outside sees it.
 
 Run as `python -I -S as_user.py` with a plan as JSON on standard input: `user`, with `uid`, `at` and `mounts`
-(as `attach.py` has them, each `target` below `at`), and `argv`, which is executed. The launcher imports it.
+(see `attach.py`; each `target` is below `at`), and `argv`, which is executed. The launcher imports it.
 """
 
 # ruff: noqa: PTH100, PTH120, S606 - pathlib would double the time that this takes to start
@@ -28,7 +28,7 @@ MS_NOSUID, MS_NODEV, MS_REC = 0x2, 0x4, 0x4000
 
 
 def become(user: dict[str, Any]) -> None:
-    """Show the mounts to this process and its children, and be that user. Raises `OSError`."""
+    """Mount for this process and its children, and switch to that user. Raises `OSError`."""
     mounts = user["mounts"]
     trees = [attach.copy_of(mount) for mount in mounts]
     libc = attach.libc

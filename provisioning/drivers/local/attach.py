@@ -1,18 +1,16 @@
-"""Shows a workspace's files in a sandbox that has begun without them. Standard library only.
+"""Mount a workspace's files into a running sandbox. Standard library only.
 
-Run as `python -I -S attach.py` with a plan as JSON on standard input: `pid` and `start_ticks` of a
-process of the sandbox, `hostname`, and `mounts`, each with `source` (a path here), `target` (a path
-inside), `folder` and `readonly`, `devices` (whether device nodes may be opened), and for a mount that shows
-one user's files as another's `owners`, their user ids there and here. Copies of the mounts are made here,
-where the paths are, and moved into the sandbox's mount namespace after this process has entered it. That
-needs no privilege but the one over a user namespace that the same user has made: where this user may not copy
-mounts, as root may, it does so in a user namespace of its own. With `uid` in the plan, root becomes that
-user, whose the sandbox is, before it enters.
+Run as `python -I -S attach.py` with a plan as JSON on standard input: `pid` and `start_ticks` of a process of
+the sandbox, `hostname`, and `mounts`. Each mount has `source` (a path here), `target` (a path inside),
+`folder`, `readonly` and `devices` (allow device nodes). An id-mapped mount also has `owners`, the user ids on
+disk and inside. Mounts are copied here, where the paths exist, and moved into the sandbox's mount namespace
+after this process has entered it. This needs privileges only over a user namespace created by the same user.
+If this user may not copy mounts, unlike root, it does so in its own user namespace. With `uid` in the plan,
+root switches to that user, the owner of the sandbox, before it enters.
 
-All of it happens before anything of the workspace runs in the sandbox: nobody there can be in the way.
-The options are those of bubblewrap's binds: no set-user-ID, no device nodes unless asked for, and no
-mount of the sandbox reaches this machine. Exit code 0, or 1 with the reason on standard error, and then
-the sandbox has to be ended.
+All of this happens before anything of the workspace runs in the sandbox, so nothing can interfere. The
+options are those of bubblewrap's binds: nosuid, nodev unless requested, and no propagation from the sandbox
+to this machine. Exit code 0, or 1 with the reason on standard error; the sandbox must then be ended.
 """
 
 # ruff: noqa: PTH103, PTH123 - pathlib would double the time that this program takes to start
@@ -31,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` is slow to import
     from typing import Any
 
-# The same numbers on every architecture since Linux 5.2 and 5.12.
+# Identical on all architectures since Linux 5.2 and 5.12.
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
@@ -56,7 +54,7 @@ def check(result: int, what: str) -> int:
 
 
 def copy_of(mount: dict[str, Any]) -> int:
-    """A descriptor of a detached copy of the mounts at `source`. Raises `OSError`."""
+    """Return a descriptor of a detached copy of the mounts at `source`. Raises `OSError`."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if mount["folder"] else 0)
     source = mount["source"].encode()
     tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, source, flags), f"open_tree {mount['source']}")
@@ -77,7 +75,7 @@ def copy_of(mount: dict[str, Any]) -> int:
 
 
 def namespace_of(stored: int, shown: int) -> int:
-    """A descriptor of a user namespace in which the user and group `stored` are `shown`. Root only."""
+    """Return a descriptor of a user namespace that maps user and group `stored` to `shown`. Root only."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -100,19 +98,19 @@ def namespace_of(stored: int, shown: int) -> int:
 
 
 def become(uid: int) -> None:
-    """From root to that user and its group, for good."""
+    """Switch permanently from root to that user and its group."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
-    """`copy_of` each, by a child in a user namespace of its own where this process may not."""
+    """Call `copy_of` for each; if not permitted, in a child with its own user namespace."""
     try:
         return [copy_of(mount) for mount in mounts]
     except PermissionError:
         pass
-    import socket  # 7 ms that root does without
+    import socket  # 7 ms that root can save
 
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -136,7 +134,7 @@ def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
 
 
 def enter(pid: int, start_ticks: int, uid: int | None) -> None:
-    """Be in the sandbox's user, mount and host name namespaces, with all rights over them."""
+    """Enter the sandbox's user, mount and UTS namespaces, with all capabilities over them."""
     namespaces = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "uts")]
     with open(f"/proc/{pid}/stat", errors="replace") as handle:
         text = handle.read()

@@ -1,4 +1,4 @@
-"""Byte code of what runs in workspaces, which see its folders read-only: else each start compiled it anew."""
+"""Precompile programs for workspaces, which cannot write bytecode to their read-only folders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def make(root: Path) -> None:
-    """Have byte code for this version of Python in the folders below `root`, as pip leaves it there.
+    """Compile bytecode for this Python version in the folders below `root`.
 
-    What is up to date is left alone. Where nothing can be written, whoever installed it has seen to it, or
-    it is compiled at each start, as it is by a workspace's Python of another version.
+    Skips what is up to date. If the folders are not writable, the installer has compiled it, or each start
+    compiles it, as a Python of another version does.
     """
     if sys.dont_write_bytecode:
         return
@@ -22,7 +22,7 @@ def make(root: Path) -> None:
 
 
 def _show(folder: Path) -> None:
-    """Let users of workspaces read the byte code as they read its source, whatever the umask is here."""
+    """Give the bytecode the read permissions of its source, regardless of the umask."""
     cache = folder / "__pycache__"
     with contextlib.suppress(OSError):
         for path in (*cache.glob("*.pyc"), cache):

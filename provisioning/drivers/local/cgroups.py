@@ -1,7 +1,7 @@
-"""Control groups, version 2 where a subtree is ours, else version 1 where it can be written.
+"""Control groups: version 2 if a subtree is delegated, else version 1 if it is writable.
 
-Nothing is assumed from what the mounts look like: a subtree counts only after a process has really
-been moved into it with its limits set, and a limit only where the group has it.
+Support is tested, not inferred from mounts. A subtree counts only after a process was moved into it with
+limits set, and a limit counts only if the group has its file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioning.types import LimitedResource
 
 CPU_PERIOD_US = 100_000
 FULL_WITHIN_BYTES = 1 << 20
-"""A group whose use came so near to its limit was full: the kernel charges several pages at once."""
+"""A group that came this close to its limit counts as full: the kernel charges several pages at once."""
 PIDS_MAX = 8192
 PROBE = "probe-"
 V1_CONTROLLERS = V2_CONTROLLERS = ("memory", "cpu", "pids")
@@ -30,16 +30,16 @@ LIMIT_FILES = {
     LimitedResource.MEMORY: ("memory.max", "memory.limit_in_bytes"),
     LimitedResource.PROCESSES: ("pids.max",),
 }
-"""What has to be in one of a workspace's groups where the resource is limited."""
+"""Files that exist in one of a workspace's groups if the resource is limited."""
 RETRY_AFTER_S = 60.0
 PARTLY = "the control groups that this user may make lack that controller"
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupHost:
-    """Where workspaces' groups are made, and what they `hold`; `reason` says why that is not all.
+    """Parents of workspaces' groups, and the limits that they hold; `reason` explains missing limits.
 
-    `version` 0: nowhere.
+    `version` 0: no usable groups.
     """
 
     version: int
@@ -53,9 +53,9 @@ _trying = threading.Lock()
 
 
 def detect(instance: str, root: Path = ROOT) -> CgroupHost:
-    """Where groups of this instance can be made, tried out.
+    """Test and return where this instance can create groups.
 
-    Remembered by this process where every limit holds; anything else is tried again after a minute.
+    Cached by this process if every limit holds; otherwise tested again after a minute.
     """
     with _trying:
         kept = _known.get((instance, root))
@@ -84,12 +84,12 @@ def _try(instance: str, root: Path) -> CgroupHost:
 
 
 def paths(host: CgroupHost, name: str) -> tuple[Path, ...]:
-    """Where the workspace's groups are, whether they exist or not."""
+    """Return the paths of the workspace's groups, whether they exist or not."""
     return tuple(parent / name for parent in host.parents)
 
 
 def create(host: CgroupHost, name: str, *, cpu_milli: int, memory_mib: int) -> tuple[Path, ...]:
-    """The workspace's groups with their limits set. Raises `OSError`, leaving none behind."""
+    """Create the workspace's groups with limits. On failure raises `OSError` and removes them."""
     groups = paths(host, name)
     try:
         for group in groups:
@@ -102,13 +102,13 @@ def create(host: CgroupHost, name: str, *, cpu_milli: int, memory_mib: int) -> t
 
 
 def limit(host: CgroupHost, groups: Sequence[Path], *, cpu_milli: int, memory_mib: int) -> None:
-    """Set the limits of groups that exist. Raises `OSError`, also where more memory is in use already."""
+    """Set the limits of existing groups. Raises `OSError`, also if more memory is already in use."""
     for group in groups:
         _limit(host.version, group, cpu_milli, memory_mib)
 
 
 def remove(groups: Sequence[Path]) -> bool:
-    """True once all groups are gone; False while one still holds a process."""
+    """Remove groups; returns False while one still holds a process."""
     gone = True
     for group in groups:
         try:
@@ -120,25 +120,25 @@ def remove(groups: Sequence[Path]) -> bool:
         except OSError:
             gone = False
             continue
-        with contextlib.suppress(OSError):  # others are in there still
+        with contextlib.suppress(OSError):  # the parent still has other groups
             group.parent.rmdir()
     return gone
 
 
 def sweep(host: CgroupHost) -> None:
-    """Remove the probes of processes that died while they tried, and folders that hold nothing more."""
+    """Remove the probes of dead processes and empty parents."""
     for parent in host.parents:
         _sweep(parent)
 
 
 def sweep_left(instance: str, root: Path = ROOT) -> None:
-    """The same wherever groups of this instance may ever have been made."""
+    """Like `sweep`, for all places where groups of this instance may have been created."""
     for parent in _parents(instance, root):
         _sweep(parent)
 
 
 def empty_groups(instance: str, root: Path = ROOT) -> list[str]:
-    """The names of groups of this instance in which no process is, in none of the places that have it."""
+    """Return the names of this instance's groups that hold no process in any hierarchy."""
     found: dict[str, bool] = {}
     for parent in _parents(instance, root):
         with contextlib.suppress(OSError):
@@ -149,12 +149,12 @@ def empty_groups(instance: str, root: Path = ROOT) -> list[str]:
 
 
 def groups_named(instance: str, name: str, root: Path = ROOT) -> tuple[Path, ...]:
-    """Where a group of this instance may be."""
+    """Return all possible paths of a group of this instance."""
     return tuple(parent / name for parent in _parents(instance, root))
 
 
 def _holds_any(groups: Sequence[Path]) -> bool:
-    """Whether a process is inside, also one of another PID namespace."""
+    """Return whether any process is inside, including those of other PID namespaces."""
     for group in groups:
         for path in (group / "cgroup.procs", *group.glob("*/**/cgroup.procs")):
             if path.read_text().strip():
@@ -163,7 +163,7 @@ def _holds_any(groups: Sequence[Path]) -> bool:
 
 
 def _parents(instance: str, root: Path) -> list[Path]:
-    """Wherever groups of this instance may ever have been made."""
+    """Return all parents where groups of this instance may have been created."""
     candidates = [each for each, _ in _candidates_v2(root)] + _candidates_v1(root)
     parents = dict.fromkeys(parent for each in candidates for parent in each.parents)
     return [parent / f"berth-{instance}" for parent in parents]
@@ -179,7 +179,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _probe_name() -> str:
-    """Says which process tries: its PID namespace, its PID, and when it began."""
+    """Return a name that identifies the testing process: PID namespace, PID and start ticks."""
     pid = os.getpid()
     return f"{PROBE}{_namespace()}-{pid}-{processes.start_ticks(pid)}"
 
@@ -189,18 +189,18 @@ def _namespace() -> str:
 
 
 def _tries(name: str) -> bool:
-    """Whether the process that this probe is of lives, or cannot be seen from here."""
+    """Return whether the process of this probe lives or is invisible from here."""
     namespace, _, rest = name.removeprefix(PROBE).partition("-")
     pid, _, ticks = rest.partition("-")
     if not pid and namespace.isdecimal():
-        return Path("/proc", namespace).exists()  # as it was named before 2026-11-23
+        return Path("/proc", namespace).exists()  # a name of the PID alone, without a namespace
     if namespace != _namespace():
         return True
     return pid.isdecimal() and str(processes.start_ticks(int(pid))) == ticks
 
 
 def pids(groups: Sequence[Path]) -> frozenset[int]:
-    """The processes inside."""
+    """Return the processes inside that are visible from this PID namespace."""
     found: set[int] = set()
     for group in groups:
         with contextlib.suppress(OSError):
@@ -211,7 +211,7 @@ def pids(groups: Sequence[Path]) -> frozenset[int]:
 
 
 def oom_kills(groups: Sequence[Path]) -> int:
-    """How many processes the kernel has killed in these groups for want of memory."""
+    """Return the number of processes in these groups killed by the OOM killer."""
     total = 0
     for group in groups:
         for name in ("memory.events", "memory.oom_control"):
@@ -224,10 +224,10 @@ def oom_kills(groups: Sequence[Path]) -> int:
 
 
 def kept_within_memory(groups: Sequence[Path]) -> bool:
-    """Whether these groups never came to their own limits of memory, so that not they were what was full.
+    """Return whether these groups never reached their memory limit, so another limit caused an OOM kill.
 
-    Version 1 has only the highest use, which counts files that are kept in memory while there is room: where
-    those have filled it once, nothing can be said, and the answer is False.
+    Version 1 has only the peak use, which includes page cache. Once the peak is near the limit, the cause is
+    unknown and the answer is False.
     """
     counted = False
     for group in groups:
@@ -245,7 +245,7 @@ def kept_within_memory(groups: Sequence[Path]) -> bool:
 
 
 def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
-    """The smallest limit of memory around all workspaces, as a container or a unit has one, in MiB."""
+    """Return the smallest memory limit around all workspaces (container or unit) in MiB, or None."""
     own = delegation.own_paths()
     groups = host.parents or (
         root / own.get("", "/").lstrip("/"),
@@ -263,9 +263,9 @@ def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
 
 
 def memory_free_bytes(groups: Sequence[Path], root: Path = ROOT) -> int | None:
-    """What these groups, and those above them, may still take of memory; None where nothing limits them.
+    """Return the memory left to these groups and their ancestors, in bytes; None if unlimited.
 
-    Files that are kept in memory while there is room count as free, as the kernel gives them up first.
+    Inactive page cache counts as free, since the kernel reclaims it first.
     """
     found: list[int] = []
     for group in groups:
@@ -288,7 +288,7 @@ def _inactive_file_bytes(group: Path) -> int:
 
 
 def cpu_quota_milli(root: Path = ROOT) -> int | None:
-    """The CPU quota that this very process is under, or None."""
+    """Return the CPU quota of this process in milli-CPUs, or None."""
     quotas: list[int] = []
     own = delegation.own_paths()
     group = root / own.get("", "/").lstrip("/")
@@ -308,7 +308,7 @@ def cpu_quota_milli(root: Path = ROOT) -> int | None:
 
 
 def _candidates_v2(root: Path) -> list[tuple[CgroupHost, Path | None]]:
-    """Groups below which ours may be made, each with itself where its processes have to leave it first."""
+    """Return possible parents, each with the group that its processes must leave first, if any."""
     return [
         (CgroupHost(2, (place.group,)), place.group if place.vacate else None)
         for place in delegation.places(root)
@@ -316,7 +316,7 @@ def _candidates_v2(root: Path) -> list[tuple[CgroupHost, Path | None]]:
 
 
 def _candidates_v1(root: Path) -> list[CgroupHost]:
-    """The controllers' roots, or else our own group in each."""
+    """Return the roots of the controllers, then this process's own group in each."""
     mounted = [name for name in V1_CONTROLLERS if (root / name / "cgroup.procs").exists()]
     if "memory" not in mounted or "cpu" not in mounted:
         return []
@@ -327,7 +327,7 @@ def _candidates_v1(root: Path) -> list[CgroupHost]:
 
 
 def _make(version: int, group: Path) -> None:
-    """Make the group; its parent may be removed at this moment, with the last group in it."""
+    """Create the group. Retries if the parent is removed concurrently with its last group."""
     for attempt in range(3):
         try:
             _enable_children(version, group.parent)
@@ -358,7 +358,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
             with contextlib.suppress(FileNotFoundError):  # kernels without swap accounting
                 (group / "memory.swap.max").write_text("0")
         if (group / "cpu.max").exists():
-            _allow_burst(group / "cpu.max.burst", 0)  # never above the quota, and this may lower that
+            _allow_burst(group / "cpu.max.burst", 0)  # must not exceed the quota, which may shrink now
             (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
             _allow_burst(group / "cpu.max.burst", quota_us)
         if (group / "pids.max").exists():
@@ -371,7 +371,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             (group / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
     if (group / "cpu.cfs_quota_us").exists():
-        _allow_burst(group / "cpu.cfs_burst_us", 0)  # it may not be above the quota, and this may lower that
+        _allow_burst(group / "cpu.cfs_burst_us", 0)  # must not exceed the quota, which may shrink now
         (group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
         _allow_burst(group / "cpu.cfs_burst_us", quota_us)
@@ -380,13 +380,13 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
 
 
 def _allow_burst(path: Path, burst_us: int) -> None:
-    """Let unused time be used in the next period: short bursts are what starting a notebook is made of."""
+    """Let unused CPU time carry over into the next period, for bursts such as a notebook's start."""
     with contextlib.suppress(OSError):  # kernels before 5.14
         path.write_text(str(burst_us))
 
 
 def _holds(host: CgroupHost) -> frozenset[LimitedResource]:
-    """Move a waiting process into a group with limits, see that it is there, and which limits are."""
+    """Move a waiting process into a limited group; return the limits that really apply."""
     groups: tuple[Path, ...] = ()
     with contextlib.suppress(OSError):
         groups = create(host, _probe_name(), cpu_milli=1000, memory_mib=64)

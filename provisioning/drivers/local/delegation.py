@@ -1,8 +1,8 @@
-"""Subtrees of control groups, version 2, that have been given to this user.
+"""Delegated subtrees of control groups, version 2.
 
-systemd gives a unit with `Delegate=yes` its group and puts the unit's processes right into it. Limits of
-groups below can be switched on only in a group that holds no process itself, so the processes have to move
-into a group below first: `LEAF`. systemd 254 and later does that by itself with `DelegateSubgroup=worker`.
+systemd gives a unit with `Delegate=yes` its own group and places the unit's processes directly in it.
+Controllers for child groups can be enabled only in a group without processes, so they must first move into a
+child group: `LEAF`. systemd 254 and later does this itself with `DelegateSubgroup=worker`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MARKS = ("user.delegate", "trusted.delegate")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A group below which groups can be made. `vacate`: its processes have to leave it first."""
+    """A group that can be a parent of groups. `vacate`: its processes must leave it first."""
 
     group: Path
     vacate: bool = False
 
 
 def own_paths() -> dict[str, str]:
-    """This process's group for each version 1 controller; version 2 under the empty name."""
+    """Return this process's group for each version 1 controller; version 2 under the empty name."""
     paths: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -39,12 +39,12 @@ def own_paths() -> dict[str, str]:
 
 
 def own_group(root: Path) -> Path:
-    """The version 2 group in which this process is."""
+    """Return the version 2 group of this process."""
     return root / own_paths().get("", "/").lstrip("/")
 
 
 def delegated(group: Path) -> bool:
-    """Whether systemd has marked the group as given away. The other processes in it are its unit's."""
+    """Return whether systemd marked the group as delegated. Its processes then all belong to the unit."""
     for mark in _MARKS:
         with contextlib.suppress(OSError):
             if os.getxattr(group, mark) == b"1":
@@ -53,10 +53,10 @@ def delegated(group: Path) -> bool:
 
 
 def places(root: Path) -> list[Place]:
-    """Where groups may be made below, the best first; none where there is no version 2.
+    """Return possible parents of groups, best first; empty without version 2.
 
-    Best is what has been delegated; then a group above that holds no process; then our own group, which
-    belongs to us and is not marked. Of a group that root has for other things too, nobody is moved away.
+    Best is a delegated group, then an ancestor without processes, then this process's own unmarked group.
+    Processes are never moved out of a group that root shares with other services.
     """
     if not (root / "cgroup.controllers").exists():
         return []
@@ -78,9 +78,9 @@ def places(root: Path) -> list[Place]:
 
 
 def vacate(group: Path) -> None:
-    """Move every process of the group itself into its leaf. Raises `OSError` when some cannot be moved."""
+    """Move every process of the group itself into its leaf. Raises `OSError` if some cannot be moved."""
     leaf = group / LEAF
-    for _ in range(ATTEMPTS):  # what is forked meanwhile begins in the group too
+    for _ in range(ATTEMPTS):  # processes forked meanwhile start in the group too
         pids = (group / "cgroup.procs").read_text().split()
         if not pids:
             return

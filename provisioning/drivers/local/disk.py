@@ -1,4 +1,4 @@
-"""The disk of the homes: what is free there, and what is kept free for workspaces that run already."""
+"""Disk space for homes: what is free, and what is reserved for running workspaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOME_LIMIT_VARIABLE = "BERTH_HOME_LIMIT_MIB"
 
 
 def reserve_mib() -> int:
-    """`BERTH_DISK_RESERVE_MIB`. Raises `InvalidSpec` where it is no number."""
+    """Return `BERTH_DISK_RESERVE_MIB`. Raises `InvalidSpec` if it is no number."""
     text = os.environ.get("BERTH_DISK_RESERVE_MIB") or str(DEFAULT_RESERVE_MIB)
     if not (text.isascii() and text.isdecimal()):
         raise InvalidSpec(
@@ -25,9 +25,9 @@ def reserve_mib() -> int:
 
 
 def home_limit_mib(config: Mapping[str, JsonScalar]) -> int:
-    """How much a home may hold, as the portal says with every command; 0 for any amount.
+    """Return the limit per home, which the portal sends with every command; 0 means no limit.
 
-    Where nobody asks, it is `BERTH_HOME_LIMIT_MIB` of this process. Raises `InvalidSpec` for no number.
+    Without a command, it is this process's `BERTH_HOME_LIMIT_MIB`. Raises `InvalidSpec` if it is no number.
     """
     said = config.get(HOME_LIMIT)
     text = str(os.environ.get(HOME_LIMIT_VARIABLE) or 0 if said is None else said)
@@ -39,17 +39,17 @@ def home_limit_mib(config: Mapping[str, JsonScalar]) -> int:
 
 
 def free_mib(homes: Path) -> int:
-    """What is free where the homes are, or will be. Raises `OSError`."""
+    """Return the free space of the disk for homes. Raises `OSError`."""
     return shutil.disk_usage(next(path for path in (homes, *homes.parents) if path.exists())).free >> 20
 
 
 def available_mib(homes: Path) -> int:
-    """What may be given out. Raises `OSError`."""
+    """Return the free space beyond the reserve. Raises `OSError`."""
     return max(0, free_mib(homes) - reserve_mib())
 
 
 def warning(homes: Path) -> str:
-    """What an operator should know and do; empty while there is room. Raises `OSError`."""
+    """Return a problem for an operator with its fix; empty if there is enough space. Raises `OSError`."""
     free, reserve = free_mib(homes), reserve_mib()
     if free >= reserve:
         return ""
@@ -60,7 +60,7 @@ def warning(homes: Path) -> str:
 
 
 def require_room(homes: Path) -> None:
-    """Raise `NoCapacity` where a start would take what is kept. Raises `OSError`."""
+    """Raise `NoCapacity` if a start would use the reserve. Raises `OSError`."""
     if complaint := warning(homes):
         raise NoCapacity(
             "The disk of the home folders on this node is nearly full. The workspace starts when there is "

@@ -1,12 +1,12 @@
-"""How a door without rights reaches the sockets of workspaces, where root runs the node worker.
+"""Access of an unprivileged front door to workspace sockets, if root runs the node worker.
 
-The door (the front door, or the gateway of a node) is a user of its own there, whose group is that of the
-local driver's folder. It goes through that folder and those of workspaces, lists neither, and connects to
-the sockets of their apps; all else in them is closed to it. Whoever starts the door opens them (`open_to`)
-while no worker runs; workers do the same with what they make (`group_of`).
+The door (the front door, or the gateway of a node) is a separate user. Its group is that of the local
+driver's folder. It can traverse that folder and those of workspaces, list neither, and connect to the sockets
+of their apps. Everything else in them is inaccessible. The process that starts the door opens them
+(`open_to`) while no worker runs; workers do the same for new ones (`group_of`).
 
-Only root does any of this, and only in folders of root's: in another one something else could be put in the
-place of what is looked at (docs/adr/0076-door-account.md).
+Only root does this, and only in folders of root: elsewhere, paths could be replaced after the check
+(docs/adr/0076-door-account.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def group_of(base: Path) -> int | None:
-    """The group of the door, by the local driver's folder; None where whoever runs the worker is the door."""
+    """Return the door's group, from the local driver's folder; None if the worker's user is the door."""
     if os.geteuid() != 0:
         return None
     found = base.stat()
@@ -37,9 +37,9 @@ def group_of(base: Path) -> int | None:
 
 
 def open_to(base: Path, uid: int) -> None:
-    """Let the door that is the user `uid` reach all sockets of workspaces; 0: root alone. Raises `OSError`.
+    """Give the door's user `uid` access to all sockets of workspaces; 0 means root only. Raises `OSError`.
 
-    Those of workspaces that an older version, or another door, has left running as well.
+    Includes sockets of workspaces started by an older version or for another door.
     """
     mode = OPEN if uid else CLOSED
     for folder in (*_workspaces(base), *_workspaces(base / SPARES)):
@@ -55,7 +55,7 @@ def open_to(base: Path, uid: int) -> None:
         finally:
             os.close(opened)
     os.chown(base, 0, uid)
-    # Last: a worker that sees it opens what it makes itself.
+    # Last, since workers that see this mode open new sockets themselves.
     base.chmod(mode)
 
 
@@ -67,10 +67,10 @@ def _open_socket(name: str, folder: int, uid: int) -> None:
 
 
 def give_own(base: Path, uid: int) -> None:
-    """Give the door what it writes in the local driver's folder. Raises `OSError`.
+    """Give the door ownership of its folders in the local driver's. Raises `OSError`.
 
-    Running sandboxes show the folder of the agents' socket, so that is given as it is, emptied of what its
-    former owner has left.
+    Running sandboxes have the folder of the agents' socket mounted. So that folder is kept and emptied
+    instead of replaced.
     """
     shared = os.open((base / PORTAL_SOCKET).parent, _FOLDER)
     try:
@@ -93,7 +93,7 @@ def _remove(name: str, folder: int) -> None:
 
 
 def _workspaces(base: Path) -> Iterator[Path]:
-    """Folders of workspaces, of spares, and of what serves files."""
+    """Yield the folders of workspaces, spares and file servers."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(base):
             if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""The local driver. State is on disk and in /proc; an instance remembers nothing that matters."""
+"""The local driver. All state is on disk and in /proc; instances keep only caches."""
 
 from __future__ import annotations
 
@@ -101,31 +101,36 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"ws-[0-9a-f]{32}")
 DEFAULT_SPARES = 1
 SPARES_FOR_S = 7 * 86400.0
-"""How long after the last start from an environment spares are kept ready for the next one."""
-# After so long a deletion of a home lets other commands have the worker, and is asked for again.
+"""How long after the last start from an environment spares are kept for it."""
+# Time slice of a home deletion: after it, other commands run and the deletion is requested again.
 DELETE_HOME_S = 1.0
 GVISOR = "gvisor"
-"""The `sandbox` of pools that run workspaces in gVisor only."""
+"""The value of `sandbox` for pools that run workspaces in gVisor only."""
 NO_GPUS = "Workspaces in gVisor get no GPUs. Choose a flavor without, or a pool that does not require gVisor."
 
 
 class LocalDriver(Driver):
-    """Workspaces as processes of this machine.
+    """Runs workspaces as processes of this machine.
 
-    `config`: `home` (default $BERTH_HOME or ./var), `homes` (people's home folders, default
-    $BERTH_HOMES_DIR or <home>/homes), `environment` (default <home>/environments/notebook),
-    `sandbox` (`auto`, `bwrap`, `gvisor` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES
-    or 1: how many sandboxes of each app that can be imported ahead are kept ready), `spare_environments`
-    (default $BERTH_SPARE_ENVIRONMENTS or 1: from how many environments beside the own one), `egress` (default
-    $BERTH_EGRESS or `open`), `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`) and `mounts`
-    (default $BERTH_MOUNTS; see `provisioning.mounts`). The portal adds how much a home may hold
-    (`home_limit_mib`, its BERTH_HOME_LIMIT_MIB), the same for all pools. Where no environment exists,
-    programs come from the system's folders and this Python's base.
+    `config` has the following optional settings:
+
+    - `home`: state folder; default $BERTH_HOME or ./var
+    - `homes`: home folders of users; default $BERTH_HOMES_DIR or <home>/homes
+    - `environment`: default <home>/environments/notebook; without one, programs come from system folders
+      and the base of this Python
+    - `sandbox`: `auto`, `bwrap`, `gvisor` or `none`
+    - `port_min`, `port_max`
+    - `spares`: sandboxes kept ready per app that supports preloading; default $BERTH_SPARES or 1
+    - `spare_environments`: further environments that get spares; default $BERTH_SPARE_ENVIRONMENTS or 1
+    - `egress`: default $BERTH_EGRESS or `open`; `egress_allow`: default $BERTH_EGRESS_ALLOW (`network.py`)
+    - `mounts`: default $BERTH_MOUNTS (see `provisioning.mounts`)
+
+    The portal adds `home_limit_mib` (its BERTH_HOME_LIMIT_MIB), which is the same for all pools.
     """
 
     name: ClassVar[str] = "local"
     plane: ClassVar[Plane] = Plane.NODE
-    # With `node` and `homes_shared`, which are the portal's to read.
+    # Includes `node` and `homes_shared`, which only the portal reads.
     settings: ClassVar[frozenset[str]] = frozenset((
         "node", "homes_shared", "home", "homes", "environment", "sandbox", "port_min", "port_max", "spares",
         "spare_environments", "egress", "egress_allow", "mounts",
@@ -186,11 +191,11 @@ class LocalDriver(Driver):
             raise InvalidSpec("CPU and memory must be more than zero. Choose another flavor.")
 
     def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
-        """See `Driver.accepts_endpoint`: the socket of this very start."""
+        """See `Driver.accepts_endpoint`. Accepts only the socket of this generation."""
         return endpoint == socket_endpoint(ref)
 
     def arrange(self) -> None:
-        """See `Driver.arrange`: nothing in a home is a program or device of root's for others."""
+        """See `Driver.arrange`. Mounts the homes with nosuid and nodev."""
         self._sweep()
         bytecode.make(AGENT.parent)
         try:
@@ -201,7 +206,7 @@ class LocalDriver(Driver):
             log.warning("%s could not be mounted without set-user-ID: %s", self.homes, error)
 
     def release_host(self, *, keep_workspaces: bool) -> int:
-        """See `Driver.release_host`: file servers of homes end, and the folder of homes is unmounted."""
+        """See `Driver.release_host`. Ends the file servers of homes and unmounts the folder of homes."""
         try:
             return file_server.end_all(self.base)
         finally:
@@ -209,7 +214,7 @@ class LocalDriver(Driver):
                 home_mount.release(self.homes, self.base / home_mount.LOCK)
 
     def _sweep(self) -> None:
-        """Remove what killed processes of this instance have left of probes, ways out and control groups."""
+        """Remove probes, egress processes and control groups left by killed processes of this instance."""
         try:
             swept = scratch.sweep(self.base)
             if swept.folders or swept.processes:
@@ -251,7 +256,7 @@ class LocalDriver(Driver):
         if not share_guard.refused(scan):
             node = replace(node, provides=(*node.provides, PROVIDES_SHARES))
         if node.devices and not self.suspending().granted(node.driver_version):
-            # Of this node alone, so no capability of its pool, which may have others.
+            # A property of this node, not of its pool, whose other nodes may differ.
             node = replace(node, provides=(*node.provides, PROVIDES_SUSPEND))
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
         if found.gvisor:
@@ -275,7 +280,7 @@ class LocalDriver(Driver):
             policy = self._egress(spec)
             if seen is not None:
                 if seen.state in generations.GOING and not network.complete(folder.path, policy):
-                    # its worker was killed before it had one
+                    # its worker was killed before it set up the network
                     settings = self._settings(sandbox, self._own_environment())
                     start_network(folder, replace(settings, uid=uid, egress=policy))
                 return seen
@@ -295,7 +300,7 @@ class LocalDriver(Driver):
         return self.observe(spec.ref)
 
     def prepare(self, *, owner: int) -> None:
-        """See `Driver.prepare`: as many spares as configured, and lost ways out made again."""
+        """See `Driver.prepare`. Keeps the configured number of spares and restores lost egress processes."""
         sandbox, _ = self._isolation()
         in_gvisor = self.sandbox_mode == GVISOR
         kinds = (
@@ -311,7 +316,7 @@ class LocalDriver(Driver):
             if sandbox.uids is not None and kinds:
                 self.homes.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if not staging.can_show_owners(self.homes):
-                    kinds = []  # a spare could not be shown a home
+                    kinds = []  # a home cannot be mounted into a running spare
             self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
             self._sweep()
             for report in self.suspending().recover():
@@ -366,7 +371,7 @@ class LocalDriver(Driver):
         return tuple(item for item in seen if item.state is not ObservedState.ABSENT)
 
     def list_leftovers(self) -> tuple[Leftover, ...]:
-        """See `Driver.list_leftovers`: what killed processes have left goes at once, and is told of."""
+        """See `Driver.list_leftovers`. First removes and reports leftovers of killed processes."""
         self._sweep()
         with disk_errors(self.base):
             return leftovers.find(self.base, self.homes, self.instance)
@@ -384,20 +389,23 @@ class LocalDriver(Driver):
         return self.delete_home(team=team, owner=owner)
 
     def suspending(self) -> Suspending:
-        """Workspaces here that give their GPUs away and keep what their kernels have."""
+        """Return the operations that suspend and resume workspaces of this node."""
         return Suspending(self.base, self.instance)
 
     def pids(self) -> list[int]:
-        """The processes of all workspaces here. Raises `OSError`."""
+        """Return the PIDs of all workspaces of this node. Raises `OSError`."""
         claimed = state.claimed(self.base)
         return [process.pid for process in processes.scan(self.instance, spares=claimed)]
 
     def shares(self) -> Shares:
-        """The parts of GPUs that workspaces here have, and who holds what of them."""
+        """Return the GPU shares of workspaces of this node, and their use."""
         return Shares(self.base, self.instance)
 
     def own_packages(self, spec: PackagesOf) -> list[str]:
-        """`name==version` of what a user has installed on top of an environment. Raises `InvalidSpec`."""
+        """Return the packages that a user installed on top of an environment, as `name==version`.
+
+        Raises `InvalidSpec`.
+        """
         self._require_home_names(team=spec.team, owner=spec.owner)
         site = self._site_of(spec.environment)
         if site is None:
@@ -407,7 +415,7 @@ class LocalDriver(Driver):
         return packages.installed(home, key)
 
     def python_of(self, spec: PackagesOf) -> str:
-        """The Python of an environment, as `3.12`; empty where it is not here."""
+        """Return the Python version of an environment, such as `3.12`; empty if it is not on this node."""
         site = self._site_of(spec.environment)
         return site.parent.name.removeprefix("python") if site else ""
 
@@ -418,7 +426,10 @@ class LocalDriver(Driver):
         return packages.site_of(environment.of_stamp(stamp)) if stamp else None
 
     def files(self, *, team: str, owner: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server of a home's files says (`provisioning/agent/files`). Raises `ProvisioningError`."""
+        """Return the answer of the home's file server (`provisioning/agent/files`).
+
+        Raises `ProvisioningError`.
+        """
         self._require_home_names(team=team, owner=owner)
         servers = self._file_servers()
         self._require_isolation(servers.sandbox)
@@ -426,14 +437,14 @@ class LocalDriver(Driver):
             return servers.ask(Home(team, owner), question)
 
     def home_moves(self, *, team: str, owner: str) -> HomeMoves:
-        """Moves of this home from and to other machines. Raises `ProvisioningError`."""
+        """Return the transfers of this home to and from other machines. Raises `ProvisioningError`."""
         self._require_home_names(team=team, owner=owner)
         servers = self._file_servers()
         self._require_isolation(servers.sandbox)
         return HomeMoves(servers)
 
     def home_archives(self, *, team: str, owner: str) -> HomeArchives:
-        """Archives of this home here. Raises `ProvisioningError`."""
+        """Return the archives of this home on this node."""
         return HomeArchives(self.home_moves(team=team, owner=owner).servers)
 
     def _file_servers(self) -> FileServers:
@@ -483,12 +494,12 @@ class LocalDriver(Driver):
                 )
 
     def _egress(self, spec: WorkspaceSpec) -> Policy:
-        """What the workspace may reach: the tightest of what everybody says. Raises `InvalidSpec`."""
+        """Return the workspace's egress policy, the strictest of all that apply. Raises `InvalidSpec`."""
         limits = (policy_of(limit.egress, limit.allow) for limit in spec.egress)
         return functools.reduce(tightest, limits, self.egress)
 
     def _scan(self) -> gpus.GpuScan:
-        """The GPUs, never in the midst of a change of layout: what a killed worker left is finished first."""
+        """Return the GPUs, never during a layout change. First finishes one left by a killed worker."""
         partitions.recover(self.base)
         while True:
             known = partitions.known(self.base)
@@ -502,7 +513,7 @@ class LocalDriver(Driver):
 
     @contextlib.contextmanager
     def _environment(self, digest: str) -> Iterator[environment.Environment]:
-        """The environment of a workspace, which is not removed meanwhile. Raises `EnvironmentMissing`."""
+        """Yield the environment and protect it from removal meanwhile. Raises `EnvironmentMissing`."""
         if not digest:
             yield self._own_environment()
             return
@@ -517,23 +528,23 @@ class LocalDriver(Driver):
             self.environments.mark_used(digest)
 
     def _folders(self) -> list[str]:
-        """The environments that were there already, as this node's own setting names them."""
+        """Return the existing environments that this node's settings name."""
         return folders.named(os.environ, never=(self.home, self.homes))
 
     def _environments_in_use(self) -> list[environment.Environment]:
-        """Those from which workspaces were started of late, the latest first."""
+        """Return the environments of recent starts, the latest first."""
         recent = self.environments.used(since=time.time() - SPARES_FOR_S)[: self.spare_environments]
         stamps = (self.environments.find(digest) for digest in recent)
         return [environment.of_stamp(stamp) for stamp in stamps if stamp]
 
     def sandbox(self) -> SandboxProbe:
-        """The sandbox that workspaces and builds get here. Raises `InvalidSpec`."""
+        """Return the sandbox of workspaces and builds on this node. Raises `InvalidSpec`."""
         return self._isolation()[0]
 
     def remove_environment(self, digest: str) -> bool:
-        """Remove an environment; False where a process or a started workspace uses it. Raises `OSError`.
+        """Remove an environment; returns False if a process or a started workspace uses it.
 
-        Spares that have been made from it end first.
+        Ends its spares first. Raises `OSError`.
         """
         for name in state.names(self.base):
             record = state.WorkspaceDir(self.base, name).record()
@@ -558,7 +569,7 @@ class LocalDriver(Driver):
         )
 
     def _keep_ways_out(self, settings: Settings) -> None:
-        """Give each workspace that has lost its way out another one: pasta may have been killed."""
+        """Restart the egress processes of workspaces that lost them, for example because pasta was killed."""
         for name in state.names(self.base):
             folder = state.WorkspaceDir(self.base, name)
             record = folder.record()
@@ -573,7 +584,7 @@ class LocalDriver(Driver):
                     start_network(folder, settings)
 
     def _isolation(self) -> tuple[SandboxProbe, str]:
-        """The sandbox to use and a warning; the warning empty when there is none."""
+        """Return the sandbox to use and a warning; the warning is empty if there is none."""
         if self.sandbox_mode not in ("auto", "bwrap", GVISOR, "none"):
             raise InvalidSpec(
                 f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap, gvisor or none."
@@ -600,12 +611,12 @@ class LocalDriver(Driver):
             raise MissingDependency(sandbox.reason)
 
     def _require_gvisor(self, sandbox: SandboxProbe) -> None:
-        """Raise `MissingDependency` where this pool starts workspaces in gVisor alone and cannot."""
+        """Raise `MissingDependency` if this pool requires gVisor and it is unavailable."""
         if self.sandbox_mode == GVISOR and (complaint := sandbox.no_gvisor):
             raise MissingDependency(complaint)
 
     def _own_folders(self) -> tuple[Path, ...]:
-        """Where Berth keeps its state and people's homes, of which no workspace is shown another's."""
+        """Return the folders of Berth's state and of homes, which are hidden from workspaces."""
         return (self.home, self.homes)
 
     def _placed_here(self, placement: Placement) -> NodePlacement:
@@ -617,7 +628,7 @@ class LocalDriver(Driver):
         return placement.nodes[0]
 
     def _devices(self, here: NodePlacement) -> tuple[tuple[DeviceInfo, ...], tuple[state.GpuShare, ...]]:
-        """The granted devices as they are now, and the parts of them. Raises `NoCapacity`."""
+        """Return the granted devices in their current state, and the shares. Raises `NoCapacity`."""
         if not here.devices:
             return (), ()
         if self.sandbox_mode == GVISOR:
@@ -628,7 +639,7 @@ class LocalDriver(Driver):
 
 
 def _number(name: str, configured: JsonScalar, environ: str | None) -> int:
-    """How many of something about spares are wanted. Raises `InvalidSpec`."""
+    """Return a setting that counts spares as a number. Raises `InvalidSpec`."""
     value = environ if configured is None else configured
     try:
         return max(0, int(DEFAULT_SPARES if value in (None, "") else value))

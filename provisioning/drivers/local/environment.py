@@ -1,4 +1,4 @@
-"""Where workspaces' programs come from: the notebook environment, its base Python, the system."""
+"""Sources of workspaces' programs: the notebook environment, its base Python, the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioning.environments.store import Stamp
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 PROGRAMS = ("jupyter-lab", "marimo", "code-server", "rserver", "bash")
 FOLDERS = {"rserver": "/usr/lib/rstudio-server/bin"}
-"""Where the packages of programs put them that are on no search path."""
+"""Where packages install programs that are not on the search path."""
 VARIABLE = "BERTH_NODE_PROGRAMS"
 MAX_NAMED = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,79}")
@@ -23,9 +23,9 @@ PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "ssl")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`python` runs the agent; `bin_dirs` is the search path; `readonly` must be visible as it is.
+    """`python` runs the agent; `bin_dirs` is the search path; `readonly` folders appear at the same path.
 
-    Where it is `preloadable`, its apps may be imported ahead, with the modules `preload`, as far as is known.
+    If `preloadable`, its apps can be imported in advance with the modules `preload`, as far as known.
     """
 
     python: str
@@ -36,7 +36,7 @@ class Environment:
     preloadable: bool = True
 
     def which(self, program: str) -> str:
-        """The path of `program` on the search path, or the empty string."""
+        """Return the path of `program` on the search path, or an empty string."""
         own = FOLDERS.get(program)
         for folder in (*self.bin_dirs, *([own] if own else [])):
             path = os.path.join(folder, program)  # noqa: PTH118 - symlinks stay as they are
@@ -49,13 +49,13 @@ class Environment:
 
 
 def named(words: str) -> tuple[str, ...]:
-    """The names in `BERTH_NODE_PROGRAMS`, divided by spaces; what can be no program's name is left out."""
+    """Return the space-separated names in `BERTH_NODE_PROGRAMS`, without invalid ones."""
     found = dict.fromkeys(each for each in words.split() if _NAME.fullmatch(each))
     return tuple(found)[:MAX_NAMED]
 
 
 def uv_program() -> str:
-    """uv, which came with Berth, or the system's; the empty string where there is none."""
+    """Return Berth's own uv, or the system's; an empty string if there is none."""
     try:
         from uv import find_uv_bin
 
@@ -66,8 +66,8 @@ def uv_program() -> str:
 
 
 def resolve(root: Path) -> Environment:
-    """The environment at `root`; where there is none, this interpreter's base and the system."""
-    # `make up` keeps each environment in a folder of its own behind a link; its scripts name the folder.
+    """Return the environment at `root`, or else this interpreter's base and the system."""
+    # `make up` keeps each environment in a folder behind a link; its scripts name the folder.
     root = Path(os.path.realpath(root))
     python = root / "bin" / "python3"
     if python.exists():
@@ -84,9 +84,9 @@ def resolve(root: Path) -> Environment:
 
 
 def of_stamp(stamp: Stamp) -> Environment:
-    """A built environment. Its folder is not asked what it hangs on: code of packages has been in there.
+    """Return a built environment. Reads nothing from its folder, in which code of packages has run.
 
-    One that was there already is taken as the node's own is: who may write it is its operator's to decide.
+    An existing one is trusted like the node's own: its operator decides who may write it.
     """
     place = Path(stamp.place)
     if stamp.folder:
@@ -102,7 +102,7 @@ def of_stamp(stamp: Stamp) -> Environment:
 
 
 def _base_prefixes(root: Path, python: Path) -> list[Path]:
-    """The installations that the environment's interpreter hangs on, by every name that it uses."""
+    """Return the installations that the environment's interpreter depends on, by every name it uses."""
     prefixes = prefixes_of(python)
     try:
         for line in (root / "pyvenv.cfg").read_text().splitlines():
@@ -110,15 +110,15 @@ def _base_prefixes(root: Path, python: Path) -> list[Path]:
             if key.strip() == "home" and value.strip():
                 prefixes += [Path(value.strip()).parent, Path(os.path.realpath(value.strip())).parent]
     except OSError:
-        pass  # not a venv: an installation of its own
+        pass  # not a venv but a separate installation
     return [prefix for prefix in prefixes if prefix != root]
 
 
 def prefixes_of(python: Path) -> list[Path]:
-    """The installations that the links of an interpreter lead through."""
+    """Return the installations along an interpreter's chain of links."""
     prefixes = [Path(os.path.realpath(python)).parent.parent]
     link = python
-    for _ in range(16):  # each link of a chain must be found inside the sandbox too
+    for _ in range(16):  # the sandbox needs every link of the chain
         if not link.is_symlink():
             break
         link = Path(os.path.normpath(link.parent / link.readlink()))
@@ -127,7 +127,7 @@ def prefixes_of(python: Path) -> list[Path]:
 
 
 def visible(prefixes: list[Path]) -> tuple[str, ...]:
-    """The folders of `prefixes` that Python needs, without what else lies beside them."""
+    """Return the folders of `prefixes` that Python needs, without their siblings."""
     found: dict[str, None] = {}
     for prefix in prefixes:
         if prefix in (Path("/"), Path("/usr")) or prefix.is_relative_to("/usr"):

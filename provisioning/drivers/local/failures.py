@@ -1,4 +1,4 @@
-"""Errors of the local driver, and what the operating system's errors mean to an operator."""
+"""Errors of the local driver, and the operating system's errors explained for operators."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from provisioning.errors import BackendUnavailable, Blame, MissingDependency, Pr
 
 
 class IsolationRequired(MissingDependency):
-    """Several users share this machine and nothing would keep their workspaces apart."""
+    """Several users share this machine and nothing would isolate their workspaces."""
 
     code = "isolation_required"
 
 
 class LimitsRequired(MissingDependency):
-    """Several users share this machine and one workspace could take all of it."""
+    """Several users share this machine and one workspace could use all of its resources."""
 
     code = "limits_required"
 
 
 class HomesUnlimited(MissingDependency):
-    """Several users share this machine and nothing says how much of its disk each of them may take."""
+    """Several users share this machine without a limit on the disk space of homes."""
 
     code = "homes_unlimited"
 
@@ -35,14 +35,14 @@ class StillStopping(StartFailed):
 
 
 class WrongNode(StartFailed):
-    """The placement names another node than this one."""
+    """The placement names another node."""
 
     code = "wrong_node"
     retryable = False
 
 
 class HomeNowhere(ProvisioningError):
-    """A home that nothing has been started in yet: there are no files to show."""
+    """The home does not exist yet, so there are no files to show."""
 
     code = "home_nowhere"
     retryable = False
@@ -50,7 +50,7 @@ class HomeNowhere(ProvisioningError):
 
 
 class HomeProtected(ProvisioningError):
-    """A home is a link or a mount of somebody's making: what is in there is not the driver's to delete."""
+    """The home is a link or mount set up by an administrator, so the driver does not delete it."""
 
     code = "home_protected"
     retryable = False
@@ -58,19 +58,19 @@ class HomeProtected(ProvisioningError):
 
 
 class HomeChangesHands(StartFailed):
-    """A home is being given to its user of the machine, which takes several calls where it is large."""
+    """The home is changing its owner, which takes several calls if it is large."""
 
     code = "home_changes_hands"
 
 
 class HomeInUse(StartFailed):
-    """A home cannot change hands, as a workspace that uses it still runs as another user."""
+    """The home cannot change its owner while a workspace uses it as another user."""
 
     code = "home_in_use"
 
 
 class EnvironmentMissing(ProvisioningError):
-    """The node does not hold the software environment of the workspace."""
+    """The node does not have the workspace's software environment."""
 
     code = "environment_missing"
     blame = Blame.OPERATOR
@@ -84,17 +84,17 @@ class Busy(BackendUnavailable):
 
 
 NO_ROOM = {errno.EAGAIN: "process", errno.ENOMEM: "process in its memory"}
-"""Why a process could not be started that is none of a folder's doing."""
+"""Why a process could not be started, for reasons unrelated to files."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a disk had no room, or its user no more of it."""
+    """Return whether the disk is full or a quota is exceeded."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def suppressed_when_full() -> Iterator[None]:
-    """For what can be done without: nothing is raised where a disk has no room for it."""
+    """Suppress errors of a full disk, for optional writes."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def suppressed_when_full() -> Iterator[None]:
 
 @contextmanager
 def disk_errors(path: Path, *, starting: bool = False) -> Iterator[None]:
-    """Turn `OSError` under `path` into `StartFailed` or `BackendUnavailable` with its fix."""
+    """Turn `OSError` under `path` into `StartFailed` or `BackendUnavailable` with a fix."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What serves the files of a home: one process for a home, in the sandbox that a workspace of its user gets.
+"""File server of a home: one process per home, in the same sandbox as workspaces of its user.
 
-It is begun by the first question, sees the home and nothing else, has no network, and ends by itself some
-minutes after the last one. Whatever a home holds, following it leads nowhere (`provisioning/agent/files`).
+The first request starts it. It sees only the home, has no network, and exits some minutes after the last
+request. Links in a home cannot lead outside (`provisioning/agent/files`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ STORE_INSIDE = "/run/berth/archives"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The home of a user in a team; with `incoming`, the folder in which one from another machine is made.
+    """Home of a user in a team; with `incoming`, the folder that receives it from another machine.
 
-    With `archives`, the folder of its archives, whose server has the home besides.
+    With `archives`, the folder of its archives, whose server also sees the home.
     """
 
     team: str
@@ -64,13 +64,13 @@ class Home:
 
     @property
     def folder(self) -> str:
-        """Its name in the folder of its team. No owner's name begins with a dot."""
+        """Its name in the team's folder. No owner's name begins with a dot."""
         return f"{INCOMING if self.incoming else ARCHIVES if self.archives else ''}{self.owner}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileServers:
-    """Those of this machine: `base` is the local driver's folder, `homes` that of the homes."""
+    """File servers of this node: `base` is the local driver's folder, `homes` that of the homes."""
 
     base: Path
     homes: Path
@@ -81,7 +81,7 @@ class FileServers:
     def ask(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
-        """What the home's server answers: `{"ok": …}` or `{"refused": …}`. `stream` goes behind the question.
+        """Return the server's answer: `{"ok": …}` or `{"refused": …}`. `stream` is sent after the question.
 
         Raises `ProvisioningError` or `OSError`.
         """
@@ -94,10 +94,10 @@ class FileServers:
             try:
                 return _exchange(folder.path, question, stream)
             except (ConnectionError, FileNotFoundError) as error:
-                # It is just ending, as nobody had asked for a while.
+                # It was just exiting after its idle timeout.
                 problem = error
                 if stream is not None:
-                    break  # some of it has been read
+                    break  # part of it has been read
                 time.sleep(0.1 * (attempt + 1))
             except (TimeoutError, ValueError) as error:
                 problem = error
@@ -108,7 +108,7 @@ class FileServers:
         )
 
     def end(self, home: Home) -> None:
-        """End the home's server, if there is one, and what is left of it. Raises `Busy` or `OSError`."""
+        """End the home's server, if any, and clean up. Raises `Busy` or `OSError`."""
         _end(self._folder(home), self.instance)
 
     def _folder(self, home: Home) -> WorkspaceDir:
@@ -213,7 +213,7 @@ def _mode(home: Home, store: str) -> tuple[str, ...]:
 
 
 def end_all(base: Path) -> int:
-    """End the servers of all homes; how many are left. `base` as in `FileServers`. Raises `OSError`."""
+    """End the servers of all homes below `base`; returns how many are left. Raises `OSError`."""
     left = 0
     instance = instance_of(base.parent)
     for path in sorted(base.glob(f"{FILES_PREFIX}*")):
@@ -242,7 +242,7 @@ def _end(folder: WorkspaceDir, instance: str) -> None:
 
 
 def _with_children(pid: int) -> list[int]:
-    """A process after all that it has started: bubblewrap's own end would leave the sandbox behind."""
+    """Return the descendants of a process, then itself: killing bubblewrap first would leave its sandbox."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -253,7 +253,7 @@ def _with_children(pid: int) -> list[int]:
 def _exchange(
     folder: Path, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
 ) -> dict[str, Any]:
-    """One question by the socket in `folder`, whose path may be longer than a socket's may be."""
+    """Exchange one request through the socket in `folder`, whose full path may be too long for a socket."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

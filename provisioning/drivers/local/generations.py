@@ -1,6 +1,6 @@
-"""One generation of a workspace after the other: what a start meets, and how one is closed and ended.
+"""Sequence of a workspace's generations: checks before a start, and how one is closed and ended.
 
-The caller holds the folder's operation lock. A generation that is closed never starts again (ADR 0004).
+The caller holds the folder's operation lock. A closed generation never starts again (ADR 0004).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from provisioning.drivers.local.observation import observe_workspace
 from provisioning.errors import Conflict, Stale
 from provisioning.types import Observation, ObservedState, WorkspaceRef, WorkspaceSpec
 
-# What the agent may take beyond the app's own stop time-out before it is killed too.
+# Grace period of the agent beyond the app's stop timeout; then it is killed too.
 STOP_GRACE_S = 8
-# A start that came to nothing may be repeated within its generation; an app that ran may not.
+# A failed launch may be retried within its generation; an app that ran may not.
 REPEATABLE = frozenset({"port_taken", "launch_failed"})
 GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
 def look_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance: str) -> Observation | None:
-    """What stands already and answers the start; None when the way is free.
+    """Return an observation that answers the start, or None if it may proceed.
 
-    Raises `Stale` (a later stop or start is known), `Conflict` (something else runs in its place) and
+    Raises `Stale` (a later stop or start is known), `Conflict` (something else runs instead) and
     `StillStopping`.
     """
     ref, record = spec.ref, folder.record()
@@ -56,9 +56,9 @@ def look_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance:
 def close_and_end(
     folder: state.WorkspaceDir, ref: WorkspaceRef, instance: str, *, grace_s: float | None
 ) -> bool:
-    """Close the generation and end what runs of it; True once nothing is left.
+    """Close the generation and end its processes; returns True once nothing is left.
 
-    Raises `Stale` when a newer generation is there, which is not meant.
+    Raises `Stale` if a newer generation exists, which must not be ended.
     """
     record = folder.record()
     if record is not None and record.generation > ref.generation:
@@ -88,14 +88,14 @@ def close_and_end(
     if alive and agents and not overdue:
         _terminate(agents)
     else:
-        # Overdue, without an agent that could end it in order, or its agent is dead already.
+        # Overdue, and no agent can shut it down cleanly.
         processes.kill(found, inside)
         _kill_recorded(folder)
     return False
 
 
 def still_stopping(folder: state.WorkspaceDir, ref: WorkspaceRef) -> Observation:
-    """What is said while something of it is left."""
+    """Return the observation while parts of it are left."""
     record = folder.record()
     return Observation(
         ref if record is None else WorkspaceRef(ref.workspace_id, record.generation),
@@ -105,7 +105,7 @@ def still_stopping(folder: state.WorkspaceDir, ref: WorkspaceRef) -> Observation
 
 
 def _kill_recorded(folder: state.WorkspaceDir) -> None:
-    """The launched process itself, also where its environment cannot be read."""
+    """Kill the launched process itself, even if its environment is unreadable."""
     launched = folder.launched()
     if launched is None or launched.boot_id != processes.boot_id():
         return

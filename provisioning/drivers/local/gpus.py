@@ -1,4 +1,4 @@
-"""The GPUs of this machine as devices that tenants get, with the device files that each needs."""
+"""GPUs of this machine as devices for tenants, with the device files that each needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from provisioning.types import DeviceGrant, DeviceInfo, DeviceKind
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 PATIENCE_S = 10.0
-"""For how long a reset is waited for: a task of the node has less than a minute for all that it does."""
+"""How long to wait for a reset: a node task has less than a minute in total."""
 CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuScan:
-    """What is there. `state` and `note` say how the machine's GPUs are; `warnings` name broken ones.
+    """Result of a scan. `state` and `note` describe all GPUs of the machine; `warnings` name broken ones.
 
-    `missing` has the PCI addresses of those that the driver does not show.
+    `missing` has the PCI addresses of GPUs that the driver does not show.
     """
 
     devices: tuple[DeviceInfo, ...] = ()
@@ -32,13 +32,13 @@ class GpuScan:
     cuda_version: str = ""
     missing: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
-    """GPUs of which the driver does not tell who computes there; without those in MIG mode."""
+    """GPUs outside MIG mode whose processes the driver does not report."""
 
 
 def scan(*, root: Path = Path("/")) -> GpuScan:
-    """Every GPU, and its MIG instances where MIG mode is on. Never raises for what the driver does.
+    """Return every GPU, and its MIG instances in MIG mode. Never raises for driver errors.
 
-    Raises `GpuBeingReset` where a reset keeps it from looking.
+    Raises `GpuBeingReset` if a reset prevents the scan.
     """
     try:
         found = inventory.scan(root=root, patience_s=PATIENCE_S)
@@ -62,7 +62,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
 
 
 def granted(scan: GpuScan, grants: Sequence[DeviceGrant]) -> tuple[DeviceInfo, ...]:
-    """The granted devices as they are now, in that order. Raises `NoCapacity`."""
+    """Return the granted devices in their current state, in that order. Raises `NoCapacity`."""
     present = {device.uuid: device for device in scan.devices}
     missing = [grant.uuid for grant in grants if grant.uuid not in present]
     if missing:
@@ -81,12 +81,12 @@ def granted(scan: GpuScan, grants: Sequence[DeviceGrant]) -> tuple[DeviceInfo, .
 
 
 def instances_of(scan: GpuScan, parent_uuid: str) -> tuple[DeviceInfo, ...]:
-    """The MIG instances of one GPU."""
+    """Return the MIG instances of one GPU."""
     return tuple(each for each in scan.devices if each.parent_uuid == parent_uuid)
 
 
 def with_instances(scan: GpuScan, known: Mapping[str, tuple[DeviceInfo, ...]]) -> GpuScan:
-    """The scan with other instances for the GPUs in `known`."""
+    """Return the scan with other instances for the GPUs in `known`."""
     devices: list[DeviceInfo] = []
     for each in scan.devices:
         if each.parent_uuid not in known:
@@ -135,7 +135,7 @@ def _instance(gpu: GpuFacts, item: MigInstance, nodes: tuple[str, ...], root: Pa
         nodes=(*nodes, *(path for path in access if path)),
         mig_profile=item.profile,
         mig_start=item.start,
-        # No peer copies between instances: they belong to no island.
+        # Instances have no peer copies, so they belong to no island.
         numa=gpu.numa,
         compute_capability=gpu.compute_capability,
         facts={
@@ -147,7 +147,7 @@ def _instance(gpu: GpuFacts, item: MigInstance, nodes: tuple[str, ...], root: Pa
 
 
 def _capability_node(path: Path) -> str:
-    """The device file that opens a MIG instance, or the empty string."""
+    """Return the device file that grants access to a MIG instance, or an empty string."""
     try:
         for line in path.read_text().splitlines():
             key, _, value = line.partition(":")

@@ -1,12 +1,12 @@
-"""gVisor around what runs in a workspace: the sandbox of bubblewrap, with a kernel of its own inside.
+"""gVisor inside the bubblewrap sandbox: an application kernel for a workspace.
 
-`argv` and `bundle` are pure functions. Bubblewrap makes the namespaces, the network and the view of the
-files as for every sandbox; in it, gVisor's `runsc` runs the agent and all that the agent starts. Their
-system calls are answered by gVisor, a program in user space, which asks this machine's kernel for little
-(and under a filter of its own). What they see is `ROOT`, with the workspace's own folders mounted by runsc.
+`argv` and `bundle` are pure functions. Bubblewrap creates the namespaces, network and file view as in every
+sandbox. Inside, gVisor's `runsc` runs the agent and its children. gVisor answers their system calls in user
+space and needs few calls of the host kernel, under its own filter. The root of the container is `ROOT`; runsc
+mounts the workspace's own folders.
 
-Outside of gVisor but inside of bubblewrap is what starts it (`provisioning/agent/program/gvisor.py`): it
-joins the workspace's socket to the app's port, so no descriptor of this machine comes inside.
+The launcher of runsc (`provisioning/agent/program/gvisor.py`) runs in bubblewrap but outside gVisor. It
+connects the workspace's socket to the app's port, so no host descriptor enters gVisor.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from provisioning.drivers.local.sandbox import (
 PROGRAM = "runsc"
 PROBE_TIMEOUT_S = 20
 ROOT = "/berth/root"
-"""What the inside sees as its root, in bubblewrap's sandbox."""
+"""Root of the container, as a path in bubblewrap's sandbox."""
 MOUNTED = "/berth/mounted"
-"""Where folders lie in there that runsc mounts."""
+"""Source of folders that runsc mounts."""
 RUNSC_PATH = "/berth/runsc"
 BUNDLE_PATH = "/berth/bundle"
 CONFIG = "config.json"
 TRAFFIC = "traffic"
-"""In the workspace's runtime folder: how many bytes have come to its app and left it."""
+"""File in the workspace's runtime folder with bytes to and from its app."""
 NOFILE = 20_000
 NEEDED = (
     "Install gVisor from July 2024 or newer: the package “runsc” of Debian 13, or of gVisor's own repository."
 )
-# What is tried: which kernel is seen, and whether `ls` can look at files, which it could not in older ones.
+# The probe reads the kernel log and runs `ls`, which fails in older versions.
 LOOK = "ls -ld /usr > /dev/null && dmesg"
 SEEN = "Starting gVisor"
 
 
 def argv(plan: SandboxPlan) -> tuple[str, ...]:
-    """The whole command: bubblewrap, what starts runsc, runsc, and the socket's descriptor."""
+    """Return the whole command: bubblewrap, the launcher of runsc, runsc, and the socket's descriptor."""
     shown = _outer(plan.bwrap, plan.runsc, plan.bundle, plan.hostname, plan.system)
     for path in ETC_SHARED:
         shown += ["--ro-bind-try", path, f"{ROOT}{path}"]
@@ -72,7 +72,10 @@ def argv(plan: SandboxPlan) -> tuple[str, ...]:
 
 
 def bundle(plan: SandboxPlan, rlimits: Mapping[str, int]) -> dict[str, Any]:
-    """The `config.json` from which runsc starts the agent; `rlimits` by their names in `resource`."""
+    """Return the `config.json` with which runsc starts the agent.
+
+    `rlimits` uses the names of `resource`.
+    """
     mounts = [_tmpfs(path) for path in OWN_TMPFS]
     for number, (_, inside, readonly) in enumerate(_folders(plan)):
         if _mounted(inside, readonly=readonly):
@@ -89,10 +92,10 @@ def bundle(plan: SandboxPlan, rlimits: Mapping[str, int]) -> dict[str, Any]:
 
 
 def runsc_argv() -> tuple[str, ...]:
-    """runsc inside of bubblewrap. Its network is bubblewrap's, which is the workspace's own.
+    """Return the runsc command inside bubblewrap. It uses bubblewrap's network, that of the workspace.
 
-    Files are reached through a process of their own (`directfs=false`), so gVisor itself opens none. Sockets
-    in folders may be connected to, above all the one to the portal; none is made that is seen outside.
+    Files are accessed through a separate process (`directfs=false`), so gVisor opens none. Sockets in folders
+    can be connected to, for example the one to the portal; none created inside is visible outside.
     """
     return (
         RUNSC_PATH, "--root=/tmp/runsc", "--ignore-cgroups", "--platform=systrap", "--network=host",
@@ -102,7 +105,7 @@ def runsc_argv() -> tuple[str, ...]:
 
 
 def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[str, str]:
-    """runsc's path where it works in bubblewrap's sandbox, else the empty string and a sentence why not."""
+    """Return runsc's path if it works in bubblewrap's sandbox, else an empty string and the reason."""
     path = shutil.which(PROGRAM)
     if not path:
         return "", f"This machine has no gVisor. {NEEDED}"
@@ -129,7 +132,7 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
 
 
 def write(folder: Path, config: Mapping[str, Any]) -> None:
-    """Put `config.json` into a new `folder`, which everybody may read. Raises `OSError`."""
+    """Write `config.json` to a new world-readable `folder`. Raises `OSError`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -141,10 +144,10 @@ def write(folder: Path, config: Mapping[str, Any]) -> None:
 def _outer(
     bwrap: str, runsc: str, bundle: str, hostname: str, system: tuple[tuple[str, str], ...]
 ) -> list[str]:
-    """bubblewrap with what runsc needs, and the system both for it and below `ROOT`.
+    """Return bubblewrap's command with the needs of runsc, and the system for it and below `ROOT`.
 
-    runsc has to make namespaces, so it has all rights in bubblewrap's user namespace, whose the network is.
-    gVisor runs in a user namespace below that one, and has none over the network's rules.
+    runsc creates namespaces, so it has all capabilities in bubblewrap's user namespace, which owns the
+    network. gVisor runs in a nested user namespace and cannot change the network's rules.
     """
     words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--unshare-net", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
@@ -161,19 +164,19 @@ def _outer(
 
 
 def _folders(plan: SandboxPlan) -> Sequence[tuple[str, str, bool]]:
-    """What is shown beside the system: path here, path inside, whether read-only."""
+    """Return the folders beside the system: host path, path inside, whether read-only."""
     found = [(plan.home, plan.home_inside, False), (plan.run, RUN_PATH, False)]
     found += [(plan.gateway, NODE_PATH, True), *((path, inside, True) for path, inside in _programs(plan))]
     return [*found, *((path, inside, False) for path, inside in plan.writable_at)]
 
 
 def _programs(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
-    """What is shown both to what starts runsc and inside: path here, path inside."""
+    """Return what both the launcher of runsc and the container see: host path, path inside."""
     return [*((path, path) for path in plan.readonly), *plan.readonly_at, (plan.agent, AGENT_PATH)]
 
 
 def _mounted(inside: str, *, readonly: bool) -> bool:
-    """Whether runsc has to mount it: what can be written, and what lies in memory of the inside's own."""
+    """Return whether runsc must mount it: writable folders, and paths below its own tmpfs."""
     return not readonly or any(inside.startswith(f"{path}/") for path in OWN_TMPFS)
 
 
@@ -195,7 +198,7 @@ def _config(
     hostname: str = "probe",
     rlimits: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """An OCI runtime configuration. User 0 of the inside is this user, without capabilities."""
+    """Return an OCI runtime configuration. User 0 inside is this user, without capabilities."""
     own = [{"containerID": 0, "hostID": 0, "size": 1}]
     return {
         "ociVersion": "1.0.0",

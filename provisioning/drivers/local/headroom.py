@@ -1,8 +1,8 @@
-"""What this machine has left, and whether somebody waits for it, over the same five minutes.
+"""Idle capacity of this machine, and pressure on it, over the same 5 minutes.
 
-Of the whole machine. The kernel's `avg300` says for how much of the time somebody waited; beside it stand the
-idle CPU and the memory that was left, which only two readings or more can tell. Those of the last minutes are
-kept in a small file: one inventory is taken by another process than the next.
+Both concern the whole machine. The kernel's `avg300` is the share of time with waiting tasks. Idle CPU and
+free memory need at least two readings. Recent readings are kept in a small file, since inventories run in
+different processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 WINDOW_S = 330.0
-"""Readings of one minute each, so that there are five of them at least."""
+"""Covers at least 5 readings, at one per minute."""
 LEAST_S = 60.0
 LEAST_READINGS = 4
 FILE = "headroom.json"
@@ -32,8 +32,8 @@ _FULL = re.compile(_AVERAGE.format("full"), re.MULTILINE)
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):
-    """A moment: seconds since the machine has started, ticks of its cores (all, idle) since then, how many
-    processes had work, and how much of its memory was left, in percent."""
+    """A reading: seconds since boot, CPU ticks (total, idle) since boot, number of runnable processes, and
+    available memory in percent."""
 
     at_s: float
     ticks: int
@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder(list[Reading]).decode
 
 
 def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """What there was in the last minutes; only `watched_s` 0 where nobody knows yet. Nothing here raises."""
+    """Return the recent figures, or only `watched_s` 0 if there are too few readings. Never raises."""
     try:
         now = read(proc, time.clock_gettime(time.CLOCK_BOOTTIME))
     except (OSError, ValueError, LookupError):
@@ -57,7 +57,7 @@ def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
 
 
 def read(proc: Path, at_s: float) -> Reading:
-    """The machine now. Raises `OSError`, `ValueError` or `LookupError` where it does not tell."""
+    """Read the current values. Raises `OSError`, `ValueError` or `LookupError` if they are unavailable."""
     stat = {
         words[0]: words[1:] for line in (proc / "stat").read_text().splitlines() if (words := line.split())
     }
@@ -67,19 +67,19 @@ def read(proc: Path, at_s: float) -> Reading:
         if (name := line.partition(":")[0]) in ("MemTotal", "MemAvailable")
         and (rest := line.partition(":")[2])
     }
-    # What waits for a disk is idle, too; time of guests is in the first columns already.
+    # Waiting for disks counts as idle; guest time is already in the first columns.
     ticks = [int(each) for each in stat["cpu"][:8]]
     return Reading(
         at_s,
         sum(ticks),
         ticks[3] + ticks[4],
-        max(0, int(stat["procs_running"][0]) - 1),  # without the one that asks
+        max(0, int(stat["procs_running"][0]) - 1),  # without this process
         round(100 * memory["MemAvailable"] / memory["MemTotal"], 1),
     )
 
 
 def told(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
-    """The figures of these readings, as they stand in a node's `facts`."""
+    """Return the figures of these readings, as stored in a node's `facts`."""
     first, last = rows[0], rows[-1]
     seconds, ticks = last.at_s - first.at_s, last.ticks - first.ticks
     if seconds < LEAST_S or len(rows) < LEAST_READINGS or ticks <= 0:
@@ -104,7 +104,7 @@ def _average(file: Path, pattern: re.Pattern[str]) -> float | None:
 
 
 def _kept(file: Path, now: Reading) -> list[Reading]:
-    """Those of the last minutes, the oldest first; none where the machine has started since."""
+    """Return recent readings, oldest first; empty if the machine was rebooted since."""
     try:
         rows = _decode(file.read_bytes()[:MAX_BYTES])
     except (OSError, msgspec.MsgspecError):
@@ -119,7 +119,7 @@ def _kept(file: Path, now: Reading) -> list[Reading]:
 
 
 def _keep(file: Path, rows: Sequence[Reading]) -> None:
-    """In one step; where nothing can be written the next look begins anew."""
+    """Write atomically; if that fails, the next look starts over."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps([msgspec.to_builtins(row) for row in rows]))

@@ -1,10 +1,10 @@
-"""Archives of homes on the disk of this machine, and homes that are made anew from them.
+"""Archives of homes on the disk of this node, and homes restored from them.
 
-They lie in `<homes>/<team>/.archives-<owner>`, made and read by the server of files in the sandbox of their
-user, where none of the user's programs are. A home made from one takes the place of the old one in a single
-rename that exchanges the two; `local/.archives/<home>` says which folder that is, so that who comes after a
-kill knows whether it was done. The old home is deleted only after that. A home that is put away in an archive
-gives its place to an empty one in the same way, after it was looked at whether it is as it was archived.
+Archives are in `<homes>/<team>/.archives-<owner>`. The file server creates and reads them in a sandbox of
+their user, without any programs of the user. A restored home replaces the old one in a single rename that
+exchanges both. `local/.archives/<home>` records the inode of the new folder, so that a later process can tell
+whether a killed one completed the exchange. The old home is deleted only afterwards. Emptying an archived
+home works the same way, after a check that it did not change since it was archived.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ RECORDS = ".archives"
 RESTORING = "restoring"
 PLACING, PLACED = "placing", "placed"
 SINCE = ".since"
-"""The end of the name of a file that is as old as an archive is after which the home is emptied."""
+"""Suffix of the file whose mtime marks the start of an archive after which the home is emptied."""
 RENAME_EXCHANGE = 2
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HomeChanged(Exception):
-    """Something in the home is newer than the archive of it; `name` says what."""
+    """Something in the home is newer than its archive; `name` says what."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -45,23 +45,23 @@ class HomeChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HomeArchives:
-    """Those of this machine. The caller holds `HomeMoves.alone`."""
+    """Archives on this node. The caller holds `HomeMoves.alone`."""
 
     servers: FileServers
 
     def make(self, home: Home, *, job: str, archive: str, most_bytes: int) -> dict[str, Any]:
-        """What the server says of this archive, which it makes. As `FileServers.ask`."""
+        """Create an archive; returns the server's answer. See `FileServers.ask`."""
         self._prepare(home)
         ask = {"do": "archive", "job": job, "archive": archive, "most_bytes": most_bytes}
         return self.servers.ask(_store(home), ask)
 
     def restore(self, home: Home, *, job: str, archive: str) -> dict[str, Any]:
-        """What the server says of the home that it makes. As `FileServers.ask`."""
+        """Restore a home beside the current one; returns the server's answer. See `FileServers.ask`."""
         self._prepare(home)
         return self.servers.ask(_store(home), {"do": "restore", "job": job, "archive": archive})
 
     def place(self, home: Home, *, job: str) -> None:
-        """All of the home is there: it and the old one change places. Raises `OSError`."""
+        """Exchange the complete new home and the old one. Raises `OSError`."""
         if self.placed(home, job=job):
             return
         self.end(home)
@@ -76,7 +76,7 @@ class HomeArchives:
         self._note(home, job, PLACED, found.st_ino)
 
     def placed(self, home: Home, *, job: str) -> bool:
-        """Whether this job's home is in its place; what a kill has left between is brought to its end."""
+        """Return whether this job's home is in place. Completes an exchange that was interrupted."""
         record = self._record(home)
         if record.get("job") != job:
             return False
@@ -84,7 +84,7 @@ class HomeArchives:
             return True
         old, new, aside = self._path(home), self._new(home), self._aside(home)
         if not old.exists() and new.exists() and aside.exists():
-            new.rename(old)  # where a disk cannot exchange
+            new.rename(old)  # after two renames, on file systems without exchange
             sync(old.parent)
         with contextlib.suppress(FileNotFoundError):
             if old.lstat().st_ino == record.get("inode"):
@@ -93,20 +93,20 @@ class HomeArchives:
         return False
 
     def hold(self, home: Home, *, archive: str) -> None:
-        """Note when this archive was begun, before any of it, and let nobody change files who might then."""
+        """Record the start of this archive before any of it is written, and end the file server."""
         self._prepare(home)
         since = self._since(home, archive)
         if not since.exists():
-            # Asked for nothing, so that it has begun: that gives the home to its user, where it is another's.
+            # An empty request starts the server, which gives the home to its user first.
             self.servers.ask(_store(home), {"do": "", "job": "", "archive": ""})
             self.servers.end(home)
             since.touch(mode=0o600)
             sync(since.parent)
 
     def empty(self, home: Home, *, job: str, archive: str) -> None:
-        """Put an empty home in the place of the one of which this archive was made after `hold`.
+        """Replace the home by an empty one, if it did not change since the archive started with `hold`.
 
-        Raises `FileNotFoundError` without the archive, `HomeChanged`, `OSError`.
+        Raises `FileNotFoundError` without the archive, `HomeChanged` or `OSError`.
         """
         if self.placed(home, job=job):
             return
@@ -114,19 +114,19 @@ class HomeArchives:
         self.servers.end(home)
         store = self._store_path(home)
         (store / f"{archive}.home").lstat()
-        # Its own change is later where the store was given to another user.
+        # Use its mtime: its ctime is later if the store changed its owner.
         _require_older(self._path(home), self._since(home, archive).lstat().st_mtime_ns)
         new, old = self._new(home), self._path(home).lstat()
         new.parent.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            new.rmdir()  # of an order before that was cut off
+            new.rmdir()  # left by an interrupted request
         new.mkdir(mode=0o700)
         os.chown(new, old.st_uid, old.st_gid)
         sync(new.parent)
         self.place(home, job=job)
 
     def clear(self, home: Home, *, limit_s: float) -> bool:
-        """Take away what is half made, and the home that was replaced; whether all has gone."""
+        """Remove unfinished archives and the replaced home; returns True once all are gone."""
         record = self._record(home)
         if record.get("job"):
             self.placed(home, job=str(record["job"]))
@@ -144,7 +144,7 @@ class HomeArchives:
         return True
 
     def delete(self, home: Home, *, archive: str) -> None:
-        """Take away one archive. One that is missing has gone. Raises `OSError`."""
+        """Delete one archive. Idempotent. Raises `OSError`."""
         self.end(home)
         with self._open_store(home) as store:
             names = (f"{archive}.home", f"{archive}.part", f"{archive}{SINCE}")
@@ -153,12 +153,12 @@ class HomeArchives:
                     os.unlink(name, dir_fd=store)
 
     def delete_all(self, home: Home, *, limit_s: float) -> bool:
-        """Take away all archives of a home that is deleted; whether all have gone."""
+        """Delete all archives of a deleted home; returns True once all are gone."""
         self.end(home)
         return home_folders.delete(self.servers.homes, home.team, _store(home).folder, limit_s=limit_s)
 
     def end(self, home: Home) -> None:
-        """End the server: none outlives its job, as the home that it sees may be another one then."""
+        """End the file server. It must not outlive its job, since the home may be replaced later."""
         self.servers.end(_store(home))
 
     def _prepare(self, home: Home) -> None:
@@ -191,7 +191,7 @@ class HomeArchives:
         return self._store_path(home) / RESTORING / "home"
 
     def _aside(self, home: Home) -> Path:
-        """Where the old home is between two renames."""
+        """Return where the old home is between two renames."""
         return self._store_path(home) / RESTORING / "old"
 
     def _record(self, home: Home) -> dict[str, Any]:
@@ -213,9 +213,9 @@ def _store(home: Home) -> Home:
 
 
 def _require_older(folder: Path, since_ns: int) -> None:
-    """Raise `HomeChanged` for the first that is found in a folder to be changed later; follows nothing.
+    """Raise `HomeChanged` for the first entry changed since then. Follows no links.
 
-    What counts is when the disk noted a change, which no user can set.
+    Compares ctimes, which users cannot set.
     """
     for place, folders, files, descriptor in os.fwalk(folder, onerror=_raise):
         if os.fstat(descriptor).st_ctime_ns >= since_ns:
@@ -234,7 +234,7 @@ def _raise(error: OSError) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Two folders change places; by two renames where the disk knows no exchange. Raises `OSError`."""
+    """Exchange two folders; with two renames if the file system has no exchange. Raises `OSError`."""
     here = attach.AT_FDCWD
     if attach.libc.renameat2(here, os.fsencode(new), here, os.fsencode(old), RENAME_EXCHANGE) == 0:
         return

@@ -1,9 +1,8 @@
-"""Keeps what workspaces leave in homes from becoming root's programs or devices outside.
+"""Prevent files of workspaces in homes from acting as root's programs or devices outside.
 
-Where the node worker is root, so is the owner of every file that a workspace makes. A sandbox shows homes
-without set-user-ID and devices; outside, the folder of homes is mounted over itself in the same way. The
-mount outlives the worker, whoever ends it: the next one finds it. `release` takes it away, and a restart of
-the machine does.
+If the node worker is root, root owns every file that a workspace creates. Sandboxes mount homes with nosuid
+and nodev. Outside, the folder of homes is bind-mounted over itself with the same options. The mount outlives
+the worker, and the next worker finds it. `release` or a reboot removes it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ LOCK = ".homes.lock"
 
 
 def homes_dir(config: Mapping[str, object], home: Path) -> Path:
-    """Where the home folders of a pool are whose state is in `home`.
+    """Return the folder of homes of a pool whose state is in `home`.
 
-    As the pool says (`homes`); in its `home` where it says that; else `BERTH_HOMES_DIR`.
+    It is the pool's setting `homes`; or inside `home` if the pool sets that; else `BERTH_HOMES_DIR`.
     """
     named = config.get("homes")
     if not named and not config.get("home"):
@@ -33,12 +32,12 @@ def homes_dir(config: Mapping[str, object], home: Path) -> Path:
 
 
 def closed(homes: Path) -> bool:
-    """Whether programs and device nodes in there have no power here. Raises `OSError`."""
+    """Return whether the folder is mounted with nosuid and nodev. Raises `OSError`."""
     return os.statvfs(homes).f_flag & CLOSED == CLOSED
 
 
 def complaint(homes: Path) -> str:
-    """What an operator should know and do; empty where nothing is amiss. Raises `OSError`."""
+    """Return a problem for an operator with its fix; empty if there is none. Raises `OSError`."""
     if os.geteuid() != 0 or closed(homes):
         return ""
     return (
@@ -48,7 +47,7 @@ def complaint(homes: Path) -> str:
 
 
 def secure(homes: Path, lock: Path) -> None:
-    """Mount the folder over itself, if this is root and it is open. Raises `OSError` where it may not."""
+    """Mount the folder over itself if this is root and it is not secured. Raises `OSError` on failure."""
     if os.geteuid() != 0:
         return
     with _alone(lock):
@@ -65,21 +64,21 @@ def secure(homes: Path, lock: Path) -> None:
 
 
 def release(homes: Path, lock: Path) -> None:
-    """Take the mount away, if it is one of `secure` and nothing outside of sandboxes uses it.
+    """Unmount the folder if `secure` mounted it and nothing outside sandboxes uses it.
 
-    A file system of its own that is mounted there stays.
+    A separate file system mounted there stays.
     """
     if os.geteuid() != 0 or not lock.parent.is_dir():
         return
     with _alone(lock):
-        # A folder mounted over itself is on the same device as the folder that it is in.
+        # A bind mount over itself is on the same device as its parent folder.
         if not os.path.ismount(homes) and homes.resolve() in mount_table.points():
             attach.libc.umount2(os.fsencode(homes), 0)
 
 
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """While no other process does the same. A descriptor in the folder itself would keep it mounted."""
+    """Exclude other processes. The lock is outside the folder, since a descriptor inside keeps it mounted."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""Homes that come from other machines and go to them, on the disk of this one.
+"""Transfers of homes from and to other machines, on the disk of this one.
 
-What comes is made in `<homes>/<team>/.moving-<owner>/home` by the server of files, in the sandbox of its
-user, and renamed to its place at the very end. `local/.moves/<home>` says for which move, and whether that
-has been done: it is written by the node's worker, whom no user's program can stand in for.
+The file server builds an incoming home in `<homes>/<team>/.moving-<owner>/home`, in the sandbox of its user.
+At the very end the home is renamed to its place. `local/.moves/<home>` records the transfer and its state;
+only the node worker can write it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORDS = ".moves"
 
 
 class HomeThere(ProvisioningError):
-    """There is a home of the user already where one was to come."""
+    """A home of the user exists already at the destination."""
 
     code = "home_there"
     retryable = False
@@ -40,19 +40,22 @@ class HomeThere(ProvisioningError):
 
 @dataclass(frozen=True, slots=True)
 class HomeMoves:
-    """Those of this machine."""
+    """Transfers of homes on this node."""
 
     servers: FileServers
 
     def offer(self, home: Home, *, digest: str, lifetime_s: float) -> dict[str, Any]:
-        """Let who has the ticket of this digest read the home. As `FileServers.ask`."""
+        """Grant the holder of the ticket with this digest read access to the home.
+
+        See `FileServers.ask`.
+        """
         grant = {"do": "grant", "what": "home", "path": "", "digest": digest, "lifetime_s": lifetime_s}
         return self.servers.ask(home, grant)
 
     def begin(self, home: Home, move: str) -> bool:
-        """Whether the home is in its place already; else what is there belongs to this move.
+        """Return whether the home is in place already; otherwise prepare its folder for this transfer.
 
-        Raises `HomeThere`, `ProvisioningError` and `OSError`.
+        Continues a transfer that was interrupted. Raises `HomeThere`, `ProvisioningError` and `OSError`.
         """
         record = self._record(home)
         if record and record["move"] != move:
@@ -87,11 +90,11 @@ class HomeMoves:
     def ask(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
-        """Ask what makes the home. As `FileServers.ask`."""
+        """Send a question to the server that builds the home. See `FileServers.ask`."""
         return self.servers.ask(Home(home.team, home.owner, incoming=True), question, stream)
 
     def place(self, home: Home, move: str) -> None:
-        """All of it is there: it gets its name. Raises `OSError`."""
+        """Rename the complete home to its place. Raises `OSError`."""
         self.servers.end(Home(home.team, home.owner, incoming=True))
         self._note(home, move, PLACING)
         target = self._path(home)
@@ -101,7 +104,7 @@ class HomeMoves:
         shutil.rmtree(self._moving(home), ignore_errors=True)
 
     def discard(self, home: Home, move: str, *, limit_s: float) -> bool:
-        """Take away what has come for this move, also where it was put in its place; whether all has gone."""
+        """Delete what was received in this transfer, even if it was placed; returns True once all is gone."""
         record = self._record(home)
         if not record or record["move"] != move:
             return True
@@ -115,7 +118,7 @@ class HomeMoves:
         return True
 
     def remove(self, home: Home, *, limit_s: float) -> bool:
-        """Take away the home, which is elsewhere now; whether all has gone."""
+        """Delete the home, which was moved elsewhere; returns True once all is gone."""
         self.servers.end(home)
         done = home_folders.delete(self.servers.homes, home.team, home.owner, limit_s=limit_s)
         if done:
@@ -124,7 +127,7 @@ class HomeMoves:
 
     @contextlib.contextmanager
     def alone(self, home: Home) -> Iterator[None]:
-        """While no other order about this home is carried out here. Raises `Busy`."""
+        """Exclude other operations on this home on this node. Raises `Busy`."""
         folder = self.servers.base / RECORDS
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(
@@ -168,12 +171,12 @@ class HomeMoves:
 
 
 def digest_of(home: Home) -> str:
-    """By which records name a home."""
+    """Return the name of a home in records."""
     return hashlib.sha256(f"{home.team}/{home.owner}".encode()).hexdigest()[:32]
 
 
 def sync(folder: Path) -> None:
-    """What was renamed in there is so on the disk, too. Raises `OSError`."""
+    """Make renames in the folder durable. Raises `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""Holds homes to their limit by project quotas, where this is root and the file system has them.
+"""Limits homes by project quotas, if run as root on a file system that supports them.
 
-Each home is a project of the file system with a number of its own, kept in `local/.projects/<team>:<owner>`
-as long as anything of it is there. The kernel's limits, of bytes and of files, are a tenth above the measured
-ones, so that these act first, which warn before and lose nothing (ADR 0070, 0071). A new home is held when it
-is made; what lies in an older one is given to its project while homes are measured.
+Each home is a project of the file system. Its id is kept in `local/.projects/<team>:<owner>` as long as
+anything of the home exists. The kernel's limits on bytes and files are 10 % above the measured limits. So the
+measured limits act first, which warn in advance and lose no data (ADR 0070, 0071). A new home is limited on
+creation. The files of an older one join its project while homes are measured.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from provisioning.drivers.local.home_usage import MAX_DEPTH, STEP
 from provisioning.drivers.local.state import write_atomically
 
 NUMBERS = range(0x42000000, 0x42100000)
-"""Our own. One that a file of the administrator's names, or that the kernel counts for, is left alone."""
+"""Project ids used by Berth. Ids in the administrator's files or already in use are skipped."""
 ADMINISTRATORS = (Path("/etc/projid"), Path("/etc/projects"))
 RECORDS = ".projects"
 LIMIT = ".limit"
 ABOVE = 110
-"""The kernel's limits, in percent of the measured ones."""
+"""The kernel's limits, in percent of the measured limits."""
 LEAST_FILES = 10_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,21 +36,21 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The number of a home's project, and which folder (its inode) all is given of; 0 while there is none."""
+    """Project id of a home, and the inode of the folder whose files all belong to it (0: none yet)."""
 
     project: int
     given: int = 0
 
 
 class HomeQuotas:
-    """Those of the homes in a folder. `base` is the local driver's."""
+    """Quotas of the homes in a folder. `base` is the local driver's folder."""
 
     def __init__(self, base: Path, homes: Path) -> None:
         self.folder = base / RECORDS
         self.homes = homes
 
     def work(self) -> bool:
-        """Whether the kernel can hold homes here."""
+        """Return whether the kernel can enforce quotas on homes here."""
         if os.geteuid() != 0:
             return False
         try:
@@ -60,26 +60,26 @@ class HomeQuotas:
             return False
 
     def tell(self, limit_mib: int) -> None:
-        """Note what the portal says that a home may hold. Raises `OSError`."""
+        """Store the limit per home that the portal sent. Raises `OSError`."""
         if limit_mib != self.limit_mib():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self.folder / LIMIT, f"{limit_mib}\n".encode())
 
     def limit_mib(self) -> int:
-        """What the portal said last; 0 for any amount."""
+        """Return the stored limit; 0 means no limit."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             return int((self.folder / LIMIT).read_text())
         return 0
 
     def most_files(self) -> int:
-        """How many files a home may have; 0 for any number. Raises `OSError`."""
+        """Return the maximum number of files per home; 0 means no limit. Raises `OSError`."""
         limit_mib, disk = self.limit_mib(), os.statvfs(self.homes)
         if not limit_mib or not disk.f_files:
             return 0
         return files_of(limit_mib, disk.f_blocks * disk.f_frsize, disk.f_files)
 
     def hold(self, home: str) -> Record | None:
-        """Let the kernel hold `<team>/<owner>`, which is there, from now on; None where it does not.
+        """Enforce the limit on the existing home `<team>/<owner>`; returns None if that is not possible.
 
         Raises `OSError`.
         """
@@ -91,14 +91,14 @@ class HomeQuotas:
                 record = self._number(home, folder)
             self._limit(folder, record.project, limit_mib)
             if record.given and project_quota.project_of(folder) != record.project:
-                # Another folder has its place, as after a restore.
+                # Another folder took its place, for example after a restore.
                 record = replace(record, given=0)
                 self._write(home, record)
             project_quota.give(folder, record.project, folder=True)
         return record
 
     def keep(self, homes: Sequence[str]) -> Generator[None, None, None]:
-        """Hold all of these, give what is in them to their projects, forget what has gone.
+        """Enforce limits on these homes, assign their files to their projects, and forget deleted homes.
 
         Raises `OSError`.
         """
@@ -115,7 +115,7 @@ class HomeQuotas:
         self._forget(homes)
 
     def _limit(self, folder: int, project: int, limit_mib: int) -> None:
-        # Of the folder of all homes: in a home it is the project that is told of as the disk.
+        # Use the parent of all homes: inside a home, statvfs reports the project's limit as the disk.
         disk = os.statvfs(self.homes)
         units = (limit_mib << 20) * ABOVE // 100 // project_quota.UNIT
         files = min(self.most_files() * ABOVE // 100, disk.f_files)
@@ -139,7 +139,7 @@ class HomeQuotas:
             return record
 
     def _forget(self, homes: Sequence[str]) -> None:
-        """Give back the numbers of homes of which nothing is left, not even what is being deleted."""
+        """Release project ids of homes with no files left, including those being deleted."""
         gone = set(self._known()) - set(homes)
         if not gone:
             return
@@ -168,7 +168,7 @@ class HomeQuotas:
             found = json.loads(self._path(home).read_text())
             return Record(int(found["project"]), int(found["given"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None  # one that was spoilt is made anew, and what it was about given to another project
+            return None  # a damaged record is created again, and the files move to another project
 
     def _write(self, home: str, record: Record) -> None:
         text = json.dumps({"project": record.project, "given": record.given})
@@ -183,13 +183,13 @@ class HomeQuotas:
 
 
 def files_of(limit_mib: int, total_bytes: int, total_files: int) -> int:
-    """How many files a home may have: its share of the disk's, and no fewer than some thousands."""
+    """Return the maximum number of files per home: its share of the disk's, at least `LEAST_FILES`."""
     share = (limit_mib << 20) * total_files // max(1, total_bytes)
     return max(LEAST_FILES, min(share, total_files))
 
 
 def _administrators() -> set[int]:
-    """The numbers in `name:number` of projid(5) and `number:path` of projects(5)."""
+    """Return the ids in `name:id` of projid(5) and `id:path` of projects(5)."""
     found = set()
     for path in ADMINISTRATORS:
         with contextlib.suppress(OSError):
@@ -199,10 +199,10 @@ def _administrators() -> set[int]:
 
 
 def _give_all(home: Path, project: int) -> Generator[None, None, None]:
-    """Give what is in a home to its project: a folder first, then what is in it. Yields between steps.
+    """Assign the content of a home to its project, each folder before its content. Yields between steps.
 
-    No link is followed and no other file system entered. What is made, or moved in, meanwhile is of the
-    project by itself. Only files and folders can be given; a link or a pipe that was there takes no room.
+    Follows no links and enters no other file system. Files created or moved in meanwhile join the project
+    automatically. Only regular files and folders can be assigned; links and pipes use no space.
     """
     folders: list[tuple[int, Iterator[str]]] = []
     try:
@@ -217,7 +217,7 @@ def _give_all(home: Path, project: int) -> Generator[None, None, None]:
                 folders.pop()
                 os.close(place)
                 continue
-            with contextlib.suppress(OSError):  # it has gone meanwhile, or is nothing that can be given
+            with contextlib.suppress(OSError):  # it is gone, or cannot be assigned
                 inner = _given(place, name, project, device)
                 if inner is not None:
                     folders.append((inner, _names(inner) if len(folders) < MAX_DEPTH else iter(())))
@@ -230,14 +230,14 @@ def _give_all(home: Path, project: int) -> Generator[None, None, None]:
 
 
 def _names(folder: int) -> Iterator[str]:
-    """What is in an open folder now. The system's errors are no names."""
+    """Return the names in an open folder; empty on errors."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return iter([entry.name for entry in entries])
     return iter(())
 
 
 def _given(place: int, name: str, project: int, device: int) -> int | None:
-    """Give one entry; a folder stays open and is returned. Raises `OSError`."""
+    """Assign one entry; returns the open descriptor of a folder. Raises `OSError`."""
     found = os.stat(name, dir_fd=place, follow_symlinks=False)
     is_folder = stat.S_ISDIR(found.st_mode)
     if found.st_dev != device or not (is_folder or stat.S_ISREG(found.st_mode)):

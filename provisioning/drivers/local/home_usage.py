@@ -1,9 +1,8 @@
-"""Measures how much the home folders take on their disk, in steps of a few milliseconds.
+"""Measure the disk use of home folders, in steps of a few milliseconds.
 
-Counted is what the file system has given away, blocks and inodes, each file once however many names it has,
-and files that have no name any more but are held open by a process of a sandbox. Nothing leads out of the
-home: no link, no other file system. What cannot be looked into is `hidden`: folders nested deeper than
-`MAX_DEPTH`.
+Counts allocated blocks and inodes, each file once regardless of hard links. Includes unlinked files that a
+sandbox process holds open. Links and other file systems are not followed. Folders nested deeper than
+`MAX_DEPTH` are not read; the result is then `hidden`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from provisioning.types import HomeUsage
 
 MAX_DEPTH = 200
 STEP = 200
-"""Entries looked at between two pauses that the caller may make."""
+"""Entries between two yields."""
 PROC = Path("/proc")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 512
@@ -29,7 +28,7 @@ Steps = Generator[None, None, HomeUsage]
 
 
 def names(homes: Path) -> list[str]:
-    """`<team>/<owner>` of every home. Raises `OSError`."""
+    """Return `<team>/<owner>` of every home. Raises `OSError`."""
     found = []
     for team in _folders(homes):
         found += [f"{team.name}/{owner.name}" for owner in _folders(Path(team.path))]
@@ -43,14 +42,14 @@ def _folders(path: Path) -> list[os.DirEntry[str]]:
 
 @dataclass(slots=True)
 class Unnamed:
-    """Files of a home that have no name any more."""
+    """Unlinked files of a home that are still open."""
 
     bytes: int = 0
     files: int = 0
 
 
 def measure(homes: Path, name: str, unnamed: Unnamed | None = None, most_files: int = 0) -> Steps:
-    """Yields between steps; returns the usage with `unnamed` added. Raises `OSError` without a home."""
+    """Yield between steps; returns the usage including `unnamed`. Raises `OSError` without a home."""
     unnamed = unnamed or Unnamed()
     walk = _Walk(os.open(homes / name, _FOLDER))
     try:
@@ -62,7 +61,7 @@ def measure(homes: Path, name: str, unnamed: Unnamed | None = None, most_files: 
 
 
 class _Walk:
-    """A walk through one home, holding open the folders that lead to where it is."""
+    """A walk through one home that keeps the folders on its current path open."""
 
     def __init__(self, home: int) -> None:
         self.open: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
@@ -80,7 +79,7 @@ class _Walk:
             if entry is None:
                 self._leave()
                 continue
-            with contextlib.suppress(OSError):  # it has gone meanwhile
+            with contextlib.suppress(OSError):  # deleted meanwhile
                 self._take(folder, entry.name)
             seen += 1
             if seen % STEP == 0:
@@ -100,7 +99,7 @@ class _Walk:
         try:
             self._enter(os.open(name, _FOLDER, dir_fd=folder))
         except PermissionError:
-            # Its owner has taken the right away, which hides nothing from who can give it back.
+            # The user removed the permission, which can be restored.
             let_in(folder, name)
             self._enter(os.open(name, _FOLDER, dir_fd=folder))
 
@@ -124,9 +123,9 @@ class _Walk:
 
 
 def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, None, dict[str, Unnamed]]:
-    """Files without a name that sandboxes hold open, by home. Yields between steps.
+    """Find unlinked files that sandboxes hold open, by home. Yields between steps.
 
-    Which home a process has is seen from outside, in its root; what it says of itself is not asked.
+    A process's home is determined from its root folder, not from anything it can set.
     """
     homes_by_place: dict[tuple[int, int], str] = {}
     for name in found:

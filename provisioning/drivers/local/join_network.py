@@ -1,13 +1,13 @@
-"""Gives the network of a sandbox its rules and its way out. Standard library only.
+"""Apply network rules to a sandbox and start its egress. Standard library only.
 
 Run as `python -I -S join_network.py` with a plan as JSON on standard input: `pid` and `start_ticks` of a
-process of the sandbox, `nft` (a program), `rules` (its input) and `way_out` (the argument vector of pasta).
-The rules are there before anything leads out. Exit code 0 once the way out works, or another one with the
-reason on standard error. `program` is what is executed as `way_out`. With `uid` in the plan, root becomes
-that user, whose the sandbox is, once it has found the sandbox.
+process of the sandbox, `nft` (a program), `rules` (its input), `way_out` (the argument vector of pasta) and
+`program` (its executable). Rules are loaded before egress starts. Exit code 0 once egress works, otherwise
+nonzero with the reason on standard error. With `uid` in the plan, root switches to that user, the owner of
+the sandbox, once it has found the sandbox.
 
-The user namespace that owns the sandbox's network is entered, so nothing of it needs root. It is not the
-one of the sandbox's processes, so none of them can change the rules.
+It enters the user namespace that owns the sandbox's network, so it needs no root. The sandbox's processes are
+in another one, so they cannot change the rules.
 """
 
 # ruff: noqa: PTH123, S606 - pathlib would double the time that this program takes to start
@@ -34,7 +34,7 @@ def setns(descriptor: int, kind: int, what: str) -> None:
 
 
 def load_rules(network: int, owner: int, nft: str, rules: str) -> None:
-    """Have a child load the rules in the sandbox's network. Raises `OSError`."""
+    """Load the rules in the sandbox's network through a child. Raises `OSError`."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -49,7 +49,7 @@ def load_rules(network: int, owner: int, nft: str, rules: str) -> None:
         finally:
             os._exit(1)
     os.close(reading)
-    # As bytes: this user may not be able to read the files of Python, nor those of an encoding.
+    # Bytes, since this user may be unable to read Python's files, including those of encodings.
     with open(writing, "wb") as pipe:
         pipe.write(rules.encode())
     _, status = os.waitpid(child, 0)
@@ -75,7 +75,7 @@ def main() -> None:
         return
     setns(owner, CLONE_NEWUSER, "user")
     os.set_inheritable(network, True)
-    # Python ignores it, and what it executes would too: pasta does not start like that.
+    # Python ignores SIGPIPE, which is inherited on exec; pasta does not start that way.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     argv = [*plan["way_out"], "--netns-only", "--netns", f"/proc/self/fd/{network}"]
     os.execv(plan["program"], argv)

@@ -1,18 +1,16 @@
-"""Starts one workspace apart from the worker that asked for it. Standard library only.
+"""Start one workspace detached from the worker that requested it. Standard library only.
 
-Run as `python -I -S launcher.py STATUS_FD OPERATION_FD` with the plan as JSON on standard input. It
-forks and its parent ends at once, so the workspace belongs to nobody and leaves no zombie. The child
-takes the workspace's life lock, which the agent holds until it ends, enters the cgroups, applies the
-limits, writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the
-workspace: held here too, so that a worker killed in the middle cannot be overtaken by another that
-would start the workspace twice. Both descriptors close as the program is executed; anything
-written to STATUS_FD before is the reason why it was not.
+Run as `python -I -S launcher.py STATUS_FD OPERATION_FD` with the plan as JSON on standard input. It forks and
+its parent exits at once, so the workspace is no child of the worker and leaves no zombie. The child takes the
+workspace's life lock, which the agent holds until it ends. Then it enters the cgroups, applies the limits,
+writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the workspace. It is
+held here too, so that no second worker can start the workspace again if the first is killed. Both descriptors
+close on exec. Data written to STATUS_FD is the reason why exec was not reached.
 
-`sockets` names Unix sockets to listen on and `files` files to read, each with its path: the program inherits
-them, and their numbers take the places of `{name}` in its argv. `user`, where root starts it, is who the
-program runs as, and what that user is shown (`as_user.py`). A plan with `owner`, a process, is of a
-program that nobody has asked for yet: it inherits a pidfd of the owner as `{owner}`. To the socket `app` the
-group `door` may connect, where there is one (`door.py`).
+`sockets` maps names to paths of Unix sockets to listen on, `files` to files to read. The program inherits the
+descriptors, and their numbers replace `{name}` in its argv. `user` is who the program runs as if root starts
+it, and what that user can see (`as_user.py`). `owner` is a process: the program is a spare and inherits a
+pidfd of the owner as `{owner}`. Members of the group `door` may connect to the socket `app` (`door.py`).
 """
 
 # ruff: noqa: PTH100, PTH101, PTH105, PTH108, PTH120, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
@@ -32,11 +30,11 @@ if TYPE_CHECKING:  # `typing` is slow to import
 
 BACKLOG = 512
 OOM_SCORE, OOM_ABOVE_SERVICES = 100, 50
-"""Where the machine's memory runs out, what people started goes before what serves them. Apps have more."""
+"""If the machine runs out of memory, the kernel kills workspaces before services. Apps score higher."""
 
 
 def identity(attempt: str) -> bytes:
-    """This process by PID, start time (stat field 22) and boot."""
+    """Return PID, start time (stat field 22) and boot id of this process as JSON."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as handle:
         text = handle.read()
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
@@ -48,10 +46,10 @@ def identity(attempt: str) -> bytes:
 
 
 def take_lock(path: str) -> None:
-    """Hold the lock for as long as this process and the program it becomes live."""
+    """Hold the lock as long as this process, including the program it executes, lives."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     os.set_inheritable(descriptor, True)
-    for _ in range(200):  # someone who looks whether we live holds it for microseconds
+    for _ in range(200):  # checks of the lock by others hold it for microseconds
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
@@ -61,7 +59,7 @@ def take_lock(path: str) -> None:
 
 
 def lower(name: str, value: int) -> None:
-    """Set a soft and hard limit, never above the hard limit that stands."""
+    """Set a soft and hard limit, at most the current hard limit."""
     kind = getattr(resource, name)
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
@@ -70,9 +68,9 @@ def lower(name: str, value: int) -> None:
 
 
 def first_to_go() -> None:
-    """Have the kernel take this one and its children before services, one of which has started it.
+    """Make the OOM killer prefer this process and its children over services, including its parent.
 
-    Where root says so, nothing in a workspace can go below it again.
+    If set by root, no process in a workspace can lower it again.
     """
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as handle:
@@ -95,13 +93,13 @@ def write_new(path: str, data: bytes) -> None:
 
 
 def inherited(plan: dict[str, Any]) -> dict[str, str]:
-    """The descriptors that the program inherits, as words of its argv."""
-    import _socket  # the C part alone: `socket` costs 7 ms
+    """Open the descriptors that the program inherits; returns them as words of its argv."""
+    import _socket  # only the C part: `socket` takes 7 ms to import
 
     found: dict[str, int] = {}
     for name, path in plan["sockets"].items():
         folder, _, file = path.rpartition("/")
-        os.chdir(folder)  # a socket's path may have 107 bytes only
+        os.chdir(folder)  # a socket's path is limited to 107 bytes
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             os.unlink(file)
@@ -124,7 +122,7 @@ def inherited(plan: dict[str, Any]) -> dict[str, str]:
 
 
 def become(plan: dict[str, Any], status: int) -> None:
-    """Never returns."""
+    """Execute the program. Never returns."""
     try:
         os.setsid()
         os.umask(0o077)

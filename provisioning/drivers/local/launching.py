@@ -1,4 +1,4 @@
-"""Runs the launcher, which starts a process apart from this one, until it has become its program."""
+"""Run the launcher, which starts a detached process, until that has executed its program."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ AGENT = HERE.parents[2] / "agent" / "program"
 AGENT_PROGRAM = AGENT / "agent.py"
 APPS = AGENT.with_name("apps")
 JUPYTER = AGENT.with_name("jupyter")
-"""What JupyterLab finds by JUPYTER_PATH: an extension that shows the workspace that it runs in."""
+"""Data on JUPYTER_PATH for JupyterLab: an extension that shows its workspace."""
 
 
 def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
-    """Run the launcher until the plan's program has been executed. Raises `StartFailed` or `OSError`.
+    """Run the launcher until the plan's program was executed. Raises `StartFailed` or `OSError`.
 
-    `operation_lock` is held by the launcher until then, also when this process is killed.
+    The launcher holds `operation_lock` until then, even if this process is killed.
     """
     status_read, status_write = os.pipe()
     try:
@@ -64,7 +64,7 @@ def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
 
 
 def _read_all(descriptor: int) -> str:
-    """All that comes until the other end closes, which executing the program does."""
+    """Read until the other end closes, which happens when the program is executed."""
     deadline = time.monotonic() + LAUNCH_TIMEOUT_S
     parts: list[bytes] = []
     while True:

@@ -1,10 +1,10 @@
-"""What is on this machine that nobody owns, and its removal. ADR 0039 and 0048 say how that is known.
+"""Resources on this machine without an owner, and their removal. ADR 0039 and 0048 define ownership.
 
-Three kinds are this module's to judge: processes that lead out of networks which have ended, control groups
-without a process, and folders that no record, lock or process has. Whether a home has an owner is not known
-here; one that is in use is.
+This module detects three kinds: egress processes of ended networks, control groups without a process, and
+folders without a record, lock or process. It cannot tell whether a home has an owner, only whether it is in
+use.
 
-What goes at once is noted in a journal of the last removals, for the page that shows them.
+Automatic removals are recorded in a journal of the latest ones, for the page that shows them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 def find(base: Path, homes_dir: Path, instance: str) -> tuple[Leftover, ...]:
-    """All that has no owner now, and what was removed of late. Raises `OSError`."""
+    """Return everything without an owner, and recent removals. Raises `OSError`."""
     here = (
         *_processes(base),
         *_groups(base, instance),
@@ -49,7 +49,7 @@ def find(base: Path, homes_dir: Path, instance: str) -> tuple[Leftover, ...]:
 def remove(
     base: Path, homes_dir: Path, instance: str, kind: LeftoverKind, name: str, *, limit_s: float
 ) -> bool:
-    """See `Driver.remove_leftover`; for all but homes. Raises `ProvisioningError` or `OSError`."""
+    """See `Driver.remove_leftover`; for all kinds but homes. Raises `ProvisioningError` or `OSError`."""
     match kind:
         case LeftoverKind.PROCESS:
             return _end_process(base, name)
@@ -63,7 +63,7 @@ def remove(
 
 
 def note(base: Path, gone: Iterable[Leftover]) -> None:
-    """Keep what has been removed, for the next listings; a full disk costs that."""
+    """Record removals for later listings; skipped on a full disk."""
     now = time.time()
     added = [_at(each, now) for each in gone]
     if not added:
@@ -74,7 +74,7 @@ def note(base: Path, gone: Iterable[Leftover]) -> None:
 
 
 def removed(base: Path) -> tuple[Leftover, ...]:
-    """What has been removed of late, the oldest first. A damaged journal counts as none."""
+    """Return recent removals, oldest first; empty if the journal is damaged."""
     try:
         return tuple(msgspec.json.decode((base / JOURNAL).read_bytes(), type=list[Leftover]))
     except (OSError, msgspec.MsgspecError):
@@ -82,7 +82,7 @@ def removed(base: Path) -> tuple[Leftover, ...]:
 
 
 def swept(found: scratch.Swept) -> list[Leftover]:
-    """What a sweep has removed, as listings name it."""
+    """Return a sweep's removals as leftovers."""
     folders = [Leftover(LeftoverKind.FOLDER, f"{scratch.PROBES}/{path.name}") for path in found.folders]
     ended = [Leftover(LeftoverKind.PROCESS, f"{pid}-{ticks}") for pid, ticks in found.processes]
     return [*folders, *ended]
@@ -150,7 +150,7 @@ def _remove_folder(base: Path, instance: str, name: str) -> bool:
 
 
 def _in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bool:
-    """Whether the workspace of this name has a record, a process, or somebody who works on it."""
+    """Return whether the workspace has a record, a process, or an operation in progress."""
     workspace = state.WorkspaceDir(base, name)
     if not locked and workspace.operation_held():
         return True
@@ -160,7 +160,7 @@ def _in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bo
 
 
 def _rests(homes_dir: Path) -> list[Leftover]:
-    """What deletions of homes have not come to an end with."""
+    """Return unfinished deletions of homes."""
     found = []
     for path in sorted(homes_dir.glob(f"*/{DELETING}*")):
         if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink():
@@ -178,7 +178,7 @@ def _remove_rest(homes_dir: Path, name: str, limit_s: float) -> bool:
 
 
 def require_unused_home(base: Path, instance: str, home: str) -> None:
-    """Raise `Conflict` where a workspace of this machine has the home, or may have."""
+    """Raise `Conflict` if a workspace of this node uses the home, or may use it."""
     for name in state.names(base):
         workspace = state.WorkspaceDir(base, name)
         record = workspace.record()
@@ -197,7 +197,7 @@ def _owned(name: str) -> Conflict:
 
 
 def _size(path: Path) -> int | None:
-    """MiB below it; None where there is more than is counted in a moment."""
+    """Return the size in MiB; None if there are too many entries to count quickly."""
     total = 0
     for count, size in enumerate(_sizes(path)):
         if count >= MEASURED_ENTRIES:

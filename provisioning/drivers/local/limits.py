@@ -1,4 +1,4 @@
-"""Which limits hold on this machine, and what several people who share it cannot do without."""
+"""Limits that can be enforced on this machine, and those required with several users."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FIX = (
 
 
 def several_users() -> bool:
-    """Whether several people share this machine (`BERTH_MULTIUSER`)."""
+    """Return whether several people share this machine (`BERTH_MULTIUSER`)."""
     return os.environ.get("BERTH_MULTIUSER", "").strip().lower() in _TRUE
 
 
 def held(host: CgroupHost, home_limit_mib: int) -> tuple[LimitedResource, ...]:
-    """What no workspace can take more of than it was given; 0: a home may hold any amount."""
+    """Return the resources that are limited per workspace; a home limit of 0 means no limit."""
     disk = (LimitedResource.DISK,) if home_limit_mib else ()
     return (*(each for each in REQUIRED if each in host.holds), *disk)
 
 
 def warning(host: CgroupHost) -> str:
-    """What is not limited and what to do about it; empty where all is."""
+    """Return which limits are missing, with a fix; empty if none is."""
     missing = [_WORDS[each] for each in REQUIRED if each not in host.holds]
     if not missing:
         return ""
@@ -49,12 +49,12 @@ def warning(host: CgroupHost) -> str:
 
 
 def homes_warning(home_limit_mib: int) -> str:
-    """What an operator should know and do where several people's homes may hold any amount; else empty."""
+    """Return a problem for an operator if several users share the machine without home limits."""
     return NO_HOME_LIMIT if several_users() and not home_limit_mib else ""
 
 
 def require(host: CgroupHost, home_limit_mib: int) -> None:
-    """Raise `LimitsRequired` or `HomesUnlimited` where one of several people could take all there is."""
+    """Raise `LimitsRequired` or `HomesUnlimited` if one of several users could exhaust the machine."""
     if not several_users():
         return
     if complaint := warning(host):

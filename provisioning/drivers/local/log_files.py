@@ -1,4 +1,4 @@
-"""The log that an agent keeps in two files, read on by position. The workspace may write anything there."""
+"""The agent's log in two rotating files, read by position. The workspace may write anything there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioning.types import LogPiece
 TRIES = 3
 MARK_MAX_BYTES = 100
 MAX_POSITION = 10**11
-"""More than any log has; a mark beyond was not written by an agent."""
+"""Beyond any real log; a larger mark was not written by an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class _File:
 
 
 def read_log(folder: WorkspaceDir, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
-    """See `Driver.read_log`; of the start whose log lies there."""
+    """See `Driver.read_log`. Reads the log of the start that is on disk."""
     for _ in range(TRIES):
         with contextlib.ExitStack() as held:
             older = _opened(held, folder.run / "app.log.1")
             newer = _opened(held, folder.app_log)
             begins = _begins(folder.run / "app.log.start", newer, older)
             if newer is None and after is None and folder.launch_log.exists():
-                # The app never wrote one; what the sandbox said comes once, before it.
+                # The app never wrote a log; the sandbox's output is returned once, at position 0.
                 return LogPiece(folder.tail(tail_lines), 0)
             if newer is None or begins is None or _inode(folder.run / "app.log.1") != _inode_of(older):
-                # It is just being rotated.
+                # Rotation in progress.
                 continue
             return _read(newer, older if begins else None, begins, after, tail_lines, whole)
     return LogPiece("", after or 0)
@@ -67,13 +67,13 @@ def _read(
 
 
 def _begins(path: Path, newer: _File | None, older: _File | None) -> int | None:
-    """The position at which the newer file begins; None while the agent has not said so."""
+    """Return the position at which the newer file begins; None while the agent has not written it."""
     if newer is None:
         return None
     with contextlib.ExitStack() as held:
         mark = _opened(held, path)
         if mark is None:
-            # Of an agent that says none: its present file counts, and the one before it.
+            # An agent without marks: count its current file and the previous one.
             return older.size if older else 0
         words = mark.read(0, MARK_MAX_BYTES).decode("ascii", "replace").split()
     if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[0]) != newer.inode:
@@ -82,7 +82,7 @@ def _begins(path: Path, newer: _File | None, older: _File | None) -> int | None:
 
 
 def _opened(held: contextlib.ExitStack, path: Path) -> _File | None:
-    """A regular file, closed with `held`; None for anything else that has this name."""
+    """Open a regular file, closed with `held`; None if it is anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

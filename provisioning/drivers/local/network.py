@@ -1,14 +1,14 @@
-"""The network of a workspace: a namespace of its own, rules about what it may reach, and a way out.
+"""Network of a workspace: its own namespace, egress rules and a process that connects it.
 
-The namespace is the sandbox's (`bwrap --unshare-net`), so nothing outside reaches what listens in it, and
-nothing in it reaches what listens on this machine's loopback. The way in is a Unix socket
-(`provisioning.node_gateway`). The way out is pasta, a process of this user on the outside; the rules are
-nftables', in the namespace, owned by a user namespace that no process of the sandbox is in.
+The namespace is created by the sandbox (`bwrap --unshare-net`). Nothing outside reaches its listeners, and
+nothing inside reaches the loopback of this machine. Incoming connections use a Unix socket
+(`provisioning.node_gateway`). Outgoing connections use pasta, a process outside the namespace. The nftables
+rules are in the namespace and belong to a user namespace that no process of the sandbox is in.
 
-Where hosts are allowed by name, a proxy on the outside (`provisioning/egress_proxy.py`) listens on the
-namespace's loopback; where nothing else is allowed, it is the only way out, and no name is resolved inside.
+If hosts are allowed by name, a proxy outside (`provisioning/egress_proxy.py`) listens on the namespace's
+loopback. If only names are allowed, it is the only way out, and no name is resolved inside.
 
-Both are found by their argument vector, which names the workspace's folder.
+Both processes are found by their argument vector, which names the workspace's folder.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from provisioning.errors import StartFailed
 JOIN = Path(__file__).resolve().with_name("join_network.py")
 JOIN_TIMEOUT_S = 10.0
 PROXY_PORT = 808
-"""Where a workspace finds the proxy to names; below 1024, so nothing in it can listen there."""
+"""Port of the egress proxy inside a workspace. Below 1024, so no process inside can bind it."""
 BUBBLEWRAP = "bwrap"
 RESOLVER = "169.254.53.53"
-"""Where a workspace asks for names; pasta asks this machine's resolver instead."""
+"""DNS server address inside a workspace. pasta forwards its queries to the resolver of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The programs that make a network of its own."""
+    """The programs that set up a network namespace."""
 
     pasta: str
     nft: str
 
 
 def tools() -> Tools | str:
-    """The programs, or the sentence that says what is missing."""
+    """Return the programs, or a sentence that names the missing packages."""
     search = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     pasta, nft = shutil.which("pasta", path=search), shutil.which("nft", path=search)
     missing = [package for package, found in (("passt", pasta), ("nftables", nft)) if not found]
@@ -62,13 +62,13 @@ def tools() -> Tools | str:
 
 
 def rules(policy: Policy, here: Iterable[str] = ()) -> str:
-    """The namespace's rules as nftables reads them. `here` are addresses of this machine."""
+    """Return the nftables rules of the namespace. `here`: addresses of this machine."""
     lines = ["oifname lo accept"]
     if policy.routed:
         lines += ["icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } accept"]
         lines += [f"ip daddr {RESOLVER} udp dport 53 accept", f"ip daddr {RESOLVER} tcp dport 53 accept"]
         closed = [ipaddress.ip_network(one) for one in (*CLOSED, *here)]
-        # This machine stays closed whatever is allowed.
+        # This machine stays blocked, whatever is allowed.
         lines += _each([ipaddress.ip_network(one) for one in here], "reject")
         lines += _each(policy.allowed, "accept")
         if policy.egress is Egress.OPEN:
@@ -86,7 +86,7 @@ def _each(networks: Iterable[Network], verdict: str) -> list[str]:
 
 
 def addresses_here() -> list[str]:
-    """All addresses of this machine that are not loopback."""
+    """Return all addresses of this machine except loopback and link-local ones."""
     found: list[str] = []
     try:
         local = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", Path("/proc/net/fib_trie").read_text())
@@ -101,15 +101,15 @@ def addresses_here() -> list[str]:
 
 
 def resolv_conf(system: str) -> str:
-    """The sandbox's /etc/resolv.conf: this machine's search domains and options, and `RESOLVER`."""
+    """Return the sandbox's /etc/resolv.conf: `RESOLVER`, and the search domains and options of `system`."""
     kept = [line for line in system.splitlines() if line.startswith(("search ", "options ", "domain "))]
     return "\n".join((f"nameserver {RESOLVER}", *kept, ""))
 
 
 def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
-    """Give the sandbox whose first process is `init` its rules and its way out. Raises `StartFailed`.
+    """Apply rules and start egress for the sandbox whose first process is `init`. Raises `StartFailed`.
 
-    Repeating it is safe: rules are replaced, and a way out that is there stays.
+    Idempotent: rules are replaced, and running egress processes are kept.
     """
     ticks = processes.start_ticks(init)
     pasta_there, proxy_there = _kinds(folder)
@@ -121,7 +121,7 @@ def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
         "uid": another,
         "program": tools.pasta,
         "nft": tools.nft,
-        # As one transaction: no moment without rules.
+        # One transaction, so rules apply at every moment.
         "rules": "table inet berth\ndelete table inet berth\n" + rules(policy, addresses_here()),
         "way_out": _pasta(tools.pasta, folder, another) if policy.routed and not pasta_there else [],
     }
@@ -140,7 +140,7 @@ def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
 
 
 def _run(script: Sequence[str], plan: Mapping[str, Any]) -> None:
-    """Raises `StartFailed` where the script does not succeed."""
+    """Run the script with `plan` as input. Raises `StartFailed` if it fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", *script],
@@ -165,10 +165,10 @@ def _failed(detail: str) -> StartFailed:
 
 
 def _pasta(program: str, folder: Path, another: int | None) -> list[str]:
-    """pasta with a way out for connections that begin inside, and for nothing else.
+    """Return the arguments of pasta: connections from inside only, no forwarded ports.
 
-    `another`: the user that it runs as, where that is not this one. Nothing can be written for it then, so
-    the workspace's folder is told by its own name, which has to end in “pasta”.
+    `another`: the user id that it runs as, if not this one. That user cannot write a PID file, so the process
+    is recognised by its argv[0], a path in the workspace's folder that must end in “pasta”.
     """
     options = [
         "--quiet", "--config-net", "--no-map-gw", "--dns-forward", RESOLVER,
@@ -181,7 +181,7 @@ def _pasta(program: str, folder: Path, another: int | None) -> list[str]:
 
 
 _MARKS = ("network.pid", "pasta", "proxy")
-"""By these in a workspace's folder its ways out are found: pasta, pasta of another user, a proxy."""
+"""Names in a workspace's folder that identify its egress processes: pasta, pasta of another user, proxy."""
 
 
 def _mark(folder: Path) -> Path:
@@ -197,7 +197,7 @@ def _proxy(folder: Path) -> Path:
 
 
 def proxy_env(policy: Policy) -> dict[str, str]:
-    """The variables by which programs find the proxy to names, where there is one."""
+    """Return the environment variables that point programs to the egress proxy, if there is one."""
     if not policy.proxied:
         return {}
     url, here = f"http://127.0.0.1:{PROXY_PORT}", "localhost,127.0.0.1,::1"
@@ -206,26 +206,26 @@ def proxy_env(policy: Policy) -> dict[str, str]:
 
 
 def ways_out(folder: Path) -> list[tuple[int, int]]:
-    """The processes, by PID and start, that lead out of the workspace of this folder."""
+    """Return (PID, start ticks) of the egress processes of the workspace with this folder."""
     wanted = {os.fsencode(path) for path in (_mark(folder), _name(folder), _proxy(folder))}
     return [(pid, ticks) for pid, ticks, argv in _leading_out() if wanted.intersection(argv)]
 
 
 def complete(folder: Path, policy: Policy) -> bool:
-    """Whether every way out that the policy has is there."""
+    """Return whether all egress processes that the policy needs are running."""
     pasta, proxy = _kinds(folder)
     return (pasta or not policy.routed) and (proxy or not policy.proxied)
 
 
 def _kinds(folder: Path) -> tuple[bool, bool]:
-    """Whether the workspace of this folder has pasta, and the proxy to names."""
+    """Return whether the workspace of this folder has pasta, and whether it has the proxy."""
     pasta, proxy = {os.fsencode(_mark(folder)), os.fsencode(_name(folder))}, os.fsencode(_proxy(folder))
     argvs = [argv for _, _, argv in _leading_out()]
     return any(pasta.intersection(argv) for argv in argvs), any(proxy in argv for argv in argvs)
 
 
 def end(folder: Path) -> bool:
-    """End the workspace's way out; True once there is none."""
+    """Kill the workspace's egress processes; returns True once all are gone."""
     found = ways_out(folder)
     processes.kill((), [pid for pid, _ in found])
     return not found
@@ -233,7 +233,7 @@ def end(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """A process that leads out of the network of a workspace or a probe, whose folder it names."""
+    """An egress process of a workspace or probe, with the folder that it names."""
 
     pid: int
     start_ticks: int
@@ -241,7 +241,7 @@ class WayOut:
 
 
 def ways_out_below(base: Path) -> list[WayOut]:
-    """All that name a folder below `base`, whether that is there or not."""
+    """Return all egress processes that name a folder below `base`, whether the folder exists or not."""
     found = []
     for pid, ticks, argv in _leading_out():
         marks = (Path(os.fsdecode(word)) for word in argv if word.startswith(os.fsencode(base) + b"/"))
@@ -252,9 +252,9 @@ def ways_out_below(base: Path) -> list[WayOut]:
 
 
 def _leading_out() -> Iterable[tuple[int, int, Sequence[bytes]]]:
-    """Every pasta and proxy that this process can see, with its start and argument vector.
+    """Yield (PID, start ticks, argument vector) of every visible pasta and proxy.
 
-    What runs in a sandbox can have any name and arguments, and is none: see `_outside`.
+    Processes in a sandbox can imitate names and arguments and are excluded by `_outside`.
     """
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
@@ -273,11 +273,11 @@ def _leading_out() -> Iterable[tuple[int, int, Sequence[bytes]]]:
 
 
 def _outside(pid: int, *, pasta: bool) -> bool:
-    """Whether the process runs outside of every sandbox, as those do that lead out of them.
+    """Return whether the process runs outside every sandbox, as real egress processes do.
 
-    A proxy is in this PID namespace, where no tenant is. pasta makes itself one below, of which it is the
-    first process. So is the first process of a sandbox, which stays the child of bubblewrap; what a tenant
-    starts or nests in there is no first process of that depth.
+    A proxy is in this PID namespace, which no tenant is. pasta creates a nested PID namespace and is its
+    first process. So is the first process of a sandbox, but that one stays a child of bubblewrap. Processes
+    started or nested by a tenant are never the first process at that depth.
     """
     numbers = processes.numbers_of(pid)
     if len(numbers) == 1:

@@ -1,4 +1,4 @@
-"""Observes one workspace: reads its lock, its records and /proc, and concludes its state."""
+"""Observe one workspace: derive its state from its lock, its records and /proc."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SIGKILL_EXIT = 137
 def observe_workspace(
     folder: WorkspaceDir, ref: WorkspaceRef, instance: str, *, locked: bool = False
 ) -> Observation:
-    """The observation of whichever generation is there. Raises `OSError`.
+    """Return the observation of the existing generation, whichever it is. Raises `OSError`.
 
-    `locked`: the caller itself holds the operation lock, so that nobody else is launching.
+    `locked`: the caller holds the operation lock, so no other process is launching.
     """
     record = folder.record()
     if record is None:
         return _unrecorded(folder, ref, instance)
     seen = WorkspaceRef(record.workspace_id, record.generation)
     alive = folder.alive()
-    # Read after the lock: an agent writes its last state before it lets go.
+    # Read after the lock, since an agent writes its last state before releasing it.
     agent = _own_state(folder, record)
     if alive and agent is not None and agent.phase == "exited":
-        # It tries to tell the portal what is being looked at here; that is no longer needed.
+        # The agent is still reporting its exit to the portal, which is no longer necessary.
         for process in processes.scan(instance, folder.name, spares=folder.claimed()):
             if process.is_agent:
                 processes.send(process, signal.SIGTERM)
@@ -45,7 +45,7 @@ def observe_workspace(
 
 
 def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
-    """The agent's state, when it belongs to this generation and names a port that it was given."""
+    """Return the agent's state if it belongs to this generation and names one of its ports."""
     agent = folder.agent_state()
     if agent is None or agent.generation != record.generation:
         return None
@@ -60,7 +60,7 @@ def _living(
     if record.closed:
         return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if agent is not None and agent.phase == "ready" and agent.port is not None:
-        # One that an older version has started has no socket.
+        # Workspaces started by an older version have no socket.
         by_socket = folder.app_socket(record.generation).exists()
         return Observation(
             seen,
@@ -80,7 +80,7 @@ def _dead(
     instance: str,
     locked: bool,
 ) -> Observation:
-    """The agent lives no more; what is left of the workspace is beyond repair and is ended."""
+    """Clean up after a dead agent: the rest of the workspace cannot be recovered and is ended."""
     groups = [Path(path) for path in record.cgroups]
     launched = folder.launched()
     if record.own_network:
@@ -88,7 +88,7 @@ def _dead(
     if not record.closed and (launched is None or launched.attempt != record.attempt):
         if not locked and folder.operation_held():
             return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
-        # Written down, never launched: its worker died in between.
+        # Recorded but never launched: its worker died in between.
         return Observation(seen, ObservedState.ABSENT)
     left = processes.scan(instance, folder.name, spares=folder.claimed())
     if left or cgroups.pids(groups):
@@ -126,7 +126,7 @@ def _dead(
 
 
 def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> tuple[str, str]:
-    """Code and message of a failure."""
+    """Return code and message of a failure."""
     launched = folder.launched()
     if launched is not None and launched.boot_id != processes.boot_id():
         return "host_restarted", "This machine was restarted. Start the workspace again."
@@ -201,7 +201,7 @@ def _unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Obser
 
 
 def _settles(condition: Callable[[], bool]) -> bool:
-    """True as soon as `condition` holds, within a quarter of a second."""
+    """Return whether `condition` holds within 0.25 s."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         if condition():

@@ -1,4 +1,4 @@
-"""Whose a home is, and what another user than the node worker's may open (`uids.py`)."""
+"""Owners of homes, and device access of users other than the node worker's (`uids.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioning.workspace_uids import VARIABLE
 
 
 class OfHome(Protocol):
-    """What has a home: a workspace, or what serves its files."""
+    """Something with a home: a workspace or a file server."""
 
     @property
     def owner(self) -> str: ...
@@ -27,9 +27,9 @@ class OfHome(Protocol):
 
 
 def owner_of(base: Path, instance: str, spec: OfHome, sandbox: SandboxProbe) -> int:
-    """The user id that the home is to have. Raises `ProvisioningError` or `OSError`.
+    """Return the user id for the home. Raises `ProvisioningError` or `OSError`.
 
-    A home does not change hands while it is in use: what is started beside runs as the same user.
+    A home keeps its owner while in use, so concurrent starts run as the same user.
     """
     wanted = state.NODE_USER if sandbox.uids is None else Uids(base, sandbox.uids).of(spec.owner)
     for name in state.names(base):
@@ -49,7 +49,7 @@ def owner_of(base: Path, instance: str, spec: OfHome, sandbox: SandboxProbe) -> 
 
 
 def require_open(devices: Iterable[DeviceInfo]) -> None:
-    """Raise `MissingDependency` where another user than this one could not open a device."""
+    """Raise `MissingDependency` if users other than this one cannot open a device."""
     for node in dict.fromkeys(node for device in devices for node in device.nodes):
         if not Path(node).stat().st_mode & stat.S_IROTH:
             raise MissingDependency(

@@ -1,4 +1,4 @@
-"""What users install on top of an environment: where it is, and what is in there, read from outside."""
+"""Packages that users install on top of an environment: location and contents, read from outside."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from provisioning.drivers.local.environment import Environment
 from provisioning.types import WorkspaceSpec
 
 FOLDER = (".local", "share", "berth", "packages")
-"""Below a home."""
+"""Path below a home."""
 OWN = "minimal"
 MAX_PACKAGES = 2000
 CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
-"""Where a system keeps its authorities in one file that sandboxes see."""
+"""Files with all certificate authorities of the system, visible in sandboxes."""
 _INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._!+]*)\.dist-info")
-# Programs that run a user's code in their own process: they begin with the overlay's Python.
+# These run user code in their own process, so they start with the overlay's Python.
 IN_OVERLAY = frozenset({"marimo"})
 
 
 def key(environment: str, name: str, python: str) -> str:
-    """The name of an overlay's folder for an environment and a Python such as `python3.12`."""
+    """Return the folder name of an overlay for an environment and a Python such as `python3.12`."""
     return f"{name or environment[:12] or OWN}-{python}"
 
 
 def overlay(spec: WorkspaceSpec, environment: Environment, *, home: str) -> dict[str, Any] | None:
-    """What the agent makes the overlay of (`packages_overlay.make`), or None where there can be none."""
+    """Return the agent's parameters for the overlay (`packages_overlay.make`), or None if unsupported."""
     site = site_of(environment)
     if site is None:
         return None
@@ -43,7 +43,7 @@ def overlay(spec: WorkspaceSpec, environment: Environment, *, home: str) -> dict
 
 
 def site_of(environment: Environment) -> Path | None:
-    """The environment's `site-packages`, None where it is no virtual environment."""
+    """Return the environment's `site-packages`; None if it is no virtual environment."""
     root = Path(environment.python).parent.parent
     if not environment.exists:
         return None
@@ -51,9 +51,9 @@ def site_of(environment: Environment) -> Path | None:
 
 
 def certificates() -> dict[str, str]:
-    """The variables by which uv and pip believe the authorities that this machine's system does.
+    """Return variables that make uv and pip trust the system's certificate authorities.
 
-    uv brings authorities of its own, as does pip before 24.2: an index of a company would be refused.
+    uv and pip before 24.2 bundle their own, so they would reject a company's index.
     """
     found = {"UV_SYSTEM_CERTS": "1"}
     if bundle := next((path for path in CERTIFICATES if Path(path).is_file()), None):
@@ -62,7 +62,7 @@ def certificates() -> dict[str, str]:
 
 
 def variables(made: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dict[str, str]:
-    """The app's variables by which programs put packages into the overlay.
+    """Return the app's variables that direct installations into the overlay.
 
     `path` and `jupyter` are PATH and JUPYTER_PATH without it.
     """
@@ -78,7 +78,7 @@ def variables(made: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dic
 
 
 def argv_of(argv: tuple[str, ...], made: Mapping[str, Any] | None, environment: Environment) -> list[str]:
-    """The app's command: servers are the environment's own, whatever a user has installed on top."""
+    """Return the app's command. Servers run from the environment itself, not from user packages."""
     if made is None or "/" in argv[0]:
         return list(argv)
     program = Path(environment.bin_dirs[0]) / argv[0]
@@ -90,9 +90,9 @@ def argv_of(argv: tuple[str, ...], made: Mapping[str, Any] | None, environment: 
 
 
 def installed(home: Path, name: str) -> list[str]:
-    """`name==version` of all that is in an overlay of a home. Its user may have put links anywhere.
+    """Return `name==version` of all packages in an overlay. Links by the user are not followed.
 
-    Nothing is followed, and only the names of folders are read.
+    Reads only folder names.
     """
     descriptor = -1
     found: list[str] = []
@@ -110,7 +110,7 @@ def installed(home: Path, name: str) -> list[str]:
                 if len(found) >= MAX_PACKAGES:
                     break
     except OSError:
-        pass  # there is none
+        pass  # no overlay
     finally:
         if descriptor >= 0:
             with contextlib.suppress(OSError):

@@ -1,12 +1,12 @@
-"""Changes the MIG layout of one GPU: idle instances go, new ones come, and a kill in between does no harm.
+"""Change the MIG layout of one GPU: replace idle instances by new ones, safely even if killed in between.
 
-A change is written to a journal on disk before anything is destroyed, and the journal is removed when the new
-layout stands. Whoever finds a journal whose lock is free finishes the change (`recover`), or makes the old
-layout again where it cannot be finished. So from outside there is the old layout or the new one.
+A change is written to a journal on disk before anything is destroyed. The journal is removed once the new
+layout exists. Any process that finds a journal whose lock is free finishes the change (`recover`), or
+restores the old layout if that fails. Observers therefore see either the old layout or the new one.
 
-    <base>/.mig/<uuid of the GPU>.json    the change under way (`Journal`)
-    <base>/.mig/<uuid of the GPU>.lock    held for as long as somebody works on it
-    <base>/.mig/<uuid of the GPU>.before  its instances as they were, for whoever looks meanwhile
+    <base>/.mig/<uuid of the GPU>.json    the change in progress (`Journal`)
+    <base>/.mig/<uuid of the GPU>.lock    held while a process works on it
+    <base>/.mig/<uuid of the GPU>.before  its previous instances, reported while the change is in progress
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from provisioning.types import DeviceInfo, MigRepartition, MigSlice
 
 FOLDER = ".mig"
 LOCK_WAIT_S = 10.0
-"""An inventory holds the lock while it looks, which takes far less."""
+"""An inventory holds the lock for much less than this."""
 LOCK_LOOK_S = 0.05
 Scrub = Callable[[str], bool]
-"""Clears an instance by its UUID and says whether it is proven clean."""
+"""Scrubs an instance by its UUID and returns whether it is proven clean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """A change under way: the instances to destroy, as they were, and those to create."""
+    """A change in progress: instances to destroy, as they were, and instances to create."""
 
     parent_uuid: str
     destroy: tuple[MigSlice, ...]
@@ -54,14 +54,13 @@ class Journal:
 def repartition(
     base: Path, change: MigRepartition, scrub: Scrub, *, before: Callable[[], Sequence[DeviceInfo]] = tuple
 ) -> tuple[str, ...]:
-    """Carry out `change`; the UUIDs of the new instances in the order of `change.create`.
+    """Carry out `change`; returns the UUIDs of the new instances in the order of `change.create`.
 
-    `before` gives the GPU's instances as they are now: what inventory reports until this has ended.
+    `before` returns the GPU's current instances, which inventory reports until the change is complete.
 
-    Doing it again is success. Raises `NoCapacity` where an instance that should go is in use or not there,
-    or the GPU refuses the layout, and then the old layout stands; `Unclean` where memory could not be proven
-    clean, before the change or after it; `BackendUnavailable` where the driver does not answer or somebody
-    else is at work.
+    Idempotent. Raises `NoCapacity` if an instance to destroy is in use or missing, or the GPU refuses the
+    layout; the old layout remains. Raises `Unclean` if memory could not be proven clean before or after the
+    change. Raises `BackendUnavailable` if the driver does not answer or another process works on the layout.
     """
     with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as mine:
         if not mine:
@@ -79,7 +78,7 @@ def repartition(
                                 "An idle MIG instance could not be proven clean. Check its GPU.",
                                 devices=(uuid,),
                             )
-                    # Scrubbing takes a while: nobody may have come meanwhile.
+                    # Scrubbing takes a while, so check again that no instance is in use.
                     doomed = _doomed(gpu, change)
                     journal = Journal(change.parent_uuid, tuple(piece for _, piece in doomed), change.create)
                     _write(base, journal)
@@ -99,9 +98,10 @@ def repartition(
 
 
 def recover(base: Path) -> bool:
-    """Finish what a killed worker has left; False while somebody works on a layout, or it cannot be finished.
+    """Finish changes that a killed worker left.
 
-    Call it before taking stock: while it is False, what stands on those GPUs is neither layout.
+    Call it before an inventory. Returns False while a process works on a layout or a change cannot be
+    finished: those GPUs have neither layout.
     """
     done = True
     for path in sorted((base / FOLDER).glob("*.json")) if (base / FOLDER).is_dir() else ():
@@ -119,11 +119,10 @@ def recover(base: Path) -> bool:
 
 @contextlib.contextmanager
 def still(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
-    """No change of a layout begins or goes on meanwhile, but on the GPUs that are given.
+    """Block layout changes meanwhile; yields the GPUs where one is in progress.
 
-    These are being worked on by somebody, or could not be finished: each comes with its instances as they
-    were before. A GPU whose layout is changed for the first time ever is not known here yet: compare `known`
-    before and after.
+    Each is mapped to its instances from before the change. A GPU whose layout changes for the first time is
+    not known here yet: compare `known` before and after.
     """
     busy: dict[str, tuple[DeviceInfo, ...]] = {}
     with contextlib.ExitStack() as stack:
@@ -137,7 +136,7 @@ def still(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
 
 
 def known(base: Path) -> tuple[str, ...]:
-    """The GPUs whose layout has ever been changed here."""
+    """Return the GPUs whose layout was ever changed here."""
     return tuple(sorted(path.stem for path in (base / FOLDER).glob("*.lock")))
 
 
@@ -145,7 +144,7 @@ def known(base: Path) -> tuple[str, ...]:
 
 
 def _finish(base: Path, driver: Nvml, parent_uuid: str) -> None:
-    """Carry out the journal of the GPU, if there is one: forward, or where that is refused, back."""
+    """Carry out the GPU's journal, if any: forward, or back if the new layout is refused."""
     journal = _read(base, parent_uuid)
     if journal is None:
         return
@@ -158,7 +157,7 @@ def _finish(base: Path, driver: Nvml, parent_uuid: str) -> None:
 
 
 def _make(gpu: Device, *, gone: Sequence[MigSlice], there: Sequence[MigSlice]) -> None:
-    """Each part can be done again: what is gone is gone, what stands at its place stays."""
+    """Destroy `gone` and create `there`. Idempotent."""
     for piece in gone:
         instance = None if piece in there else _at(gpu, piece)
         if instance is not None:
@@ -172,19 +171,19 @@ def _make(gpu: Device, *, gone: Sequence[MigSlice], there: Sequence[MigSlice]) -
 
 
 def _at(gpu: Device, piece: MigSlice) -> GpuInstance | None:
-    """The GPU instance of the profile at the place, if it stands."""
+    """Return the GPU instance with this profile and start, if it exists."""
     return next((each for each in gpu.gpu_instances() if _piece(gpu, each) == piece), None)
 
 
 def _stands(gpu: Device, change: MigRepartition) -> bool:
-    """Whether the new layout is there already, whole."""
+    """Return whether the complete new layout exists already."""
     layout = _layout(gpu)
     pieces, uuids = {piece for _, piece, _ in layout}, {uuid for uuid, _, _ in layout}
     return set(change.create) <= pieces and not uuids & set(change.destroy)
 
 
 def _doomed(gpu: Device, change: MigRepartition) -> list[tuple[str, MigSlice]]:
-    """The instances to destroy. Raises `NoCapacity` where one is in use or not there."""
+    """Return the instances to destroy. Raises `NoCapacity` if one is in use or missing."""
     standing = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
     for uuid in change.destroy:
         if uuid not in standing:
@@ -199,13 +198,13 @@ def _uuid_at(gpu: Device, piece: MigSlice) -> str:
 
 
 def _layout(gpu: Device) -> list[tuple[str, MigSlice, bool]]:
-    """The instances that tenants may get: UUID, profile and place, and whether something runs there."""
+    """Return the instances available to tenants: UUID, profile and placement, and whether in use."""
     found = []
     for instance in gpu.mig_devices():
         number = instance.gpu_instance_id()
         placed = None if number is None else gpu.gpu_instance_placement(number)
         if placed is not None:
-            # What cannot be told counts as use.
+            # Unknown counts as in use.
             processes = instance.processes()
             piece = MigSlice(gpu.profile_name(placed[0]), placed[1])
             found.append((instance.uuid(), piece, processes is None or bool(processes)))
@@ -252,7 +251,7 @@ def _read_before(base: Path, parent_uuid: str) -> tuple[DeviceInfo, ...] | None:
 
 @contextlib.contextmanager
 def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
-    """Whether nobody else works on the GPU's layout; the kernel gives the lock back when its holder dies."""
+    """Lock the GPU's layout; yields whether that succeeded. The kernel unlocks it if the holder dies."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     until = time.monotonic() + wait_s
     folder = base / FOLDER
@@ -265,7 +264,7 @@ def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float =
         yield mine
     finally:
         if not shared and mine and not _path(base, parent_uuid).exists():
-            # Whoever looks from now on sees for himself.
+            # The layout itself is readable again.
             _before_path(base, parent_uuid).unlink(missing_ok=True)
         os.close(descriptor)
 

@@ -1,6 +1,6 @@
-"""For how much of the last minute something on this machine waited: the kernel's pressure stall information.
+"""Share of the last minute in which tasks on this machine waited: the kernel's pressure stall information.
 
-Of the whole machine, whoever waited for whatever reason: who has reached a limit of its own waits, too.
+Covers the whole machine and all reasons, including tasks that wait at their own limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SOME = re.compile(r"^some .*\bavg60=(\d{1,3}(?:\.\d+)?)\b", re.MULTILINE)
 
 
 def look(folder: Path = Path("/proc/pressure")) -> dict[str, float | None]:
-    """What each resource was waited for. Nothing here raises."""
+    """Return the share in percent by resource. Never raises."""
     return {name: _some(folder / name) for name in RESOURCES}
 
 
@@ -21,6 +21,6 @@ def _some(file: Path) -> float | None:
     try:
         found = _SOME.search(file.read_text(errors="replace"))
     except OSError:
-        # No such file before Linux 4.20; one that cannot be read where it was switched off (`psi=0`).
+        # The file is missing before Linux 4.20, and unreadable if disabled (`psi=0`).
         return None
     return min(100.0, round(float(found[1]), 1)) if found else None

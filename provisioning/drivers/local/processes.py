@@ -1,13 +1,13 @@
-"""Processes by identity (PID, start time and boot), never by PID alone; Linux only.
+"""Processes identified by PID, start time and boot, never by PID alone. Linux only.
 
-What is launched carries markers in its environment: BERTH_INSTANCE (which Berth on this machine),
-BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the agent. Where the sandbox
-was a spare before (`spares.py`), it carries BERTH_SPARE, the spare's id, instead of the workspace's
-markers. A scan of /proc for them is the last word on what still runs, whatever the records say.
+Launched processes carry markers in their environment: BERTH_INSTANCE (the Berth installation),
+BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the agent. A sandbox that came
+from a spare (`spares.py`) carries BERTH_SPARE, the spare's id, instead of the workspace's markers. A scan of
+/proc for these markers decides what runs, whatever the records say.
 
-Users set variables too. So markers are believed of processes in this PID namespace, which only the node
-worker starts; everything in a sandbox belongs to whom its first process belongs to, which is bubblewrap's
-and takes its environment from the launcher.
+Users can set variables too. So markers count only on processes of this PID namespace, which only the node
+worker starts. Every process in a sandbox belongs to the owner of its first process, which descends from
+bubblewrap and inherits its environment from the launcher.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_SPARES: Mapping[str, tuple[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """One live process of a workspace. `start_ticks` is field 22 of its stat file."""
+    """A live process of a workspace. `start_ticks` is field 22 of its stat file."""
 
     pid: int
     start_ticks: int
@@ -39,24 +39,24 @@ class Owned:
 
 @cache
 def boot_id() -> str:
-    """Identifies this boot of the machine."""
+    """Return the id of this boot of the machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_ticks(pid: int) -> int | None:
-    """When `pid` was started, in clock ticks since boot; None when it is gone or a zombie."""
+    """Return the start time of `pid` in clock ticks since boot; None if it is gone or a zombie."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
 
 
 def user_of(pid: int) -> int | None:
-    """The user id that a process runs as; None when it is gone."""
+    """Return the user id of a process; None if it is gone."""
     found = _status(pid, "Uid")
     return int(found[1]) if found else None
 
 
 def users() -> set[int]:
-    """The user ids of all processes that can be seen."""
+    """Return the user ids of all visible processes."""
     found = {user_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit()}  # noqa: PTH208 - only names
     return {uid for uid in found if uid is not None}
 
@@ -64,13 +64,12 @@ def users() -> set[int]:
 def scan(
     instance: str, workspace: str = "", *, spares: Mapping[str, tuple[str, int]] = NO_SPARES
 ) -> tuple[Owned, ...]:
-    """Every live process that carries `instance`'s marker, of `workspace` or of all workspaces.
+    """Return all live processes with `instance`'s marker, of `workspace` or of all workspaces.
 
-    `spares` says which workspace and generation have taken over a spare, by the spare's id; processes of
-    other spares belong to no workspace. Descendants are found through their parents, and in a sandbox only
-    so: all of it descends from its first process. Processes of other users cannot be read and are none of
-    ours. What an agent has just forked has the agent's environment until it becomes its own program; it is
-    no agent.
+    `spares` maps the id of an adopted spare to its workspace and generation; processes of other spares belong
+    to no workspace. Descendants are found through their parents; inside a sandbox, only so, since all of them
+    descend from its first process. Processes of other users are unreadable and ignored. A process just forked
+    by an agent has the agent's environment until exec, and does not count as an agent.
     """
     marker = f"BERTH_INSTANCE={instance}".encode()
     marked: dict[int, tuple[str, int, bool]] = {}
@@ -114,7 +113,7 @@ def scan(
             for child in chain:
                 marked[child] = (name, number_, False)
     for pid, environ in insiders.items():
-        # The agent of a sandbox is what its first process has started, and names nobody else.
+        # The agent of a sandbox is the child of its first process and names the same workspace.
         known = marked.get(pid, ("", 0))[:2]
         if _claim(environ, marker, spares) == (*known, True) and is_namespace_init(parents[pid], depth=2):
             marked[pid] = (*known, True)
@@ -128,7 +127,7 @@ def scan(
 def _claim(
     environ: bytes, marker: bytes, spares: Mapping[str, tuple[str, int]]
 ) -> tuple[str, int, bool] | None:
-    """The workspace and generation that an environment names, and whether it is the agent's."""
+    """Return the workspace and generation in an environment, and whether it is the agent's."""
     items = environ.split(b"\0")
     if marker not in items:
         return None
@@ -143,7 +142,7 @@ def _claim(
 
 
 def pid_namespace(entry: str) -> str:
-    """Names the PID namespace of an entry of /proc; empty where it cannot be read."""
+    """Return the PID namespace of an entry of /proc; empty if unreadable."""
     try:
         return os.readlink(PROC / entry / "ns" / "pid")  # noqa: PTH115 - of very many files
     except OSError:
@@ -151,7 +150,7 @@ def pid_namespace(entry: str) -> str:
 
 
 def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
-    """Signal exactly this process; False when it is gone, also when its PID serves another now."""
+    """Signal exactly this process; returns False if it is gone, even if its PID is in use again."""
     pid, ticks = (process.pid, process.start_ticks) if isinstance(process, Owned) else process
     try:
         handle = os.pidfd_open(pid)
@@ -169,7 +168,7 @@ def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
 
 
 def kill(found: Iterable[Owned], extra_pids: Iterable[int] = ()) -> None:
-    """SIGKILL to all: first the inits of PID namespaces, with which everything inside them ends."""
+    """Send SIGKILL to all, first to inits of PID namespaces, which end everything inside."""
     ordered = sorted(found, key=lambda process: not process.is_namespace_init)
     for process in ordered:
         send(process, signal.SIGKILL)
@@ -181,7 +180,7 @@ def kill(found: Iterable[Owned], extra_pids: Iterable[int] = ()) -> None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of the stat file after the program's name: state, parent, …"""
+    """Return the fields of the stat file after the program's name: state, parent and so on."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -190,9 +189,9 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def sandbox_init(outer: int, *, timeout_s: float = 0.0) -> int | None:
-    """The first process inside the sandbox of bubblewrap's outer process, which has no other child.
+    """Return the first process inside the sandbox whose outer bubblewrap process is `outer`, or None.
 
-    Waits until it is there for at most `timeout_s`.
+    Waits for it for up to `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -207,7 +206,7 @@ def sandbox_init(outer: int, *, timeout_s: float = 0.0) -> int | None:
 
 
 def children_of(pid: int) -> list[int] | None:
-    """The children of a process; None when it is gone."""
+    """Return the children of a process; None if it is gone."""
     try:
         return [
             int(child) for child in (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
@@ -217,7 +216,7 @@ def children_of(pid: int) -> list[int] | None:
 
 
 def _has_users(pid: int) -> bool:
-    """Whether its user namespace has its maps: bubblewrap writes them after the process has begun."""
+    """Return whether its user namespace has its maps, which bubblewrap writes after the process started."""
     try:
         return all((PROC / str(pid) / name).read_bytes() for name in ("uid_map", "gid_map"))
     except OSError:
@@ -225,27 +224,30 @@ def _has_users(pid: int) -> bool:
 
 
 def is_namespace_init(pid: int, *, depth: int = 0) -> bool:
-    """True for PID 1 of a nested PID namespace; with `depth`, of one that deep, where 1 is this one."""
+    """Return whether `pid` is PID 1 of a nested PID namespace.
+
+    `depth` requires a nesting depth, where 1 is this namespace; 0 accepts any.
+    """
     numbers = numbers_of(pid)
     return len(numbers) > 1 and numbers[-1] == 1 and depth in (0, len(numbers))
 
 
 def numbers_of(pid: int) -> tuple[int, ...]:
-    """The process's PIDs, from this PID namespace to its own; empty when it is gone.
+    """Return the process's PIDs, from this PID namespace to its own; empty if it is gone.
 
-    Where it stands in this order is the kernel's to say: no process changes it.
+    The kernel sets this nesting; no process can change it.
     """
     return tuple(int(number) for number in _status(pid, "NSpid"))
 
 
 def parent_of(pid: int) -> int | None:
-    """The PID of its parent; None when it is gone."""
+    """Return the PID of its parent; None if it is gone."""
     found = _status(pid, "PPid")
     return int(found[0]) if found else None
 
 
 def name_of(pid: int) -> str:
-    """What its program is called, which it can change; empty when it is gone."""
+    """Return the program's name, which it can change; empty if it is gone."""
     try:
         return (PROC / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
     except OSError:
@@ -253,7 +255,7 @@ def name_of(pid: int) -> str:
 
 
 def _status(pid: int, field: str) -> list[str]:
-    """The words of one field of its status; none when it is gone."""
+    """Return the words of one field of its status; empty if it is gone."""
     try:
         lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,7 @@
-"""Project quotas of the kernel (ext4, XFS), by its own calls: no program is needed.
+"""Kernel project quotas (ext4, XFS) by system calls; no program is needed.
 
-A folder that is of a project, with `PROJINHERIT`, gives its project to all that is made in it. What a project
-takes is counted and limited by the file system, whoever writes: quotactl_fd(2) of Linux 5.14, and
-ioctl_xfs_fsgetxattr(2).
+New files in a project's folder with `PROJINHERIT` belong to the same project. The file system counts and
+limits a project's use, whoever writes. See quotactl_fd(2) of Linux 5.14, and ioctl_xfs_fsgetxattr(2).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from dataclasses import dataclass
 
 PROJECTS = 2
 _SYS_QUOTACTL_FD = 443
-"""The same number on all machines."""
+"""Identical on all architectures."""
 _GET, _SET = 0x800007, 0x800008
 _GET_STATE = (ord("X") << 8) + 8
 _STATE_VERSION = 1
 _ENFORCED = 1 << 5
-"""`FS_QUOTA_PDQ_ENFD`; without it projects are counted and not limited."""
+"""`FS_QUOTA_PDQ_ENFD`; without it projects are counted but not limited."""
 _LIMITS = 1 | 4
 UNIT = 1024
-"""What limits of bytes are multiples of."""
+"""Limits on bytes are multiples of this."""
 _USE = struct.Struct("=8QI4x")
-"""`struct if_dqblk`: hard, soft, used bytes; hard, soft, used inodes; two times; what of it counts."""
+"""`struct if_dqblk`: hard, soft, used bytes; hard, soft, used inodes; two times; mask of valid fields."""
 _STATE_SIZE = 160
 _GET_FLAGS, _SET_FLAGS = 0x801C581F, 0x401C5820
 _FLAGS = struct.Struct("=5I8x")
@@ -38,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a project takes, and may take: 0 for any amount."""
+    """Use and limits of a project; a limit of 0 means none."""
 
     limit_bytes: int
     used_bytes: int
@@ -47,7 +46,7 @@ class Use:
 
 
 def enforced(folder: int) -> bool:
-    """Whether the file system of an open folder holds projects to limits that this process may set."""
+    """Return whether the file system enforces projects, and this process can set their limits."""
     state = ctypes.create_string_buffer(bytes([_STATE_VERSION]), _STATE_SIZE)
     try:
         _quotactl(folder, _GET_STATE, 0, state)
@@ -59,32 +58,32 @@ def enforced(folder: int) -> bool:
 
 
 def use_of(folder: int, project: int) -> Use:
-    """What a project of the folder's file system takes. Raises `OSError`."""
+    """Return the use of a project on the folder's file system. Raises `OSError`."""
     buffer = ctypes.create_string_buffer(_USE.size)
     try:
         _quotactl(folder, _GET, project, buffer)
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
-        return Use(0, 0, 0, 0)  # XFS keeps nothing of a project that there never was
+        return Use(0, 0, 0, 0)  # XFS has no entry for an unused project
     hard, _, used, files, _, used_files, *_ = _USE.unpack(buffer)
     return Use(hard * UNIT, used, files, used_files)
 
 
 def limit(folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:
-    """Let a project take so much and no more; 0 for any amount. Raises `OSError`."""
+    """Set the limits of a project; 0 means none. Raises `OSError`."""
     given = _USE.pack(limit_bytes // UNIT, 0, 0, limit_files, 0, 0, 0, 0, _LIMITS)
     _quotactl(folder, _SET, project, ctypes.create_string_buffer(given, _USE.size))
 
 
 def project_of(file: int) -> int:
-    """The project that an open file or folder is of, 0 for none. Raises `OSError`."""
+    """Return the project of an open file or folder, 0 if none. Raises `OSError`."""
     project: int = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))[3]
     return project
 
 
 def give(file: int, project: int, *, folder: bool) -> bool:
-    """Let an open file or folder be of a project; whether it was not yet. Raises `OSError`."""
+    """Assign an open file or folder to a project; returns whether that changed it. Raises `OSError`."""
     flags, extent, extents, before, copied = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))
     wanted = flags | _INHERIT if folder else flags
     if (before, flags) == (project, wanted):

@@ -1,9 +1,9 @@
-"""The bubblewrap sandbox of a workspace: what it sees, as one argument vector.
+"""Bubblewrap sandbox of a workspace, as one argument vector.
 
-`bwrap_argv` is a pure function. It shows the workspace the system's programs and libraries, a
-minimal /etc, its environment, its home, its run folder and its GPUs; nothing else of this machine:
-not the portal's state, database or environment, not another home. Its network is its own where this
-machine can make one (`network.py`); otherwise the app listens on the shared loopback address behind a token.
+`bwrap_argv` is a pure function. The workspace sees the system's programs and libraries, a minimal /etc, its
+environment, its home, its run folder and its GPUs. It sees nothing else of this machine: no state, database
+or environment of the portal, and no other home. It has its own network if this machine supports that
+(`network.py`). Otherwise the app listens on the shared loopback address, protected by a token.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RUN_PATH = "/run/berth/ws"
 APPS_PATH = "/run/berth/apps"
 JUPYTER_PATH = "/run/berth/jupyter"
 SECRETS_PATH = "/run/berth/secrets"
-"""Where the agent puts secrets that are files: in `/run`, which is memory of the sandbox's own."""
+"""Files of secrets, written by the agent to the sandbox's own tmpfs."""
 GIT_PATH = "/run/berth/git"
-"""Where the agent puts Git's settings and credentials: memory of the sandbox's own, too."""
+"""Git's settings and credentials, written by the agent to the sandbox's own tmpfs."""
 PROGRESS_PATH = "/run/berth/progress"
-"""Where jobs tell how fast they go on: memory of the sandbox's own, too."""
+"""Progress reports of jobs, on the sandbox's own tmpfs."""
 PROGRAMS_PATH = "/run/berth/bin"
 NODE_PATH = "/run/berth/node"
 """The folder of the socket to the portal."""
@@ -36,8 +36,8 @@ ETC_SHARED = (
     "/etc/timezone",
 )  # fmt: skip
 ETC_OWN = ("passwd", "group", "hosts", "resolv.conf")
-# Where the node worker runs as root, the workspace's user is that root without its capabilities, and the
-# kernel lets the owner of these files write or read them: they are covered, as container engines do.
+# If the node worker runs as root, the workspace's user is that root without capabilities, and the kernel lets
+# a file's owner access these. Masked, as container engines do.
 PROC_READONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq")
 PROC_MASKED = (
     "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags",
@@ -49,16 +49,15 @@ GPU_SHARED = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 
 @dataclass(frozen=True, slots=True)
 class SandboxPlan:
-    """Everything `bwrap_argv` needs. Paths are of this machine unless they say otherwise.
+    """Inputs of `bwrap_argv`. Paths are on this machine unless stated otherwise.
 
-    `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders shown at
-    their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with the files
-    of `ETC_OWN`, `agent` that of the agent, `gateway` that of the socket to the portal. An empty `home` or
-    `agent` shows none. `readonly_at` are more paths here with their paths inside, and so are `writable_at`,
-    which can be written; `command` is instead of the agent with its configuration file.
-    Where `filtered`, the launcher puts the filter of system calls in for `{seccomp}`. Where there is `runsc`,
-    its path here, the workspace runs in gVisor (`gvisor.py`) with the configuration in the folder `bundle`,
-    and its app listens on `port`.
+    `system` lists (path, link target or empty) for /bin, /lib and the like. `readonly` are folders shown at
+    the same path. `masked` are the existing paths of `PROC_MASKED`. `etc` is the folder with the files of
+    `ETC_OWN`, `agent` that of the agent, `gateway` that of the socket to the portal. An empty `home` or
+    `agent` is omitted. `readonly_at` and `writable_at` are pairs of a path here and a path inside. `command`
+    replaces the agent and its configuration file. If `filtered`, the launcher substitutes the seccomp filter
+    for `{seccomp}`. If `runsc` (its path) is set, the workspace runs in gVisor (`gvisor.py`) with the
+    configuration in `bundle`, and its app listens on `port`.
     """
 
     bwrap: str
@@ -87,12 +86,12 @@ class SandboxPlan:
 
     @property
     def home_inside(self) -> str:
-        """The home folder's path inside the sandbox."""
+        """Path of the home folder inside the sandbox."""
         return f"/home/{self.user}"
 
 
 def namespace_argv(*, disable_userns: bool, own_network: bool) -> list[str]:
-    """The options that make the namespaces; the probe runs with the same."""
+    """Return the options that create the namespaces, also used by the probe."""
     argv = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if disable_userns:
         argv.append("--disable-userns")
@@ -102,7 +101,7 @@ def namespace_argv(*, disable_userns: bool, own_network: bool) -> list[str]:
 
 
 def system_argv(system: tuple[tuple[str, str], ...]) -> list[str]:
-    """/usr read-only, and /bin, /lib… as they are on this machine."""
+    """Return options for a read-only /usr, with /bin, /lib and the like as on this machine."""
     argv = ["--ro-bind", "/usr", "/usr"]
     for path, target in system:
         argv += ["--symlink", target, path] if target else ["--ro-bind", path, path]
@@ -110,7 +109,7 @@ def system_argv(system: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def proc_argv(masked: tuple[str, ...]) -> list[str]:
-    """Covers for the parts of /proc that concern the whole machine."""
+    """Return options that mask the machine-wide parts of /proc."""
     argv = ["--ro-bind", PROC_READONLY[0], PROC_READONLY[0]]
     for path in PROC_READONLY[1:]:
         argv += ["--ro-bind-try", path, path]
@@ -120,7 +119,7 @@ def proc_argv(masked: tuple[str, ...]) -> list[str]:
 
 
 def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
-    """The whole command: bubblewrap, the agent's Python, the agent and its configuration."""
+    """Return the whole command: bubblewrap, the agent's Python, the agent and its configuration."""
     namespaces = namespace_argv(disable_userns=plan.disable_userns, own_network=plan.own_network)
     argv = [plan.bwrap, *namespaces, "--hostname", plan.hostname]
     if plan.filtered:
@@ -159,12 +158,12 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
 
 
 def hostname(name: str) -> str:
-    """A legal host name made from the workspace's display name."""
+    """Return a legal host name derived from the workspace's display name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "workspace"
 
 
 def etc_files(user: str, host: str, *, system_hosts: str, resolv_conf: str) -> dict[str, str]:
-    """The synthesized files of /etc: `ETC_OWN`."""
+    """Return the generated files of /etc: `ETC_OWN`."""
     return {
         "passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"

@@ -1,8 +1,8 @@
-"""Folders of processes that try something, and what the killed ones of them leave behind.
+"""Temporary folders of probes, and cleanup after killed ones.
 
-A folder is made below the local driver's own, which nobody else can write. Its process holds a lock on it
-for as long as it lives, so a number that serves another process later is not mistaken for its owner. What
-leads out of a network names its folder (`network.py`), and so is found when the folder has no owner.
+A folder is created below the local driver's own folder, which no other user can write. Its process holds a
+lock on it, so a reused PID is never mistaken for the owner. Egress processes name their folder
+(`network.py`), so those whose folder has no owner can be found.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ WORKSPACE = "ws-"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was removed: folders without an owner, and processes (PID and start) that led out of nowhere."""
+    """What was removed: folders without an owner, and egress processes as (PID, start ticks)."""
 
     folders: tuple[Path, ...] = ()
     processes: tuple[tuple[int, int], ...] = ()
 
 
 def default_base() -> Path:
-    """Where this user's folders are made without a driver: `local` of $BERTH_HOME, else one in the temporary
-    folder that nobody else can write.
+    """Return the folder for probes without a driver: `local` of $BERTH_HOME, else a private temporary folder.
 
-    Somebody else may have taken that one's name, as a link or a folder of theirs: then it is a new one.
+    If another user occupies that name with a link or folder, a new one is created.
     """
     home = os.environ.get("BERTH_HOME")
     if home:
@@ -56,7 +55,7 @@ def _private(path: Path) -> bool:
 
 @contextlib.contextmanager
 def folder(base: Path, kind: str) -> Iterator[Path]:
-    """A new folder for `kind`, held by this process until the end of the block, then removed with all in it.
+    """Create a folder for `kind`, locked by this process; removed with its content at the end of the block.
 
     Raises `OSError`.
     """
@@ -77,9 +76,9 @@ def folder(base: Path, kind: str) -> Iterator[Path]:
 
 
 def sweep(base: Path) -> Swept:
-    """End what leads out of a workspace or a probe of this driver that has ended, and remove such probes.
+    """Kill egress processes of ended workspaces and probes of this driver, and remove ended probes.
 
-    Nothing that a living process owns is touched, however old it is. Raises `OSError`.
+    Never touches anything owned by a living process. Raises `OSError`.
     """
     ended = tuple(
         (each.pid, each.start_ticks)
@@ -98,16 +97,16 @@ def sweep(base: Path) -> Swept:
 
 
 def unowned_ways_out(base: Path) -> list[network.WayOut]:
-    """What leads out of a workspace or a probe of this driver that has ended."""
-    # Looked for first: what has an owner when it is looked at after that had one before, or is new.
+    """Return the egress processes of ended workspaces and probes of this driver."""
+    # List processes before owners: then any without an owner has really lost it.
     return [each for each in network.ways_out_below(base) if not _is_owned(base, each.folder)]
 
 
 def _is_owned(base: Path, path: Path) -> bool:
-    """Whether a living process has the folder, or it is none that is known here."""
+    """Return whether a living process owns the folder, or it is of unknown kind."""
     if path.parent == base and path.name.startswith(WORKSPACE):
         workspace = WorkspaceDir(base, path.name)
-        # An operation may be making it, or ending it: that one sees to its way out.
+        # An operation in progress may create or end it, and handles its egress.
         return workspace.operation_held() or workspace.alive()
     if path.parent == base / PROBES:
         with _alone(base / PROBES):
@@ -116,11 +115,14 @@ def _is_owned(base: Path, path: Path) -> bool:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether it is a folder of this user's that no process holds. Called while nobody makes any."""
+    """Return whether it is a folder of this user that no process holds.
+
+    Called while no folders are created.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False  # gone, or a link, which nothing here makes
+        return False  # gone, or a link, which is not ours
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
             return False
@@ -134,7 +136,7 @@ def _is_left(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(probes: Path) -> Iterator[None]:
-    """While no folder is made or removed by another process."""
+    """Block other processes from creating or removing folders meanwhile."""
     probes.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     probes.mkdir(mode=0o700, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

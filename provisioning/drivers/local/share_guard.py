@@ -1,7 +1,7 @@
-"""Parts of GPUs: whether this machine can hold workspaces to them, who has one, and whose a process is.
+"""GPU shares: whether this node can enforce them, who has one, and the owner of a process.
 
-The rule itself is `provisioning.gpu.shares`; `provisioning.node.guarding` carries it out. What a process
-belongs to is found as for stops (`processes.py`), by what it cannot choose itself.
+The rule is in `provisioning.gpu.shares`; `provisioning.node.guarding` enforces it. Processes are attributed
+as for stops (`processes.py`), by properties they cannot choose.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceGrant, DeviceInfo, Devi
 
 VARIABLE = "BERTH_GPU_SHARES"
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the machine's own (PROC_PID_INIT_INO of Linux). NVML numbers processes as it does."""
+"""Inode of the initial PID namespace (PROC_PID_INIT_INO in Linux), whose PIDs NVML reports."""
 NOBODY_FOR_S = 5.0
-"""What belongs to nobody is looked at again after this: it may have been caught in the midst of a fork."""
+"""Unattributed processes are checked again after this time: they may have been seen during a fork."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A workspace that has a part of a device."""
+    """A workspace with a share of a device."""
 
     name: str
     workspace_id: str
@@ -38,12 +38,12 @@ class Holder:
 
 
 def is_on() -> bool:
-    """Whether this node's operator lets GPUs be shared (`BERTH_GPU_SHARES`, on by default)."""
+    """Return whether this node allows shared GPUs (`BERTH_GPU_SHARES`, on by default)."""
     return os.environ.get(VARIABLE, "on").strip().lower() not in ("off", "0", "false", "no")
 
 
 def refused(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
-    """Why nobody gets a part of a GPU of this machine; empty where they may."""
+    """Return why this node cannot share GPUs; empty if it can."""
     whole = [each for each in scan.devices if each.kind is DeviceKind.GPU and not each.mig_mode]
     if not whole:
         return "This node has no GPU that can be shared."
@@ -63,7 +63,7 @@ def refused(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
 def parts(
     scan: GpuScan, grants: Sequence[DeviceGrant], granted: Sequence[DeviceInfo]
 ) -> tuple[state.GpuShare, ...]:
-    """The parts that are granted, none for whole devices. Raises `NoCapacity` where nothing holds them."""
+    """Return the granted shares, without whole devices. Raises `NoCapacity` if they cannot be enforced."""
     found = tuple(
         state.GpuShare(
             grant.uuid, part_mib(device.memory_mib, grant.milli, grant.memory_mib), device.memory_mib
@@ -77,17 +77,17 @@ def parts(
 
 
 class Shares:
-    """Who has a part of which device here, and what each holds. One thread uses it."""
+    """Shares of devices on this node and their use. Not thread-safe."""
 
     def __init__(self, base: Path, instance: str) -> None:
         self._base, self._instance = base, instance
         self._records: dict[str, tuple[tuple[int, ...], tuple[Holder, ...]]] = {}
-        # By device: whose the processes on it are, and which are nobody's until when.
+        # By device: owners of its processes, and unattributed processes with their recheck time.
         self._owners: dict[str, dict[tuple[int, int], tuple[str, Rank]]] = {}
         self._nobody: dict[str, dict[tuple[int, int], float]] = {}
 
     def holders(self) -> list[Holder]:
-        """Who has one now; of workspaces that are ending none. Records are read again where they changed."""
+        """Return the current holders, without ending workspaces. Only changed records are read again."""
         kept, self._records = self._records, {}
         for name in state.names(self._base):
             folder = state.WorkspaceDir(self._base, name)
@@ -99,7 +99,7 @@ class Shares:
         return [holder for _, found in self._records.values() for holder in found]
 
     def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, Seen]:
-        """What each of these holds of the device by this sample, by name; empty where nobody is told."""
+        """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}
         theirs = self._attributed(uuid, sample.processes)
@@ -150,7 +150,7 @@ class Shares:
         return found
 
     def _by_group(self, pid: int) -> str:
-        """Who has a part of a device and a process in its control groups; empty where that is nobody."""
+        """Return the share holder whose control groups contain the process, or an empty string."""
         for name, (_, holders) in self._records.items():
             record = state.WorkspaceDir(self._base, name).record() if holders else None
             if record is not None and pid in cgroups.pids([Path(path) for path in record.cgroups]):

@@ -1,21 +1,19 @@
-"""Spares: sandboxes that have imported an app before anybody has asked for one (docs/adr/0013).
+"""Spares: pre-started sandboxes that have already imported an app (docs/adr/0013).
 
-A spare is what a workspace is, with the same sandbox, but without a home, a name, devices or a secret. It
-serves one workspace at most, and nothing that has been of a workspace becomes a spare. Under
-`$BERTH_HOME/local/.spares/`:
+A spare uses the same sandbox as a workspace, but without a home, name, devices or secrets. It serves at
+most one workspace, and nothing used by a workspace becomes a spare. Under `$BERTH_HOME/local/.spares/`:
 
-    <id>/               a runtime folder as a workspace's (`state.py`), with `spare.json` and the sockets
+    <id>/               a runtime folder like a workspace's (`state.py`), with `spare.json` and the sockets
     `claims`, `app.sock`
-    .lock               held by whoever makes and ends spares
+    .lock               held while spares are created or ended
 
-A claim is a connection to `claims`: the agent takes the first one alone. The claimer renames the folder
-into the workspace's, so that from one moment to the next the spare's life lock, identity and files are
-the workspace's; then it shows home and devices in the sandbox and sends the agent its configuration. If
-the claimer dies in between, its connection closes and the agent ends: no spare is half of somebody, and
-none is used twice.
+A claim is a connection to `claims`; the agent accepts only the first. The claimer renames the folder into
+the workspace's, so that the spare's life lock, identity and files change owner atomically. Then it mounts
+home and devices into the sandbox and sends the agent its configuration. If the claimer dies in between,
+its connection closes and the agent ends, so no spare is used twice or left half adopted.
 
-A spare ends with the node worker (`owner`), so that none outlives it. Spares are found by BERTH_SPARE in the
-environment of their processes; a claimed one's id stays in its workspace's `spare.json`.
+A spare ends with the node worker (`owner`), so none outlives it. Spares are found by BERTH_SPARE in their
+processes' environment. The id of a claimed spare stays in its workspace's `spare.json`.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ NOBODY = "berth"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a spare is made from. A workspace may take over a spare of exactly its own kind."""
+    """What a spare is created from. A workspace can adopt only a spare of its own kind."""
 
     recipe: Recipe
     environment: Environment
@@ -83,7 +81,10 @@ class Kind:
 
     @property
     def possible(self) -> bool:
-        """Only inside a sandbox, and only where Python reads no modules from the user's home."""
+        """Return whether spares of this kind can be created.
+
+        Requires a sandbox, and a Python that loads no modules from the user's home.
+        """
         root = Path(self.environment.python).parent.parent
         try:
             options = (root / "pyvenv.cfg").read_text()
@@ -93,7 +94,7 @@ class Kind:
         return bool(self.sandbox.bwrap) and isolated and self.environment.preloadable
 
     def digest(self) -> str:
-        """Differs when anything does that a spare has read or that its sandbox shows."""
+        """Return a digest of everything that a spare reads or its sandbox shows."""
         files = (*sorted(AGENT.glob("*.py")), *sorted(APPS.rglob("*.py")))
         body = {
             "recipe": self.recipe.as_json(),
@@ -105,7 +106,7 @@ class Kind:
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
     def _installed(self) -> Iterator[os.stat_result]:
-        """The folders that change when a package is installed."""
+        """Yield the stat results of folders that change when a package is installed."""
         root = Path(self.environment.python).parent.parent
         for path in sorted(root.glob("lib/python3.*/site-packages")):
             yield path.stat()
@@ -113,7 +114,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A spare claimed by this process alone. Until it is handed over, closing `connection` ends it."""
+    """A spare claimed by this process. Until it is handed over, closing `connection` ends it."""
 
     folder: WorkspaceDir
     mark: SpareMark
@@ -127,10 +128,10 @@ class Spares:
         self.base = base / door.SPARES
         self.instance = instance
 
-    # -- taking one ---------------------------------------------------------------------------
+    # -- claiming -----------------------------------------------------------------------------
 
     def take(self, kind: Kind) -> Taken | None:
-        """A spare of `kind` that is ready, or None. It is nobody else's from then on."""
+        """Claim and return a ready spare of `kind`, or None."""
         wanted = ""
         for folder, mark in self._all():
             state = folder.agent_state()
@@ -144,12 +145,12 @@ class Spares:
                 return Taken(folder, mark, connection)
         return None
 
-    # -- keeping some -------------------------------------------------------------------------
+    # -- maintaining --------------------------------------------------------------------------
 
     def keep(
         self, kinds: Sequence[Kind], number: int, *, owner: int, cgroup_host: cgroups.CgroupHost
     ) -> None:
-        """End what is left over or out of date, and start spares until there are `number` of each kind."""
+        """End surplus and outdated spares, and start new ones until there are `number` of each kind."""
         with self._alone() as lock:
             if lock is None:
                 return
@@ -170,7 +171,7 @@ class Spares:
                     self._start(kind, digest, owner, cgroup_host, lock)
 
     def end(self, folder: WorkspaceDir, mark: SpareMark) -> bool:
-        """End a spare, or one that has been claimed and not handed over; True once nothing is left of it."""
+        """End a spare, or a claimed one that was not handed over; returns True once nothing is left of it."""
         groups = [Path(path) for path in mark.cgroups]
         processes.kill(self.processes(mark.id), cgroups.pids(groups))
         if self.processes(mark.id) or cgroups.pids(groups) or folder.alive():
@@ -180,7 +181,7 @@ class Spares:
         return gone
 
     def end_those_of(self, place: str) -> None:
-        """End the spares that have been made from the environment in this folder."""
+        """End the spares created from the environment in this folder."""
         with self._alone() as lock:
             if lock is None:
                 return
@@ -189,11 +190,11 @@ class Spares:
                     self._end_soon(folder, mark)
 
     def processes(self, spare: str) -> tuple[processes.Owned, ...]:
-        """The live processes of the spare of this id, also when it has been claimed."""
+        """Return the live processes of the spare with this id, even if it was claimed."""
         return processes.scan(self.instance, spare, spares={spare: (spare, 0)})
 
     def _end_soon(self, folder: WorkspaceDir, mark: SpareMark) -> None:
-        """`end`, waiting a moment for what has been killed; what is left then is ended the next time."""
+        """Call `end` until it succeeds, for at most `END_TIMEOUT_S`; the rest is ended next time."""
         deadline = time.monotonic() + END_TIMEOUT_S
         while not self.end(folder, mark) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -245,10 +246,10 @@ class Spares:
                 folder.remove()
 
     def _uid(self, kind: Kind) -> int:
-        """A user id for one more spare. Raises `StartFailed` or `OSError`."""
+        """Return an unused user id for a spare. Raises `StartFailed` or `OSError`."""
         if kind.sandbox.uids is None:
             return NODE_USER
-        # A process that has got out of its sandbox has nothing to do with whoever comes next.
+        # A process that escaped its sandbox must not share a user with later spares.
         used = [*processes.users(), *(mark.uid for _, mark in self._all())]
         for name in names(self.base.parent):
             claimed = WorkspaceDir(self.base.parent, name).spare()
@@ -294,7 +295,7 @@ class Spares:
         )
 
     def _all(self) -> list[tuple[WorkspaceDir, SpareMark]]:
-        """All spares, oldest first. A folder without its mark is removed by whoever keeps spares."""
+        """Return all spares, oldest first. Removes old folders without a mark."""
         found = []
         with contextlib.suppress(FileNotFoundError):
             for path in self.base.iterdir():
@@ -308,7 +309,7 @@ class Spares:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int | None]:
-        """The descriptor of the lock on making and ending spares, or None while another process has it."""
+        """Lock creating and ending of spares; yields the descriptor, or None if the lock is held."""
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -321,14 +322,14 @@ class Spares:
 
 
 def programs_at() -> tuple[tuple[str, str], ...]:
-    """What every sandbox has beside its environment and the agent: JupyterLab's extension, and uv."""
+    """Return what every sandbox has beside environment and agent: JupyterLab's extension, and uv."""
     uv = uv_program()
     found = ((str(JUPYTER), JUPYTER_PATH),)
     return (*found, (uv, f"{PROGRAMS_PATH}/uv")) if uv else found
 
 
 def write_etc(folder: WorkspaceDir, user: str, host: str, sandbox: SandboxProbe) -> None:
-    """The files of /etc that tell of the workspace, in place: the sandbox shows these very files."""
+    """Write the workspace's /etc files in place, since the sandbox mounts these very files."""
     resolv_conf = _system_file("/etc/resolv.conf")
     if sandbox.network is not None:
         resolv_conf = network.resolv_conf(resolv_conf)
@@ -355,13 +356,13 @@ def _locks(descriptor: int) -> bool:
 
 
 def _connect(path: Path) -> socket.socket | None:
-    """A connection on which the agent has said that this spare is ours, or None."""
+    """Return a connection on which the agent confirmed the claim, or None."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(ANSWER_TIMEOUT_S)
     try:
         parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            connection.connect(f"/proc/self/fd/{parent}/{path.name}")  # a path of its own may be too long
+            connection.connect(f"/proc/self/fd/{parent}/{path.name}")  # the full path may be too long
         finally:
             os.close(parent)
         if connection.recv(64) == b"yours\n":

@@ -1,4 +1,4 @@
-"""What a sandbox of another user shows, from where that user reaches it (`as_user.py`)."""
+"""Mounts for sandboxes of another user, from where that user can access them (`as_user.py`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PROBE_TIMEOUT_S = 10
 SOMEBODY = 65534
 STAGES = ("/mnt", "/media", "/srv", "/opt", "/var")
 STAGE = next((path for path in STAGES if Path(path).is_dir()), STAGES[0])
-"""A folder of every machine of which sandboxes show nothing."""
+"""A folder that exists on every machine and is hidden from sandboxes."""
 
 
 def mount(source: str, name: str, *, readonly: bool = True) -> Mount:
-    """One entry of a user's `mounts`: `source` as `name` below `STAGE`."""
+    """Return an entry of a user's `mounts`: `source` as `name` below `STAGE`."""
     return {
         "source": source,
         "target": f"{STAGE}/{name}",
@@ -37,7 +37,7 @@ _owners_shown: dict[int, bool] = {}
 
 
 def can_show_owners(folder: Path) -> bool:
-    """Whether files in there can be shown as another user's, as a spare needs it. Root only."""
+    """Return whether files in the folder support id-mapped mounts, as spares need. Root only."""
     device = folder.stat().st_dev
     if device not in _owners_shown:
         shown = {**mount(str(folder), "0"), "owners": [0, SOMEBODY]}
@@ -58,12 +58,12 @@ def can_show_owners(folder: Path) -> bool:
 
 
 def user(uid: int, mounts: Sequence[Mount]) -> dict[str, Any]:
-    """The `user` of a plan for `launcher.py` or `as_user.py`."""
+    """Return the `user` of a plan for `launcher.py` or `as_user.py`."""
     return {"uid": uid, "at": STAGE, "mounts": list(mounts)}
 
 
 def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
-    """The plan with everything that is not the system's taken from `STAGE`, and the mounts to put there."""
+    """Return the plan with all non-system paths replaced by paths in `STAGE`, and the mounts for them."""
     bwrap, mounts = staged_program(plan.bwrap)
 
     def put(source: str, *, readonly: bool = True) -> str:
@@ -88,14 +88,14 @@ def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
 
 
 def shown_at(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
-    """What is shown read-only, each with its path inside."""
+    """Return what is mounted read-only: host path and path inside."""
     return (*((path, path) for path in plan.readonly), *plan.readonly_at)
 
 
 def staged_program(bwrap: str) -> tuple[str, list[Mount]]:
-    """bubblewrap's path for another user, and the mounts that it takes.
+    """Return bubblewrap's path for another user, and the mounts it needs.
 
-    That of a package has libraries beside it.
+    A packaged one has its libraries beside it.
     """
     package = Path(bwrap).parent.parent
     libraries = package.with_name(f"{package.name}.libs")

@@ -1,4 +1,4 @@
-"""Launching one workspace: record first, then the agent's configuration, then the process."""
+"""Launch a workspace: write its record, then the agent's configuration, then start the process."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ PORT_CANDIDATES = 8
 SANDBOX_TIMEOUT_S = 2.0
 END_TIMEOUT_S = 2.0
 HAND_OVER_S = 1.0
-"""How long one start may take for a home that changes hands; a later one goes on."""
+"""Time slice of one start for changing a home's owner; the next start continues."""
 AGENT_URL = f"unix:{NODE_PATH}/{Path(PORTAL_SOCKET).name}"
-"""How an agent in a sandbox reaches the portal: a socket of its node's gateway, whatever its network is."""
+"""How an agent in a sandbox reaches the portal: a socket of the node's gateway, with any network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the driver has found out about this machine and its pool."""
+    """Settings of this node and pool."""
 
     homes: Path
     instance: str
@@ -72,9 +72,9 @@ class Settings:
     port_max: int
     mounts: tuple[ShownFolder, ...] = ()
     quotas: HomeQuotas | None = None
-    """By which the kernel holds homes, where it can."""
+    """Kernel quotas of homes, if supported."""
     uid: int = NODE_USER
-    """Whose the workspace's home is, and its processes are where it was no spare (`uids.py`)."""
+    """User id of the home's owner, and of the processes unless the sandbox was a spare (`uids.py`)."""
     shares: tuple[GpuShare, ...] = ()
 
 
@@ -86,7 +86,7 @@ def launch(
     *,
     operation_lock: int,
 ) -> None:
-    """Start the workspace. The caller holds its operation lock and has looked before.
+    """Start the workspace. The caller holds its operation lock and has checked its state.
 
     Raises `StartFailed`, leaving nothing behind, or `OSError`.
     """
@@ -162,7 +162,7 @@ def launch(
     except BaseException:
         if launched:
             raise
-        # Nothing was executed, so nothing runs: the traces may go.
+        # Nothing was executed, so all traces can be removed.
         cgroups.remove(groups)
         if not folder.alive():
             with contextlib.suppress(OSError):
@@ -173,7 +173,7 @@ def launch(
 def new_record(
     spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings, groups: Sequence[Path]
 ) -> Record:
-    """The record of a start that is about to be made, with ports that are free now. Raises `StartFailed`."""
+    """Return the record of a new start, with ports that are free now. Raises `StartFailed`."""
     return Record(
         workspace_id=spec.ref.workspace_id,
         generation=spec.ref.generation,
@@ -197,7 +197,7 @@ def new_record(
 
 
 def markers_of(spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings) -> dict[str, str]:
-    """The variables by which processes of the workspace are found; see `processes.py`."""
+    """Return the environment variables that identify the workspace's processes; see `processes.py`."""
     return {
         "BERTH_INSTANCE": settings.instance,
         "BERTH_WORKSPACE": folder.name,
@@ -214,7 +214,10 @@ def agent_config(
     run: str,
     devices: Sequence[DeviceInfo],
 ) -> dict[str, Any]:
-    """The agent's configuration without the app's environment; see `provisioning/agent/program/agent.py`."""
+    """Return the agent's configuration without the app's environment.
+
+    See `provisioning/agent/program/agent.py`.
+    """
     overlay = packages.overlay(spec, settings.environment, home=home)
     return {
         "argv": packages.argv_of(spec.app.argv, overlay, settings.environment),
@@ -249,7 +252,7 @@ def agent_config(
 
 
 def checkout_of(spec: CheckoutSpec) -> dict[str, Any]:
-    """A repository as `provisioning/agent/program/checkouts.py` takes it. Raises `InvalidSpec`."""
+    """Return a repository for `provisioning/agent/program/checkouts.py`. Raises `InvalidSpec`."""
     url, ref = git_urls.parsed(spec.url), git_urls.ref_problem(spec.ref)
     if isinstance(url, git_urls.UrlProblem) or ref is not None:
         raise InvalidSpec("The address of the Git repository is not one that is cloned. Correct it.")
@@ -277,7 +280,7 @@ def app_env(
     egress: Policy,
     overlay: Mapping[str, Any] | None,
 ) -> dict[str, str]:
-    """The app's whole environment. The template may override comfort, never markers or devices."""
+    """Return the app's whole environment. Templates can override all but markers and devices."""
     return {
         "HOME": home,
         "USER": spec.owner,
@@ -297,7 +300,7 @@ def app_env(
         "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
         "IPYTHONDIR": f"{home}/.ipython",
         **network.proxy_env(egress),
-        # JAX prints a traceback where its packages bring CUDA and there is no device.
+        # JAX prints a traceback if its packages include CUDA and there is no device.
         **({} if spec.resources.accelerators.count else {"JAX_PLATFORMS": "cpu"}),
         **spec.app.env,
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices),
@@ -306,10 +309,10 @@ def app_env(
 
 
 def rlimits(memory_mib: int, *, limited: bool) -> dict[str, int]:
-    """Limits by process: no core dumps; without a cgroup the data of each process too.
+    """Return limits per process: no core dumps; without a cgroup also a limit on data.
 
-    Not RLIMIT_AS: Jupyter's and V8's reservations of address space would hit it. Not RLIMIT_NPROC:
-    it counts all processes of the user who runs the node worker.
+    Not RLIMIT_AS: Jupyter and V8 reserve large address spaces. Not RLIMIT_NPROC: it counts all processes of
+    the user who runs the node worker.
     """
     limits = {"RLIMIT_CORE": 0}
     if not limited:
@@ -318,7 +321,7 @@ def rlimits(memory_mib: int, *, limited: bool) -> dict[str, int]:
 
 
 def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
-    """The home, made where there is none, in the hands of its user.
+    """Return the home, created if missing and owned by its user.
 
     Raises `HomeChangesHands`, `StartFailed` or `OSError`.
     """
@@ -341,9 +344,9 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
 
 
 def join_network(init: int | None, folder: WorkspaceDir, settings: Settings) -> None:
-    """Rules and a way out for the sandbox whose first process is `init`, where it has a network of its own.
+    """Apply network rules and start egress for the sandbox, if it has its own network.
 
-    Raises `StartFailed`, and then everything of the workspace has been killed.
+    `init` is its first process. Raises `StartFailed` after killing everything of the workspace.
     """
     if settings.sandbox.network is None:
         return
@@ -360,7 +363,7 @@ def join_network(init: int | None, folder: WorkspaceDir, settings: Settings) -> 
 
 
 def _end(folder: WorkspaceDir, settings: Settings) -> None:
-    """End a start that came to nothing, and leave nothing of it where that is done in time."""
+    """Kill a failed start and remove it, if that completes in time."""
     record = folder.record()
     groups = [Path(path) for path in record.cgroups] if record else []
     deadline = time.monotonic() + END_TIMEOUT_S
@@ -371,7 +374,7 @@ def _end(folder: WorkspaceDir, settings: Settings) -> None:
         if gone and not found and not inside and not folder.alive():
             break
         if time.monotonic() > deadline:
-            return  # the next observation goes on with it
+            return  # the next observation continues
         processes.kill(found, inside)
         time.sleep(0.01)
     cgroups.remove(groups)
@@ -380,20 +383,20 @@ def _end(folder: WorkspaceDir, settings: Settings) -> None:
 
 
 def start_network(folder: WorkspaceDir, settings: Settings) -> None:
-    """`join_network` for a sandbox that has just been launched, or one whose way out has been lost."""
+    """Call `join_network` for a sandbox that was just launched or lost its egress."""
     launched = folder.launched()
     if settings.sandbox.network is not None and launched is not None:
         join_network(processes.sandbox_init(launched.pid, timeout_s=SANDBOX_TIMEOUT_S), folder, settings)
 
 
 def _ports(folder: WorkspaceDir, settings: Settings) -> tuple[int, ...]:
-    """A few free ports, from a random place; the agent takes the first that is still free.
+    """Return a few free ports from a random offset; the agent takes the first that is still free.
 
-    In a network of its own all are free, and everybody's are the same.
+    With a separate network all ports are free, and every workspace gets the same.
     """
     lowest, highest = settings.port_min, settings.port_max
     if settings.sandbox.network is not None:
-        candidates = 1 if settings.sandbox.runsc else PORT_CANDIDATES  # one that is known outside of gVisor
+        candidates = 1 if settings.sandbox.runsc else PORT_CANDIDATES  # gVisor needs a fixed port
         return tuple(range(lowest, min(lowest + candidates, highest + 1)))
     span = highest - lowest + 1
     first = secrets.randbelow(span)
@@ -460,5 +463,5 @@ def _sandbox(
 
 
 def _shown(settings: Settings, *, writable: bool) -> tuple[tuple[str, str], ...]:
-    """The folders of the node that its template names: the path here, and that inside."""
+    """Return the node's folders that the template mounts: host path and path inside."""
     return tuple((str(each.source), each.inside) for each in settings.mounts if each.writable == writable)

@@ -1,21 +1,21 @@
-"""What the local driver keeps on disk, under `$BERTH_HOME/local/`.
+"""Files of the local driver, under `$BERTH_HOME/local/`.
 
-    <name>/record.json    the driver's own record of the workspace (`Record`)
-    <name>/pid.json       written by the launched process itself: its identity
-    <name>/app.<n>.sock   where generation n answers, for the gateway of this node; held open by the agent
-    <name>/alive.lock     held by the agent for as long as it lives
-    <name>/launch.log     what the sandbox said when it did not start
+    <name>/record.json    the driver's record of the workspace (`Record`)
+    <name>/pid.json       identity of the launched process, written by itself (`Launched`)
+    <name>/app.<n>.sock   app socket of generation n, for the node's gateway; held open by the agent
+    <name>/alive.lock     locked by the agent as long as it lives
+    <name>/launch.log     output of a sandbox that failed to start
     <name>/etc/           passwd, group and hosts of the sandbox
-    <name>/spare.json     where the sandbox was a spare before (`SpareMark`)
+    <name>/spare.json     the spare that the sandbox came from, if any (`SpareMark`)
     <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1,
                           app.log.start
-    .locks/<name>         one operation at a time on a workspace
-    .gateway/             the socket to the portal (`provisioning.node_gateway`), shown to every sandbox
-    .spares/              sandboxes of nobody yet (`spares.py`)
-    .closed/<name>        the highest closed generation; outlives the workspace by a week
+    .locks/<name>         serialises operations on a workspace
+    .gateway/             the socket to the portal (`provisioning.node_gateway`), visible in every sandbox
+    .spares/              pre-started sandboxes without a workspace (`spares.py`)
+    .closed/<name>        the highest closed generation; kept for a week after the workspace is deleted
 
-The workspace can write anything into `run/`, links and pipes included, so everything there is read
-without following links, without waiting, and only up to a size.
+A workspace can write anything into `run/`, including links and pipes. Reads there never follow links,
+never block, and are limited in size.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CLOSED_KEEP_S = 7 * 86400
 LOCK_TIMEOUT_S = 5.0
 READ_MAX_BYTES = 1 << 20
 NODE_USER = -1
-"""In place of a user id: the user that runs the node worker."""
+"""Stands for the id of the user that runs the node worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """A part of a GPU's memory that a workspace may hold, and all of the GPU's, in MiB."""
+    """The share of a GPU's memory that a workspace may use, and the GPU's total memory, in MiB."""
 
     uuid: str
     part_mib: int
@@ -59,11 +59,12 @@ class GpuShare:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The driver's record of the generation last started. Written before anything is launched.
+    """Record of the generation started last. Written before anything is launched.
 
-    `oom_kills` and `kept_within_memory` are what its control groups have said last (`cgroups.py`).
-    `home` is the home's key, `uid` whose it was (`uids.py`), `egress` and `egress_allow` what it may reach;
-    records of older versions name neither home nor egress. `shares` are the GPUs of which it has a part only.
+    `oom_kills` and `kept_within_memory` are the last values read from its control groups (`cgroups.py`).
+    `home` is the key of the home, `uid` the user id of its owner (`uids.py`). `egress` and `egress_allow` are
+    its network policy; both and `home` are empty in records of older versions. `shares` lists GPUs that it
+    shares.
     """
 
     workspace_id: str
@@ -92,7 +93,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What the launched process wrote of itself."""
+    """Identity of the launched process, written by itself."""
 
     pid: int
     start_ticks: int
@@ -102,7 +103,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class SpareMark:
-    """What a spare was made as (`spares.py`). It stays with the workspace that has taken it over."""
+    """How a spare was created (`spares.py`). Kept by the workspace that adopted it."""
 
     id: str
     kind: str
@@ -125,8 +126,6 @@ class AgentState:
 
 
 class WorkspaceDir:
-    """The runtime folder of one workspace."""
-
     def __init__(self, base: Path, name: str) -> None:
         self.base = base
         self.name = name
@@ -147,8 +146,8 @@ class WorkspaceDir:
     def operation(self) -> Iterator[int]:
         """Hold the workspace's operation lock; yields its descriptor. Raises `Busy` after 5 s.
 
-        It is given up by closing, not by unlocking: a launcher that inherited the descriptor keeps
-        the lock until it has become the workspace, even when this process is killed.
+        The lock is released by closing the descriptor, not by unlocking. A launcher that inherited the
+        descriptor keeps the lock until it has become the workspace, even if this process is killed.
         """
         folder = self.base / ".locks"
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -172,17 +171,17 @@ class WorkspaceDir:
             os.close(descriptor)
 
     def operation_held(self) -> bool:
-        """True while a worker, or a launcher on its behalf, works on this workspace."""
+        """Return whether a worker, or a launcher on its behalf, operates on this workspace."""
         return _held(self.base / ".locks" / self.name)
 
     def alive(self) -> bool:
-        """True while the launched process or its agent lives: it holds the life lock."""
+        """Return whether the launched process or its agent lives, which hold the life lock."""
         return _held(self.lock)
 
     def record(self) -> Record | None:
-        """The record, or None where there is none. A damaged one counts as none.
+        """Return the record, or None if it is missing or damaged.
 
-        Its generation's end may be noted in `.closed/` alone: on a full disk there is no room for more.
+        On a full disk, the end of a generation may be recorded in `.closed/` only.
         """
         record = load(self.path / "record.json", Record)
         if record is None or record.closed or self.closed_generation() < record.generation:
@@ -196,11 +195,11 @@ class WorkspaceDir:
         return load(self.state_file, AgentState)
 
     def spare(self) -> SpareMark | None:
-        """What the workspace's sandbox was before; None where it was made for the workspace."""
+        """Return the spare that the sandbox came from; None if it was started for the workspace."""
         return load(self.path / "spare.json", SpareMark)
 
     def claimed(self) -> dict[str, tuple[str, int]]:
-        """The spare that this workspace has taken over, as `processes.scan` wants it; empty where none."""
+        """Return the adopted spare in the format of `processes.scan`; empty if there is none."""
         mark, record = self.spare(), self.record()
         return {mark.id: (self.name, record.generation if record else 0)} if mark else {}
 
@@ -208,13 +207,13 @@ class WorkspaceDir:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
     def changed_at(self) -> tuple[int, ...]:
-        """Differs wherever `record` may: the times, in ns, and inodes of the files that it is made of."""
+        """Return a value that changes whenever `record` may: mtimes in ns and inodes of its files."""
         return (*_stamp(self.path / "record.json"), *_stamp(self._closed))
 
     def prepare(self, uid: int = NODE_USER, door: int | None = None) -> None:
-        """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays.
+        """Create an empty runtime folder and remove traces of an earlier attempt; the lock file stays.
 
-        What the workspace may write in it belongs to `uid`; the group `door` goes through it (`door.py`).
+        The workspace's writable parts belong to `uid`. The group `door` may traverse the folder (`door.py`).
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if door is not None:
@@ -233,24 +232,24 @@ class WorkspaceDir:
             os.chown(self.run, uid, uid)
 
     def app_socket(self, generation: int) -> Path:
-        """Where this generation's app is reached (`provisioning.node_gateway`); outside the sandbox."""
+        """Return this generation's app socket (`provisioning.node_gateway`), outside the sandbox."""
         return self.path / f"app.{generation}.sock"
 
     def remove(self) -> None:
-        """Remove the folder, whatever the workspace has put there. Raises `OSError`."""
+        """Remove the folder and anything that the workspace put there. Raises `OSError`."""
         _remove_tree(self.path)
 
     def closed_generation(self) -> int:
-        """The highest closed generation; 0 when none is."""
+        """Return the highest closed generation, or 0."""
         try:
             return int(self._closed.read_text())
         except (FileNotFoundError, ValueError):
             return 0
 
     def reserve_closing(self) -> None:
-        """Make room for `close_generation`, so that it needs none when the disk is full.
+        """Preallocate the file of `close_generation`, so that closing works on a full disk.
 
-        Not waited for: a start is in a hurry, and what a crash of the machine takes of it costs nothing else.
+        Not synced, to keep starts fast: if the machine crashes, only the reservation is lost.
         """
         if self._closed.exists():
             return
@@ -260,7 +259,7 @@ class WorkspaceDir:
             handle.write(_padded(0))
 
     def close_generation(self, generation: int) -> None:
-        """Close `generation` and all below. Closed ones stay closed."""
+        """Close `generation` and all below, permanently."""
         if generation <= self.closed_generation():
             return
         try:
@@ -268,7 +267,7 @@ class WorkspaceDir:
         except OSError as error:
             if not is_full(error):
                 raise
-            # Over what is there: these few bytes lie in one sector, and no new one is needed.
+            # Overwrite in place: these few bytes fit one sector, so no new block is needed.
             descriptor = os.open(self._closed, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 os.pwrite(descriptor, _padded(generation), 0)
@@ -277,7 +276,7 @@ class WorkspaceDir:
                 os.close(descriptor)
 
     def mark_closed(self, record: Record) -> Record:
-        """`record` as closed, with the time at which its end was asked for."""
+        """Return `record` as closed, with the time of the stop request."""
         if not record.closed:
             record = replace(record, closed=True, stop_requested_at=time.time())
             with suppressed_when_full():
@@ -285,7 +284,7 @@ class WorkspaceDir:
         return record
 
     def tail(self, lines: int) -> str:
-        """The last lines of the app's log, or of the sandbox's when the app never wrote one."""
+        """Return the last lines of the app's log, or of the sandbox's log if the app never wrote one."""
         text = "".join(read_tail(path) for path in (self.run / "app.log.1", self.app_log))
         if not text:
             text = read_tail(self.launch_log)
@@ -305,7 +304,7 @@ def _padded(generation: int) -> bytes:
 
 
 def _held(path: Path) -> bool:
-    """True while another process holds the lock on `path` for itself."""
+    """Return whether another process holds an exclusive lock on `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -320,9 +319,9 @@ def _held(path: Path) -> bool:
 
 
 def gateway_folder(base: Path) -> Path:
-    """The folder of the socket to the portal, made where it is missing. Raises `OSError`.
+    """Return the folder of the socket to the portal; created if missing. Raises `OSError`.
 
-    Who is shown it may be another user, and goes through it.
+    Other users may traverse it, since sandboxes can run as another user.
     """
     folder = (base / PORTAL_SOCKET).parent
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -333,12 +332,12 @@ def gateway_folder(base: Path) -> Path:
 
 
 def instance_of(home: Path) -> str:
-    """What marks the processes of the installation at `home`: BERTH_INSTANCE in their environment."""
+    """Return the BERTH_INSTANCE that marks processes of the installation at `home`."""
     return hashlib.sha256(os.path.realpath(home).encode()).hexdigest()[:16]
 
 
 def names(base: Path) -> list[str]:
-    """The names of all workspaces that have a runtime folder."""
+    """Return the names of all workspaces that have a runtime folder."""
     try:
         return sorted(
             entry.name for entry in base.iterdir() if entry.name.startswith("ws-") and entry.is_dir()
@@ -348,7 +347,7 @@ def names(base: Path) -> list[str]:
 
 
 def claimed(base: Path) -> dict[str, tuple[str, int]]:
-    """The spares that workspaces have taken over, as `processes.scan` wants them."""
+    """Return the spares adopted by workspaces in the format of `processes.scan`."""
     found: dict[str, tuple[str, int]] = {}
     for name in names(base):
         found.update(WorkspaceDir(base, name).claimed())
@@ -356,7 +355,7 @@ def claimed(base: Path) -> dict[str, tuple[str, int]]:
 
 
 def prune_closed(base: Path, *, now: float) -> None:
-    """Forget closed generations a week after the workspace has gone; its commands have long expired."""
+    """Delete closed generations a week after the workspace is gone; its commands have expired by then."""
     folder = base / ".closed"
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -366,7 +365,7 @@ def prune_closed(base: Path, *, now: float) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, on the disk before this returns, readable by its owner only."""
+    """Replace the content of `path` atomically and durably; readable by its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -387,7 +386,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def read_tail(path: Path, max_bytes: int = READ_MAX_BYTES) -> str:
-    """The end of a regular file as text; empty for anything else that has this name."""
+    """Return the end of a regular file as text; empty if `path` is anything else."""
     return _read(path, max_bytes).decode("utf-8", "replace")
 
 
@@ -415,7 +414,7 @@ def load(path: Path, kind: type[T]) -> T | None:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove `path` even where the workspace has taken its own rights away. Links are not followed."""
+    """Remove `path` even if the workspace revoked permissions inside. Does not follow links."""
 
     def open_up(_function: Any, name: str, error: BaseException) -> None:
         if isinstance(error, FileNotFoundError):
@@ -431,7 +430,7 @@ def _remove_tree(path: Path) -> None:
         if path.is_symlink() or not path.is_dir():
             path.unlink()
             return
-        if sys.version_info >= (3, 12):  # where `onerror` is deprecated
+        if sys.version_info >= (3, 12):  # `onerror` is deprecated there
             shutil.rmtree(path, onexc=open_up)
         else:
             shutil.rmtree(path, onerror=lambda function, name, info: open_up(function, name, info[1]))

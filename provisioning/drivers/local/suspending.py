@@ -1,8 +1,8 @@
-"""A workspace that gives its GPUs away while it goes on, and keeps what its kernels have in their memory.
+"""Suspend a running workspace's GPU use: free its GPU memory and keep the state of its kernels.
 
-What CUDA processes it has is the kernel's word (its PID namespace, its control group, what is mapped), in
-which states they are the driver's, and what they hold NVML's. Nothing is said to be suspended that was not
-seen so by all three. The claim on the GPUs stays: no other workspace gets them (ADR 0064).
+The kernel determines its CUDA processes (PID namespace, control group, mapped libraries), the driver their
+states, and NVML their memory. A workspace counts as suspended only if all three agree. The allocation of the
+GPUs remains: no other workspace gets them (ADR 0064).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
 from provisioning.gpu.suspend.walk import Outcome
 
 PROVIDES_SUSPEND = "suspend"
-"""What a node provides on which a trial has succeeded."""
+"""Feature of a node on which a trial succeeded."""
 ROUNDS = 3
-"""How often what has opened CUDA meanwhile is suspended too, before it is given up."""
+"""How often processes that opened CUDA meanwhile are suspended too, before giving up."""
 MEMINFO = Path("/proc/meminfo")
 WORKSPACE, NODE = "workspace", "node"
 HELD_UP = frozenset({ProcessState.LOCKED, ProcessState.CHECKPOINTED, ProcessState.UNKNOWN})
 
 
 class Problem(StrEnum):
-    """Why a workspace was not suspended, or not resumed."""
+    """Why a workspace was not suspended or resumed."""
 
     NOT_RUNNING = "not_running"
     NOT_GRANTED = "not_granted"
@@ -50,7 +50,7 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """What was begun with a workspace, on disk. `settled` says that it was seen to its end."""
+    """A suspension in progress, on disk. `settled`: it is complete."""
 
     boot_id: str
     generation: int
@@ -61,7 +61,7 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How it ended: `end` is None where processes are at neither; `problem` is empty where all went well."""
+    """Outcome: `end` is None if processes are in neither state; `problem` is empty on success."""
 
     end: Goal | None
     problem: Problem | str = ""
@@ -80,19 +80,19 @@ def _silent(_call: str, _pid: int) -> None:
 
 
 class Suspending:
-    """The workspaces of one installation."""
+    """Suspends and resumes workspaces of one installation."""
 
     def __init__(self, base: Path, instance: str) -> None:
         self.base, self.instance = base, instance
 
     def granted(self, driver: str) -> str:
-        """Why this machine may not suspend, as `grant.refusal` says; empty where it may."""
+        """Return why this machine must not suspend, from `grant.refusal`; empty if it may."""
         return grant.refusal(grant.kept(self.base), driver=driver, instance=self.instance)
 
     def suspend(self, name: str, *, tell: Tell = _silent) -> Report:
-        """Bring all its CUDA processes away from its GPUs, or leave all as they are.
+        """Move all its CUDA processes off its GPUs, or leave everything as it was.
 
-        Suspending what is suspended is success. Raises `Busy` and `OSError`.
+        Idempotent. Raises `Busy` and `OSError`.
         """
         folder = WorkspaceDir(self.base, name)
         with folder.operation():
@@ -113,9 +113,9 @@ class Suspending:
             return self._suspend(folder, gpus, held, tell)
 
     def resume(self, name: str, *, tell: Tell = _silent) -> Report:
-        """Bring all back to their GPUs, or leave all suspended. Resuming what runs is success.
+        """Move all its CUDA processes back to their GPUs, or leave all suspended.
 
-        Raises `Busy` and `OSError`.
+        Idempotent. Raises `Busy` and `OSError`.
         """
         folder = WorkspaceDir(self.base, name)
         with folder.operation():
@@ -124,9 +124,9 @@ class Suspending:
             return self._resume(folder, tell)
 
     def recover(self) -> tuple[Report, ...]:
-        """Go on where whoever suspended or resumed was killed: its workspaces run again.
+        """Resume workspaces whose suspension or resumption was interrupted by a kill.
 
-        What somebody works on at this moment is theirs.
+        Skips workspaces with an operation in progress.
         """
         done = []
         for name in state.names(self.base):
@@ -143,7 +143,7 @@ class Suspending:
     # -- parts ------------------------------------------------------------------------------
 
     def _refused(self, folder: WorkspaceDir, record: state.Record, seen: Answer) -> Report | None:
-        """Why nothing is begun; None where it may be. What is suspended already is refused nothing."""
+        """Return why the suspension is refused, or None. A suspended workspace is not refused."""
 
         def no(problem: Problem, detail: str = "") -> Report:
             return Report(end_of(seen.states), problem, detail, states=seen.states)
@@ -164,11 +164,11 @@ class Suspending:
         if end_of(there) is Goal.SUSPENDED:
             return None
         if record.shares:
-            # Others are on that GPU. It is empty for nobody, and may be full when this one comes back.
+            # Other workspaces use that GPU, so freed memory may be taken on resume.
             return no(Problem.SHARED, ", ".join(share.uuid for share in record.shares))
         used = seen.before.used_by(there)
         if not used and ProcessState.CHECKPOINTED not in there.values():
-            # Not one of them: NVML counts processes otherwise than this node does.
+            # No process is visible: NVML sees another PID namespace than this node.
             return no(Problem.NOT_SEEN)
         trial = grant.kept(self.base)
         others = {seen.before.gpus[uuid].model for uuid in used} - {trial.model if trial else ""}
@@ -189,7 +189,7 @@ class Suspending:
             all_now = self._cuda_processes(folder)
             newer = look(all_now - found)
             if newer.trouble or any(each is not ProcessState.NONE for each in newer.states.values()):
-                # Opened since, or it cannot be known: those too.
+                # Opened CUDA meanwhile, or unknown: suspend those too.
                 found |= all_now
                 continue
             if not self._gone(folder, newer.before):
@@ -201,7 +201,7 @@ class Suspending:
     def _back(
         self, folder: WorkspaceDir, found: Iterable[int], problem: Problem, gpus: tuple[str, ...], held: int
     ) -> Report:
-        """All run again, as what was wanted is not so after all."""
+        """Resume all processes, since the suspension failed."""
         answer = bring(found, Goal.RUNNING, memory_bytes=held)
         report = self._said(folder, answer, gpus, held)
         return Report(report.end, problem, held_bytes=held, gpus=gpus, states=report.states)
@@ -217,21 +217,21 @@ class Suspending:
         return self._said(folder, bring(found, Goal.RUNNING, memory_bytes=held, tell=tell), gpus, held)
 
     def _said(self, folder: WorkspaceDir, answer: Answer, gpus: tuple[str, ...], held: int) -> Report:
-        """What a walk came to, and the note on disk accordingly."""
+        """Return a report of a walk, and update the record on disk."""
         outcome = answer.outcome
         if outcome is None:
-            # It never began: whatever there was is still so, and the next call asks again.
+            # It never began, so nothing changed; the next call retries.
             return Report(None, Problem.REFUSED, answer.trouble, held, gpus)
         if outcome.end is Goal.SUSPENDED:
             self._note(folder, gpus, held, settled=True)
         elif not set(outcome.states.values()) & HELD_UP:
-            # All run that can: there is nothing to go on with, also where one is lost.
+            # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
         problem = "" if outcome.reached else Problem.REFUSED
         return Report(outcome.end, problem, _trouble(outcome), held, gpus, outcome.states)
 
     def _gone(self, folder: WorkspaceDir, after: Look) -> bool:
-        """Whether nothing of the workspace has anything on any GPU."""
+        """Return whether no process of the workspace uses any GPU."""
         return after.tells_all and not after.used_by(self._processes(folder))
 
     def _note(self, folder: WorkspaceDir, gpus: tuple[str, ...], held: int, *, settled: bool) -> None:
@@ -247,11 +247,11 @@ class Suspending:
         return frozenset(each.pid for each in found) | cgroups.pids(groups)
 
     def _cuda_processes(self, folder: WorkspaceDir) -> frozenset[int]:
-        """Those that may have opened CUDA: its library is mapped, or that cannot be seen."""
+        """Return processes that may have opened CUDA: its library is mapped, or the maps are unreadable."""
         return frozenset(pid for pid in self._processes(folder) if _may_use_cuda(pid))
 
     def _free(self, folder: WorkspaceDir, record: state.Record) -> dict[str, int]:
-        """What is free of memory, for the workspace and on the node, in bytes."""
+        """Return free memory of the workspace and of the node, in bytes."""
         found = {}
         limited = cgroups.memory_free_bytes(_groups(record, self.instance, folder.name))
         if limited is not None:
@@ -263,7 +263,7 @@ class Suspending:
 
 
 def load(folder: WorkspaceDir) -> Suspended | None:
-    """What was begun with this very start of a workspace; None where nothing is known."""
+    """Return the suspension of this very start of a workspace; None if there is none."""
     kept, record = state.load(folder.suspended_file, Suspended), folder.record()
     if kept is None or record is None or kept.generation != record.generation:
         return None

@@ -1,7 +1,7 @@
-"""Starting a workspace in a spare (`spares.py`): it gets all that a plain start gives.
+"""Start a workspace in a spare (`spares.py`), equivalent to a plain start.
 
-Record first; then limits, identity, home and devices; the agent's configuration, which holds the secrets,
-last. The agent begins only with that, so nothing of the workspace runs before all of it is in place.
+The order is: record; limits, identity, home and devices; and last the agent's configuration with the secrets.
+The agent starts only then, so nothing of the workspace runs before everything is in place.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def take_over_spare(
     devices: Sequence[DeviceInfo],
     spares: Spares,
 ) -> bool:
-    """True when a spare has become the workspace; False, with nothing left, when a plain start is needed.
+    """Return True if a spare became the workspace; False, with nothing left, if a plain start is needed.
 
-    The caller holds the workspace's operation lock and has looked before. Raises `StartFailed` where a
-    spare that could not be handed over has not ended yet.
+    The caller holds the workspace's operation lock and has checked its state. Raises `StartFailed` if a spare
+    that could not be handed over has not ended yet.
     """
     recipe = recipe_for(spec.app)
     if recipe is None or not settings.sandbox.bwrap or settings.sandbox.runsc:
         return False
     if settings.mounts:
-        return False  # a spare's view of the files is made before anybody asks
+        return False  # a spare's mounts are fixed in advance
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
-        return False  # its home is still in other hands
+        return False  # its home still has another owner
     kind = Kind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)
     taken = spares.take(kind) if kind.possible else None
     if taken is None:
@@ -141,9 +141,9 @@ def _hand_over(
 
 
 def become_workspace(spare: WorkspaceDir, folder: WorkspaceDir) -> None:
-    """Make the spare's folder the workspace's in one step, seen by nobody in between. Raises `OSError`.
+    """Make the spare's folder the workspace's atomically. Raises `OSError`.
 
-    What an earlier generation has left comes to where the spare was, and goes.
+    Leftovers of an earlier generation move to the spare's place and are removed.
     """
     if not folder.path.exists():
         spare.path.rename(folder.path)
@@ -158,7 +158,7 @@ def become_workspace(spare: WorkspaceDir, folder: WorkspaceDir) -> None:
 
 
 def send_configuration(taken: Taken, config: dict[str, Any]) -> None:
-    """The last step: the agent goes on by itself from here. Raises `OSError` when it has not taken it."""
+    """Send the configuration, the last step. Raises `OSError` if the agent did not accept it."""
     taken.connection.settimeout(TAKEN_TIMEOUT_S)
     taken.connection.sendall(json.dumps(config).encode() + b"\n")
     if taken.connection.recv(64) != b"taken\n":
@@ -168,9 +168,9 @@ def send_configuration(taken: Taken, config: dict[str, Any]) -> None:
 def mounts(
     home: Path, home_inside: str, devices: Sequence[DeviceInfo], *, owners: tuple[int, int] | None = None
 ) -> list[dict[str, Any]]:
-    """What `attach.py` has to show: what `bwrap_argv` shows of a workspace and not of a spare.
+    """Return the mounts for `attach.py`: what `bwrap_argv` shows in a workspace but not in a spare.
 
-    `owners` are whose the home is, and who the spare's processes are.
+    `owners` are the home's user id and that of the spare's processes.
     """
     found = [{**_mount(str(home), home_inside, folder=True), "owners": owners}]
     nodes = list(dict.fromkeys(node for device in devices for node in device.nodes))
@@ -189,7 +189,7 @@ def _mount(
 
 @contextlib.contextmanager
 def _attaching(plan: dict[str, Any]) -> Any:
-    """`attach.py` at work, while other steps go on."""
+    """Run `attach.py` concurrently with other steps."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(ATTACH)],
         stdin=subprocess.PIPE,
@@ -215,7 +215,7 @@ def _wait_for(attaching: subprocess.Popen[bytes]) -> None:
 
 
 def _end(taken: Taken, folder: WorkspaceDir, spares: Spares) -> None:
-    """End a spare that has not become the workspace, wherever its folder stands by now."""
+    """End a spare that did not become the workspace, wherever its folder is."""
     moved = taken.mark.id in folder.claimed()
     deadline = time.monotonic() + END_TIMEOUT_S
     while not spares.end(folder if moved else taken.folder, taken.mark):

@@ -1,8 +1,8 @@
-"""The user id of each owner of workspaces, where the node worker is root.
+"""User ids of workspace owners, if the node worker is root.
 
-Each owner gets a number of its own for good, in `local/.uids/<owner>`; no number is given twice, not even
-after its owner has gone. Spares (`spares.py`) belong to nobody yet: each has a number of the range for spares
-while it lives, and what it shows of a home is shown as its own.
+Each owner gets a permanent number, stored in `local/.uids/<owner>`. No number is ever reused, even after its
+owner is gone. Spares (`spares.py`) have no owner yet. Each uses a number of the range for spares while it
+lives, and the home it gets is id-mapped to that number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from provisioning.workspace_uids import VARIABLE, Range
 
 
 class Uids:
-    """The numbers that have been given on this machine. `base` is the local driver's folder."""
+    """Numbers assigned on this machine. `base` is the local driver's folder."""
 
     def __init__(self, base: Path, numbers: Range) -> None:
         self.folder = base / ".uids"
         self.numbers = numbers
 
     def of(self, owner: str) -> int:
-        """The owner's number, given now where there was none. Raises `StartFailed` or `OSError`.
+        """Return the owner's number, assigned now if there is none. Raises `StartFailed` or `OSError`.
 
         `owner` names a home folder, so it has no slash and does not begin with a dot.
         """
@@ -47,12 +47,12 @@ class Uids:
             return number
 
     def for_spare(self, used: Iterable[int]) -> int | None:
-        """A number that neither an owner nor one of the spares that use `used` has; None if none is left."""
+        """Return a number unused by owners and by the spares in `used`; None if none is left."""
         taken = {*self.given(), *used}
         return next((number for number in self.numbers.spares if number not in taken), None)
 
     def given(self) -> list[int]:
-        """The numbers of all owners. Raises `OSError`."""
+        """Return the numbers of all owners. Raises `OSError`."""
         try:
             names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
         except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Pools of pretended hardware for trials, tests and scale measurements: nothing runs in them."""
+"""Pools of simulated hardware for tests and scale measurements; nothing runs in them."""

@@ -1,8 +1,7 @@
-"""A pool of pretended nodes and devices. No process is started; time alone moves a workspace on.
+"""A pool of simulated nodes and devices. No process runs; states depend on time only.
 
-The capacity is checked for real: a placement that would grant a device, or the CPU or memory of a
-node, twice is refused with `NoCapacity` and kept in `over_grants()`, so that a trial or a test finds
-a scheduler that places twice.
+Capacity is really checked: a placement that would allocate a device, or CPU or memory of a node, twice is
+refused with `NoCapacity` and recorded in `over_grants()`. Tests use this to find schedulers that place twice.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ _EXTERNAL_NAME = re.compile(r"ws-[0-9a-f]{32}")
 
 
 class SimulatedDriver(Driver):
-    """Operates a pool whose settings are those of `provisioning.drivers.simulated.script`.
+    """Operates a pool with the settings of `provisioning.drivers.simulated.script`.
 
-    `clock` gives UTC seconds since the epoch; `sleep` is used for `call_delay_ms` alone. Making a
-    driver does no I/O and raises `InvalidConfig` for wrong settings.
+    `clock` returns UTC seconds since the epoch; `sleep` is used for `call_delay_ms` only. The constructor
+    does no I/O and raises `InvalidConfig` for invalid settings.
     """
 
     name: ClassVar[str] = "simulated"
@@ -88,7 +87,7 @@ class SimulatedDriver(Driver):
         self._clock = clock
         self._sleep = sleep
 
-    # The contract
+    # Contract
 
     def validate(self, spec: WorkspaceSpec) -> None:
         want, have = spec.resources, self.topology
@@ -200,7 +199,7 @@ class SimulatedDriver(Driver):
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
-        """A made-up report of the device as it is scripted; it is marked as simulated and never a pass."""
+        """Return a report of the scripted device state, marked as simulated and never a pass."""
         with self._call():
             found = self._device(uuid)
             if found is None:
@@ -225,7 +224,7 @@ class SimulatedDriver(Driver):
     def scrub_device(
         self, uuid: str, *, baseline_mib: int | None = None, deadline_s: float = 120.0
     ) -> ScrubResult:
-        """A made-up result; it is marked as simulated."""
+        """Return a scripted result, marked as simulated."""
         with self._call():
             found = self._device(uuid)
             if self.faults.check_s:
@@ -243,7 +242,7 @@ class SimulatedDriver(Driver):
             )
 
     def reset_device(self, uuid: str, *, bus: str = "", deadline_s: float = 120.0) -> ResetResult:
-        """It says that nothing is reset: what is scripted to be wrong stays wrong."""
+        """Return that nothing was reset; scripted faults remain."""
         with self._call():
             if self._device(uuid) is None:
                 text = f"This simulated node has no device {uuid}. Refresh the inventory."
@@ -252,7 +251,7 @@ class SimulatedDriver(Driver):
             return ResetResult(uuid, ResetVerdict.DONE, text, simulated=True)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
-        """See `Driver.repartition_device`: one transaction, between two scrubs."""
+        """See `Driver.repartition_device`. One transaction, between two scrubs."""
         place = hardware.place_of(self.pool.slug, self.topology, change.parent_uuid)
         if place is None or not self.topology.layout:
             raise NoCapacity(
@@ -273,7 +272,7 @@ class SimulatedDriver(Driver):
 
     def _scrub_all(self, uuids: Sequence[str]) -> None:
         results = [self.scrub_device(uuid) for uuid in uuids]
-        # One that is gone has gone by this very change: it is asked for the second time.
+        # A missing instance was destroyed by an earlier attempt of this change.
         unclean = [
             each.uuid
             for each in results
@@ -282,29 +281,29 @@ class SimulatedDriver(Driver):
         if unclean:
             raise Unclean("A MIG instance could not be proven clean. Check its GPU.", devices=tuple(unclean))
 
-    # For trials and tests
+    # For tests
 
     def usage(self) -> dict[str, int]:
-        """Thousandths held of each device that is held at all, by UUID."""
+        """Return the allocated thousandths of each device in use, by UUID."""
         with self._view() as book:
             return book.usage()
 
     def over_grants(self) -> tuple[str, ...]:
-        """Every start that would have granted something twice: empty under a sound scheduler."""
+        """Return the reasons of all starts that would have allocated something twice."""
         with self._view() as book:
             return tuple(row["reason"] for row in book.connection.execute("SELECT reason FROM over_grants"))
 
     def starts(self, ref: WorkspaceRef) -> int:
-        """How often the workspace has been started: once for each generation that ever ran."""
+        """Return the number of starts of the workspace, one for each generation that ran."""
         with self._view() as book:
             return book.starts(ref.external_name)
 
     def homes(self) -> frozenset[str]:
-        """The keys of all home volumes; they outlive workspaces."""
+        """Return the keys of all home volumes, which outlive workspaces."""
         with self._view() as book:
             return frozenset(row["home_key"] for row in book.connection.execute("SELECT home_key FROM homes"))
 
-    # How it is done
+    # Implementation
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -343,7 +342,7 @@ class SimulatedDriver(Driver):
         return replace(node, devices=tuple(devices))
 
     def _place(self, book: rows.Book, uuid: str) -> tuple[tuple[str, int] | None, int]:
-        """The node and index of a GPU, or of that which carries the instance, and the device's memory."""
+        """Return node and index of a GPU, or of an instance's parent, and the device's memory."""
         found = mig.find(book.connection, self.pool.slug, self.topology, uuid)
         if found is not None:
             gpu, instance = found
@@ -353,7 +352,7 @@ class SimulatedDriver(Driver):
         return hardware.place_of(self.pool.slug, self.topology, uuid), self.topology.gpu_memory_mib
 
     def _device(self, uuid: str) -> tuple[frozenset[str], bool, int] | None:
-        """What is wrong with a device, whether somebody uses it, its memory; None where it is not there."""
+        """Return a device's faults, whether it is in use, and its memory; None if it does not exist."""
         with self._view() as book:
             place, memory_mib = self._place(book, uuid)
             epoch = rows.epoch(book.connection)
@@ -373,7 +372,7 @@ class SimulatedDriver(Driver):
         return node if len(there) == len(node.devices) else replace(node, devices=there)
 
     def _offline_names(self, book: rows.Book) -> dict[str, str]:
-        """The workspaces with a part on an offline node, each with that node."""
+        """Return the workspaces with a part on an offline node, with that node."""
         if not self.script.vanish_nodes:
             return {}
         epoch = rows.epoch(book.connection)
@@ -443,7 +442,7 @@ class SimulatedDriver(Driver):
                     )
                 else:
                     book.close(name, ref.generation)
-                    # No request reaches an offline node; the reconciler calls again.
+                    # An offline node cannot be reached; the reconciler retries.
                     if row is not None and name not in book.offline:
                         takes_s = self.script.stop_delay_s
                         book.end(
@@ -481,7 +480,7 @@ class SimulatedDriver(Driver):
     def _misplaced(
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
-        """What is wrong with a placement whatever else runs."""
+        """Return what is wrong with a placement, regardless of other workspaces."""
         want, epoch, now = spec.resources, rows.epoch(book.connection), book.now
         names = [part.node for part in placement.nodes]
         if len(names) != want.nodes or len(set(names)) != len(names):
@@ -518,7 +517,7 @@ class SimulatedDriver(Driver):
     def _over_granted(
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
-        """`NoCapacity` when something would be granted twice; the try is recorded."""
+        """Return `NoCapacity` if something would be allocated twice, and record the attempt."""
         have, want = self.topology, spec.resources
         for part in placement.nodes:
             cpu, memory, disk = book.used_on(part.node)

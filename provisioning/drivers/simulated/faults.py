@@ -1,6 +1,6 @@
-"""Reports of checks and scrubs on pretended devices: made-up figures, judged by the check's own rules.
+"""Reports of checks and scrubs on simulated devices: generated values, judged by the check's own rules.
 
-Every report says that it is simulated, and by those rules a simulated report is never a pass.
+Every report is marked as simulated, and by those rules never a pass.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, Peak, pe
 from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Raw, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
-# A healthy device reaches this much of its datasheet (memory that is no HBM a little less); a slow one so
-# much of that.
+# Fraction of its datasheet that a healthy device reaches (slightly less without HBM), and the fraction of
+# that for slow memory.
 HEALTHY, HEALTHY_GDDR, SLOW = 0.88, 0.80, 0.875
 LEAKED = 0.1
 GENERATION = 5
@@ -56,7 +56,7 @@ def check_report(
     on_progress: OnProgress | None = None,
     sleep: Sleep = float,
 ) -> Report:
-    """What a check of such a device would have told. `check_s` is spent with `sleep`, test by test."""
+    """Return a scripted report. `check_s` is spent with `sleep`, divided among the tests."""
     wanted = Level(level)
     facts = _facts(uuid, model, memory_mib)
     check = Check(
@@ -90,7 +90,7 @@ def check_report(
 
 
 def no_such_device(uuid: str, level: str, now: float) -> Report:
-    """What a check tells where the device is not there."""
+    """Return the report for a missing device."""
     text = f"This simulated node has no device {uuid}."
     fix = "Refresh the inventory; look at “fault_vanish” in the pool's settings."
     at = datetime.fromtimestamp(now, UTC)
@@ -105,7 +105,7 @@ def no_such_device(uuid: str, level: str, now: float) -> Report:
 def scrub_result(
     uuid: str, *, memory_mib: int, faults: frozenset[str], busy: bool, baseline_mib: int | None
 ) -> ScrubResult:
-    """What a scrub of such a device would have found."""
+    """Return a scripted scrub result."""
     if "hang" in faults:
         text = "The scrub did not end in time; it was ended at “clear”. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text, simulated=True)
@@ -139,7 +139,7 @@ def scrub_result(
     )
 
 
-# --- the course of a pretended check ----------------------------------------------------------------
+# --- course of a simulated check --------------------------------------------------------------------
 
 
 def _go_through(
@@ -160,7 +160,7 @@ def _go_through(
             sleep(check_s / len(plan))
         if number == len(plan) // 2:
             if "xid79" in faults:
-                # It is gone in the middle of a test, and NVML says so.
+                # The device is lost during a test, as reported by NVML.
                 state.xids.append(79)
                 state.lost = True
                 state.find("lost", Severity.FAIL, "The device has fallen off the bus.", Action.REBOOT)
@@ -206,12 +206,12 @@ def _raw(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int) -> Raw
 
 
 def _facts(uuid: str, model: str, memory_mib: int) -> Facts:
-    """With the name of a real model, whose datasheet the figures are held against."""
+    """Return facts with the name of a real model, so that its datasheet applies."""
     plain = model.removeprefix("Simulated ")
     name = AS_NVML_SAYS.get(plain, plain)
     peak = peak_of(name)
     if peak is None:
-        # No datasheet: judged like a common one, so that a trial has something to show.
+        # No datasheet: judge it like a common model.
         name = FALLBACK
         peak = peak_of(name)
         assert peak is not None
@@ -264,6 +264,6 @@ def _strangers(before: Mapping[str, Any]) -> list[Any]:
 
 
 def _free_mib(memory_mib: int, faults: frozenset[str]) -> int:
-    """What is free with nobody on the device: the driver keeps something, a leak more."""
+    """Return free memory without processes: reduced by the driver's own use, and by leaks."""
     free = memory_mib - min(600, memory_mib // 20)
     return int(free * (1 - LEAKED)) if "leak" in faults else free

@@ -1,4 +1,4 @@
-"""The pretended hardware as inventory reports it."""
+"""Inventory of the simulated hardware."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NOTE = "Simulated accelerators: there is no hardware behind them."
 
 
 def node_name(number: int) -> str:
-    """The name of node `number`, counted from one."""
+    """Return the name of node `number`, starting from 1."""
     return f"sim-{number:03d}"
 
 
 def device_uuid(pool: str, node: str, index: int) -> str:
-    """Always the same for the same place, and marked so that nobody takes it for a real device."""
+    """Return a stable UUID for the position, marked as simulated."""
     digest = hashlib.sha256(f"{pool}/{node}/{index}".encode()).hexdigest()
     return f"SIM-GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 
@@ -73,7 +73,7 @@ def _devices(pool: str, topology: Topology) -> dict[str, tuple[str, int]]:
 
 
 def nodes(pool: str, topology: Topology, offline: frozenset[str]) -> tuple[NodeInfo, ...]:
-    """All nodes, those in `offline` marked so."""
+    """Return all nodes; those in `offline` are marked offline."""
     return tuple(
         replace(node, online=False) if name in offline else node
         for name, node in _layout(pool, topology).items()
@@ -81,15 +81,15 @@ def nodes(pool: str, topology: Topology, offline: frozenset[str]) -> tuple[NodeI
 
 
 def gpu_uuids(pool: str, topology: Topology) -> tuple[str, ...]:
-    """The UUIDs of all GPUs."""
+    """Return the UUIDs of all GPUs."""
     return tuple(_devices(pool, topology))
 
 
 def has_node(pool: str, topology: Topology, node: str) -> bool:
-    """Whether the pool has a node of this name."""
+    """Return whether the pool has a node with this name."""
     return node in _layout(pool, topology)
 
 
 def place_of(pool: str, topology: Topology, uuid: str) -> tuple[str, int] | None:
-    """The device's node and index; None where the pool has no such device."""
+    """Return the device's node and index; None if the pool has no such device."""
     return _devices(pool, topology).get(uuid)

@@ -1,6 +1,6 @@
-"""MIG layouts of pretended GPUs: what stands, and how it is changed.
+"""MIG layouts of simulated GPUs.
 
-A GPU has the layout of the pool's settings until it is changed; from then on its layout is in the state.
+A GPU has the layout of the pool's settings until its first change; then its layout is stored in the state.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from provisioning.types import DeviceInfo, DeviceKind, MigRepartition, MigSlice
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance that stands."""
+    """An existing MIG instance."""
 
     uuid: str
     piece: MigSlice
 
 
 def standing(connection: sqlite3.Connection, topology: Topology, gpu: str) -> tuple[Instance, ...]:
-    """The instances of one GPU now, by place."""
+    """Return the current instances of one GPU, by start."""
     row = connection.execute("SELECT pieces FROM layouts WHERE device = ?", (gpu,)).fetchone()
     return _first(gpu, topology.layout) if row is None else _read(row[0])
 
 
 def all_standing(connection: sqlite3.Connection) -> dict[str, tuple[Instance, ...]]:
-    """The instances of the GPUs whose layout has been changed."""
+    """Return the instances of all GPUs whose layout was changed."""
     found = connection.execute("SELECT device, pieces FROM layouts")
     return {str(device): _read(pieces) for device, pieces in found}
 
@@ -42,7 +42,7 @@ def all_standing(connection: sqlite3.Connection) -> dict[str, tuple[Instance, ..
 def find(
     connection: sqlite3.Connection, pool: str, topology: Topology, uuid: str
 ) -> tuple[str, Instance] | None:
-    """The instance with this UUID and its GPU, if it stands."""
+    """Return the instance with this UUID and its GPU, if it exists."""
     if not topology.layout or not uuid.startswith("SIM-MIG-"):
         return None
     changed = all_standing(connection)
@@ -57,9 +57,9 @@ def find(
 def change(
     connection: sqlite3.Connection, topology: Topology, wanted: MigRepartition, busy: Collection[str]
 ) -> tuple[str, ...]:
-    """Carry out a change inside the transaction; the UUIDs made. Doing it again is success.
+    """Carry out a change inside the transaction; returns the UUIDs of the new instances. Idempotent.
 
-    Raises `NoCapacity` where an instance that should go is in use or not there, or the layout is not legal.
+    Raises `NoCapacity` if an instance to destroy is in use or missing, or the layout is not legal.
     """
     now = standing(connection, topology, wanted.parent_uuid)
     by_uuid = {each.uuid: each for each in now}
@@ -94,7 +94,7 @@ def change(
 def devices(
     gpu: DeviceInfo, topology: Topology, instances: tuple[Instance, ...] | None
 ) -> Iterator[DeviceInfo]:
-    """The instances of a GPU as inventory reports them."""
+    """Yield the instances of a GPU for inventory."""
     known = profiles(topology.gpu_memory_mib)
     for each in _first(gpu.uuid, topology.layout) if instances is None else instances:
         profile = known[each.piece.profile]
@@ -111,7 +111,7 @@ def devices(
 
 
 def memory_of(topology: Topology, instance: Instance) -> int:
-    """MiB of an instance."""
+    """Return the memory of an instance in MiB."""
     return profiles(topology.gpu_memory_mib)[instance.piece.profile].memory_mib
 
 
@@ -130,7 +130,7 @@ def _firsts(pool: str, topology: Topology) -> dict[str, tuple[str, Instance]]:
 
 
 def _uuid(gpu: str, piece: MigSlice, serial: int) -> str:
-    """Another one each time: an instance made anew is not the one that was destroyed."""
+    """Return a UUID that differs whenever an instance is created again."""
     digest = hashlib.sha256(f"{gpu}/{piece.profile}@{piece.start}/{serial}".encode()).hexdigest()
     return f"SIM-MIG-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 

@@ -1,4 +1,4 @@
-"""The MIG profiles of pretended GPUs, and which layouts are legal."""
+"""MIG profiles of simulated GPUs, and legal layouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHAPES = ((1, 1, (0, 1, 2, 3, 4, 5, 6)), (2, 2, (0, 2, 4)), (3, 4, (0, 4)), (4,
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A kind of instance: how many compute slices and memory slots it takes, and where it may begin."""
+    """A kind of instance: its compute slices and memory slots, and where it can start."""
 
     name: str
     compute: int
@@ -26,7 +26,7 @@ class Profile:
     memory_mib: int
 
     def as_json(self) -> dict[str, Any]:
-        """As inventory tells it of a GPU."""
+        """Return the profile in inventory's format."""
         return {
             "name": self.name,
             "memory_mib": self.memory_mib,
@@ -37,7 +37,7 @@ class Profile:
 
 @lru_cache(maxsize=32)
 def profiles(gpu_memory_mib: int) -> dict[str, Profile]:
-    """The profiles of a GPU with so much memory, by name."""
+    """Return the profiles of a GPU with this memory, by name."""
     found = {}
     for compute, width, starts in _SHAPES:
         memory = gpu_memory_mib * width // SLOTS
@@ -47,7 +47,7 @@ def profiles(gpu_memory_mib: int) -> dict[str, Profile]:
 
 
 def legal(pieces: tuple[MigSlice, ...], gpu_memory_mib: int) -> bool:
-    """Whether instances of these profiles can stand at these places at once."""
+    """Return whether instances of these profiles and starts can coexist."""
     known, taken, compute = profiles(gpu_memory_mib), 0, 0
     for piece in pieces:
         profile = known.get(piece.profile)
@@ -62,7 +62,7 @@ def legal(pieces: tuple[MigSlice, ...], gpu_memory_mib: int) -> bool:
 
 
 def parse(text: str, gpu_memory_mib: int) -> tuple[MigSlice, ...] | None:
-    """A layout written as `1g.10gb@0, 3g.40gb@4`; None where it is none, or not legal."""
+    """Parse a layout like `1g.10gb@0, 3g.40gb@4`; None if invalid or not legal."""
     pieces = []
     for word in filter(None, (each.strip() for each in text.split(","))):
         found = re.fullmatch(r"([0-9a-z.+]+)@(\d)", word)

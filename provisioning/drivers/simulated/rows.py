@@ -1,4 +1,4 @@
-"""What is written about simulated workspaces, and what it means at a given time."""
+"""Stored state of simulated workspaces, and its meaning at a given time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILURES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workspace as it is written. Times are seconds since the epoch, `None` is never."""
+    """A stored workspace. Times are seconds since the epoch; `None` means never."""
 
     name: str
     workspace_id: str
@@ -36,7 +36,7 @@ class Row:
     deleting: int
 
     def state(self, now: float) -> ObservedState:
-        """Time alone moves a workspace on."""
+        """Return the state at `now`; transitions depend on time only."""
         if self.ended_at is not None:
             if now < self.ended_at:
                 return ObservedState.STOPPING
@@ -48,7 +48,7 @@ class Row:
         return ObservedState.STARTING
 
     def observation(self, now: float, offline_node: str = "") -> Observation:
-        """`offline_node` names a node of this workspace that cannot be seen now."""
+        """Return the observation at `now`. `offline_node` names an invisible node of this workspace."""
         ref = WorkspaceRef(self.workspace_id, self.generation)
         if offline_node:
             return Observation(
@@ -71,7 +71,7 @@ class Row:
         )
 
     def log(self, now: float, tail_lines: int) -> str:
-        """The last lines of what the app would have written by `now`."""
+        """Return the last lines that the app would have written by `now`."""
         lines = [(self.started_at, f"Simulated {self.template} for “{self.display_name}”: no process runs.")]
         ended = min((at for at in (self.failed_at, self.ended_at) if at is not None), default=now)
         if self.ready_at is not None and self.ready_at <= min(now, ended):
@@ -89,12 +89,12 @@ class Row:
 
 
 def epoch(connection: sqlite3.Connection) -> float:
-    """When the pool was first used."""
+    """Return when the pool was first used."""
     return float(connection.execute("SELECT epoch FROM pool").fetchone()[0])
 
 
 def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
-    """The number of this call about `name`, counted from one."""
+    """Count a call for `name`; returns its number, starting from 1."""
     row = connection.execute(
         "INSERT INTO marks (name, calls, changed_at) VALUES (?, 1, ?) "
         "ON CONFLICT (name) DO UPDATE SET calls = calls + 1, changed_at = excluded.changed_at "
@@ -105,10 +105,10 @@ def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
 
 
 class Book:
-    """The state of a pool within one transaction, as of `now`.
+    """State of a pool within one transaction, as of `now`.
 
-    `offline` has the external names of workspaces with a part on an offline node, each with that
-    node: what becomes of them cannot be seen, so they are never taken for gone.
+    `offline` maps external names of workspaces with a part on an offline node to that node. Their state is
+    unknown, so they never count as gone.
     """
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
@@ -117,7 +117,7 @@ class Book:
         self.offline: dict[str, str] = {}
 
     def purge(self) -> None:
-        """Remove what has been deleted and is gone, and marks that are too old to matter."""
+        """Remove deleted workspaces and expired marks."""
         gone = self.connection.execute(
             "SELECT name FROM workspaces WHERE deleting = 1 AND ended_at <= ?", (self.now,)
         ).fetchall()
@@ -130,41 +130,41 @@ class Book:
         )
 
     def look(self, ref: WorkspaceRef) -> Observation:
-        """What can be seen of a workspace."""
+        """Return the observation of a workspace."""
         row = self.row(ref.external_name)
         return Observation(ref, ObservedState.ABSENT) if row is None else self.seen(row)
 
     def seen(self, row: Row) -> Observation:
-        """What can be seen of `row`."""
+        """Return the observation of `row`."""
         return row.observation(self.now, self.offline.get(row.name, ""))
 
     def row(self, name: str) -> Row | None:
-        """The workspace of this external name, unless it is gone."""
+        """Return the workspace with this external name, unless it is gone."""
         found = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
         row = Row(*found) if found else None
         return None if row is None or self._gone(row) else row
 
     def rows(self) -> Iterator[Row]:
-        """Every workspace that is not gone, by name."""
+        """Yield all existing workspaces by name."""
         for found in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
             row = Row(*found)
             if not self._gone(row):
                 yield row
 
     def closed_generation(self, name: str) -> int:
-        """The highest generation that has been closed; -1 where none has."""
+        """Return the highest closed generation, or -1."""
         found = self._one("SELECT closed_generation FROM marks WHERE name = ?", name)
         return -1 if found is None else int(found)
 
     def close(self, name: str, generation: int) -> None:
-        """Close `generation` and all below it. The mark is there: the call has been counted."""
+        """Close `generation` and all below it. The mark exists, since the call was counted."""
         self.connection.execute(
             "UPDATE marks SET closed_generation = max(closed_generation, ?) WHERE name = ?",
             (generation, name),
         )
 
     def starts(self, name: str) -> int:
-        """How often this workspace has been started."""
+        """Return how often this workspace was started."""
         return int(self._one("SELECT starts FROM marks WHERE name = ?", name) or 0)
 
     def insert(
@@ -177,7 +177,7 @@ class Book:
         failure_code: str,
         exit_code: int | None,
     ) -> None:
-        """Write a new run over the ended one of the same name."""
+        """Insert a new run in place of the ended one of the same name."""
         name, want = spec.ref.external_name, spec.resources
         execute, executemany = self.connection.execute, self.connection.executemany
         self._remove(name)
@@ -215,7 +215,7 @@ class Book:
         execute("UPDATE marks SET starts = starts + 1 WHERE name = ?", (name,))
 
     def end(self, row: Row, delay_s: float, *, deleting: bool) -> None:
-        """Ask a run to end; one that is ending ends no later than that. A deletion is never undone."""
+        """Request the end of a run. An ending run ends no later than before; a deletion is final."""
         if row.ended_at is not None:
             ended_at = min(row.ended_at, self.now + delay_s)
         else:
@@ -226,15 +226,15 @@ class Book:
         )
 
     def names_on(self, node: str) -> list[str]:
-        """External names with a part on `node`, ended ones too."""
+        """Return external names of workspaces with a part on `node`, including ended ones."""
         return [
             found[0] for found in self.connection.execute("SELECT name FROM parts WHERE node = ?", (node,))
         ]
 
-    # A run holds what it was given until it has ended; one that failed still does, until it is deleted.
+    # A run holds its resources until it has ended; a failed one until it is deleted.
 
     def used_on(self, node: str) -> tuple[int, int, int]:
-        """Milli-CPU, MiB of memory and MiB of disk held on `node`."""
+        """Return (milli-CPU, MiB of memory, MiB of disk) in use on `node`."""
         found = self.connection.execute(
             "SELECT coalesce(sum(cpu_milli), 0), coalesce(sum(memory_mib), 0), coalesce(sum(disk_mib), 0) "
             "FROM parts JOIN workspaces USING (name) WHERE node = ? AND (ended_at IS NULL OR ended_at > ?)",
@@ -243,7 +243,7 @@ class Book:
         return int(found[0]), int(found[1]), int(found[2])
 
     def used_of(self, device: str) -> int:
-        """Thousandths held of one device."""
+        """Return the allocated thousandths of one device."""
         return int(
             self._one(
                 "SELECT coalesce(sum(milli), 0) FROM grants JOIN workspaces USING (name) "
@@ -254,7 +254,7 @@ class Book:
         )
 
     def usage(self) -> dict[str, int]:
-        """Thousandths held, by device."""
+        """Return the allocated thousandths by device."""
         found = self.connection.execute(
             "SELECT device, sum(milli) FROM grants JOIN workspaces USING (name) "
             "WHERE ended_at IS NULL OR ended_at > ? GROUP BY device",
@@ -263,7 +263,7 @@ class Book:
         return {str(device): int(milli) for device, milli in found}
 
     def record_over_grant(self, name: str, reason: str) -> None:
-        """Keep a start that would have granted something twice."""
+        """Record a start that would have allocated something twice."""
         self.connection.execute("INSERT INTO over_grants VALUES (?, ?, ?)", (self.now, name, reason))
 
     def _gone(self, row: Row) -> bool:

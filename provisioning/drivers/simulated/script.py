@@ -1,46 +1,46 @@
-"""What a simulated pool looks like and how it misbehaves, read from `PoolConfig.config`.
+"""Configuration of a simulated pool and its faults, read from `PoolConfig.config`.
 
-Every setting is optional. A *selector* is a share from 0 to 1, `true`, or names of workspaces
-(display names or external names) separated by commas; shares are drawn from `seed`, the workspace's
-external name and the count of calls about it, so that a run can be repeated.
+Every setting is optional. A *selector* is a share from 0 to 1, `true`, or comma-separated names of
+workspaces (display or external names). Shares are drawn from `seed`, the workspace's external name and
+the number of calls for it, so that runs are reproducible.
 
 ========================  =======================================================================
 setting                   meaning
 ========================  =======================================================================
-`nodes`                   number of nodes (1), called sim-001, sim-002, …
-`gpus`                    devices on each node (8)
+`nodes`                   number of nodes (1), named sim-001, sim-002, …
+`gpus`                    devices per node (8)
 `model`                   any name; "H100" is reported as "Simulated H100"
-`gpu_memory_mib`          memory of a device; default by the model
-`mig`                     MIG instances of each device at first, like 1g.10gb@0, 3g.40gb@4 (none)
+`gpu_memory_mib`          memory of a device; the default depends on the model
+`mig`                     initial MIG instances of each device, like 1g.10gb@0, 3g.40gb@4 (none)
 `cpu_milli`               per node (128000)
 `memory_mib`              per node (1048576)
 `disk_mib`                per node (4194304)
 `state`                   folder of the pool's state (`$BERTH_HOME/simulated/<slug>`)
-`seed`                    integer behind all shares (0)
+`seed`                    seed of all shares (0)
 `start_delay_s`           from the start to RUNNING (0)
 `stop_delay_s`            from the request to STOPPED or ABSENT (0)
-`call_delay_ms`           how long each call takes to be answered (0)
-`unavailable`             true: the backend answers nothing at all
+`call_delay_ms`           latency of each call (0)
+`unavailable`             true: the backend never answers
 `fail_starts`             selector: the start fails with `StartFailed`
-`refuse_capacity`         selector: the start is refused with `NoCapacity` though there is room
-`refuse_repartitions`     true: devices refuse every other MIG layout
-`lose_replies`            selector: start, stop and delete do their work, then the answer is lost
-`never_ready`             selector: the app never answers; FAILED after its start time-out
-`crash_after_s`           the app ends by itself this long after the start (never)
-`crash_exit_code`         the exit code then (1)
-`crashes`                 selector: which workspaces `crash_after_s` is for (all)
-`vanish_nodes`            names of nodes, separated by commas, that go offline
-`vanish_after_s`          how long after the pool's first use they go (0)
-`vanish_for_s`            how long they stay away; 0 is for ever (0)
-`check_s`                 how long a check or a scrub takes (0)
-`fault_ecc`               devices, like sim-001:0, separated by commas: uncorrectable ECC errors grow
+`refuse_capacity`         selector: the start is refused with `NoCapacity` despite free capacity
+`refuse_repartitions`     true: devices refuse any other MIG layout
+`lose_replies`            selector: start, stop and delete succeed, but the answer is lost
+`never_ready`             selector: the app never answers; FAILED after its start timeout
+`crash_after_s`           the app exits this long after the start (never)
+`crash_exit_code`         its exit code (1)
+`crashes`                 selector: the workspaces that `crash_after_s` applies to (all)
+`vanish_nodes`            comma-separated names of nodes that go offline
+`vanish_after_s`          time from the pool's first use until they go offline (0)
+`vanish_for_s`            how long they stay offline; 0 means forever (0)
+`check_s`                 duration of a check or scrub (0)
+`fault_ecc`               comma-separated devices like sim-001:0: uncorrectable ECC errors grow
 `fault_xid79`             devices that fall off the bus during a check
-`fault_hang`              devices on which a test never ends (its deadline takes `check_s`)
-`fault_slow_memory`       devices whose memory is slow: degraded
-`fault_leak`              devices with memory that nobody gives back
-`fault_vanish`            devices that inventory does not find
-`fault_from_s`            how long after the pool's first use the faults begin (0)
-`fault_for_s`             how long they last; 0 is for ever (0)
+`fault_hang`              devices on which a test never ends (it times out after `check_s`)
+`fault_slow_memory`       devices with slow memory: degraded
+`fault_leak`              devices with memory that is never released
+`fault_vanish`            devices missing from inventory
+`fault_from_s`            time from the pool's first use until faults begin (0)
+`fault_for_s`             how long faults last; 0 means forever (0)
 ========================  =======================================================================
 """
 
@@ -63,7 +63,7 @@ MAX_SECONDS = 30 * 86_400
 MAX_CALL_DELAY_MS = 60_000
 UNKNOWN_MODEL_MEMORY_MIB = 16_384
 
-# As the vendor's management library reports them.
+# As reported by NVML and its equivalents.
 MODEL_MEMORY_MIB: dict[str, int] = {
     "A10": 23_028,
     "A100": 81_920,
@@ -87,7 +87,7 @@ MODEL_MEMORY_MIB: dict[str, int] = {
 
 
 class InvalidConfig(ProvisioningError):
-    """The settings of a pool are wrong; the message names the setting."""
+    """Invalid settings of a pool; the message names the setting."""
 
     code = "invalid_config"
     retryable = False
@@ -96,13 +96,13 @@ class InvalidConfig(ProvisioningError):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Picks workspaces by share or by name."""
+    """Selects workspaces by share or by name."""
 
     share: float = 0.0
     names: frozenset[str] = frozenset()
 
     def picks(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
-        """Whether this selector is for call number `call` about the workspace."""
+        """Return whether call number `call` for the workspace is selected."""
         if self.names:
             return name in self.names or external_name in self.names
         if self.share <= 0:
@@ -114,7 +114,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The hardware that is pretended. All nodes are alike."""
+    """The simulated hardware. All nodes are identical."""
 
     nodes: int = 1
     gpus: int = 8
@@ -140,7 +140,7 @@ class Topology:
 
     @property
     def reported_model(self) -> str:
-        """What inventory calls the devices, so that nobody takes them for real ones."""
+        """Model name in inventory, marked as simulated."""
         return f"Simulated {self.model}"
 
     @classmethod
@@ -175,7 +175,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How the pool behaves; the defaults are a backend that is fast and never fails."""
+    """Behaviour of the pool; by default fast and without failures."""
 
     seed: int = 0
     start_delay_s: float = 0.0
@@ -237,7 +237,7 @@ class Script:
         )
 
     def vanished(self, node: str, *, epoch: float, now: float) -> bool:
-        """Whether `node` is offline at `now`, in a pool first used at `epoch`."""
+        """Return whether `node` is offline at `now`, in a pool first used at `epoch`."""
         if node not in self.vanish_nodes:
             return False
         away_from = epoch + self.vanish_after_s
@@ -246,7 +246,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which devices are broken, as `node:index`, and when. `check_s` is how long a check takes."""
+    """Faulty devices as `node:index`, and when. `check_s` is the duration of a check."""
 
     check_s: float = 0.0
     ecc: frozenset[str] = frozenset()
@@ -288,7 +288,7 @@ class Faults:
         return any(getattr(self, kind) for kind in self.KINDS)
 
     def of(self, node: str, index: int, *, epoch: float, now: float) -> frozenset[str]:
-        """What is wrong with a device at `now`, in a pool first used at `epoch`."""
+        """Return the faults of a device at `now`, in a pool first used at `epoch`."""
         begins = epoch + self.from_s
         if now < begins or (self.for_s and now >= begins + self.for_s):
             return frozenset()
@@ -301,7 +301,7 @@ KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *Faults.KEYS, "state"))
 
 
 def check_keys(config: Mapping[str, JsonScalar]) -> None:
-    """Raise `InvalidConfig` for a setting that does not exist, before its misspelling goes unnoticed."""
+    """Raise `InvalidConfig` for an unknown setting, so that misspellings are noticed."""
     unknown = sorted(set(config) - KNOWN_KEYS)
     if unknown:
         raise InvalidConfig(
@@ -314,7 +314,7 @@ def _wrong(key: str, wanted: str, value: JsonScalar) -> InvalidConfig:
 
 
 class _Reader:
-    """Typed look-ups in a pool's settings. Texts are taken too, as forms and command lines send them."""
+    """Typed access to a pool's settings. Accepts text too, as sent by forms and command lines."""
 
     def __init__(self, config: Mapping[str, JsonScalar]) -> None:
         self._config = config

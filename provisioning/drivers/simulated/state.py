@@ -1,7 +1,7 @@
-"""The state of one simulated pool: an SQLite file that several worker processes use at once.
+"""State of one simulated pool: an SQLite file shared by several worker processes.
 
-Every change is one transaction, so a process that is killed at any point leaves either all of its
-change or nothing. Times are seconds since the epoch.
+Every change is one transaction, so a process killed at any point leaves either all of its change or nothing.
+Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from provisioning.errors import BackendUnavailable
 
 SCHEMA_VERSION = 2
-# Below the two seconds in which every call of a driver has to return.
+# Below the 2 seconds in which every driver call must return.
 BUSY_TIMEOUT_S = 1.5
 
 SCHEMA = """
@@ -61,13 +61,13 @@ class Store:
 
     @contextmanager
     def read(self, now: float) -> Iterator[sqlite3.Connection]:
-        """One consistent view. Raises `BackendUnavailable`."""
+        """Open a consistent view. Raises `BackendUnavailable`."""
         with self._transaction("BEGIN", now) as connection:
             yield connection
 
     @contextmanager
     def write(self, now: float) -> Iterator[sqlite3.Connection]:
-        """One change by one process at a time, committed when the block ends without an error."""
+        """Open an exclusive transaction, committed if the block ends without an error."""
         with self._transaction("BEGIN IMMEDIATE", now) as connection:
             yield connection
 
@@ -95,7 +95,7 @@ class Store:
             connection.close()
             raise
         if version < SCHEMA_VERSION:
-            # Of the version before; or somebody was killed, or is still busy, between making and filling it.
+            # An older version, or another process was killed or is busy between creating and filling it.
             connection.close()
             self._create(now)
             connection = self._open()
@@ -110,13 +110,13 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         connection.row_factory = sqlite3.Row
-        # A killed process loses nothing in WAL mode with NORMAL; a power cut at most the last changes.
+        # With WAL and NORMAL a killed process loses nothing, and a power failure only the last changes.
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 
     def _create(self, now: float) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The lock is the kernel's: it is gone with the process that holds it.
+        # The kernel releases the lock if its holder dies.
         with (self.folder / "create.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with closing(self._open()) as connection:

@@ -1,6 +1,6 @@
-"""The CUDA validation workload: is this GPU worth handing out?
+"""CUDA validation workload that decides whether a GPU is fit for use.
 
-`run_check(uuid, level)` returns a `Report` whatever happens. See docs/gpu-check.md.
+`run_check(uuid, level)` always returns a `Report`. See docs/gpu-check.md.
 """
 
 from __future__ import annotations

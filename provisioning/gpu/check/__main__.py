@@ -1,6 +1,6 @@
-"""`python -m provisioning.gpu.check --uuid GPU-… --level quick`: one check, its report, an exit code.
+"""Run one check: `python -m provisioning.gpu.check --uuid GPU-… --level quick`.
 
-0 pass, 1 degraded, 2 fail, 3 inconclusive, 4 no driver or GPU, 5 hung, 64 wrong usage.
+Exit codes: 0 pass, 1 degraded, 2 fail, 3 inconclusive, 4 no driver or GPU, 5 hung, 64 wrong usage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _measures(path: str) -> dict[str, float]:
 
 
 def _meeting(args: argparse.Namespace) -> Meeting:
-    """Where both ends meet. Raises `ValueError`, with why not."""
+    """Return the rendezvous of both ends. Raises `ValueError` with the reason if it is invalid."""
     host, colon, port = args.meet.rpartition(":")
     address = host.removeprefix("[").removesuffix("]")
     if not (colon and address and port.isdecimal() and 0 < int(port) < 65536):

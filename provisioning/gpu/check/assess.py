@@ -1,4 +1,4 @@
-"""From what the child measured to judged tests. Pure: it needs the plan, the facts and the raw results."""
+"""Judge tests by the child's raw results, the plan and the facts. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResu
 _TRANSPORTS = {"rdma": "RDMA", "socket": "sockets"}
 THIRD_NODE = "A link has two ends: check each of the two nodes with a third one, and see which stays wrong"
 _PCIE = ("to_device_gb_s", "to_host_gb_s")
-# Tests whose point is a figure: without one they have measured nothing.
+# Tests whose purpose is a measurement; without it they are incomplete.
 _MEASURING: Mapping[str, tuple[str, ...]] = {
     "copy": ("copy_gb_s",),
     "memory": thresholds.MEMORY_METRICS,
@@ -34,7 +34,7 @@ def judgements(
     baseline: Mapping[str, float] | None,
     node_median: Mapping[str, float] | None,
 ) -> tuple[Judgement, ...]:
-    """Every figure of a test that has, or should have, a floor."""
+    """Return the judgements of all values that have, or should have, a floor."""
     found = []
     for metric, value in raw.measures.items():
         judged = metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops")
@@ -53,7 +53,7 @@ def judgements(
 
 
 def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tuple[Status, str] | None:
-    """What settles a test before its figures are looked at."""
+    """Return a result that is independent of measured values, or None."""
     if raw.state == "hung":
         return Status.HUNG, raw.reason
     if raw.state in ("skipped", "absent"):
@@ -94,7 +94,7 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
 
 
 def _where(raw: Raw) -> str:
-    """On which of several devices the wrong words are, where that is known."""
+    """Return which of several devices have wrong words, if known."""
     by_rank = raw.detail.get("wrong_words_by_rank")
     told = by_rank.items() if isinstance(by_rank, dict) else ()
     found = [f"{name} ({count})" for name, count in told if count]
@@ -110,7 +110,7 @@ def assess(
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
 ) -> TestResult:
-    """One judged test. `raw` None: it was never reached. `link_state`: what is wrong with PCIe under load."""
+    """Return one judged test. `raw` None: not reached. `link_state`: problems of the PCIe link under load."""
     if raw is None:
         return TestResult(test.name, Status.SKIPPED, test.required, "Not reached")
     judged = judgements(test, raw, facts, baseline=baseline, node_median=node_median)
@@ -138,7 +138,7 @@ def assess(
 
 
 def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
-    """The worst of the figures, told in words."""
+    """Return the worst judgement with its text."""
     for status in (Status.FAILED, Status.WARNED):
         low = [j for j in judged if j.status == status]
         if low:
@@ -154,7 +154,7 @@ def _partner(test: Test) -> str:
 
 
 def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
-    """A link has two ends: what is slow to one peer, and to another is not, is not this end's."""
+    """Downgrade a slow link to one peer if others are not slow: its other end may be the cause."""
     status, text = _of_figures(judged)
     others = [j for j in judged if not j.advisory and j.status != Status.FAILED]
     if status == Status.FAILED and others:
@@ -163,7 +163,7 @@ def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
 
 
 def _of_crowd(judged: Sequence[Judgement]) -> tuple[Status, str]:
-    """What all devices made together is low by any one of them: it takes none of them out."""
+    """Downgrade a joint measurement of all devices: any of them may be the cause."""
     status, text = _of_figures(judged)
     if status == Status.FAILED:
         status, text = Status.WARNED, f"{text}; which of the devices makes it low is not known"
@@ -184,13 +184,13 @@ def _describe(j: Judgement) -> str:
 
 
 def raw_of(message: Mapping[str, Any]) -> Raw | None:
-    """A `result` message as `Raw`; None where its parts are not what they have to be."""
+    """Convert a `result` message; returns None if it is malformed."""
     try:
         errors = message.get("errors")
         measures = {str(k): float(v) for k, v in dict(message.get("measures") or {}).items()}
         if errors is not None and (not isinstance(errors, int) or isinstance(errors, bool) or errors < 0):
             return None
-        # A figure that is no number compares false with every floor: it must not get that far.
+        # NaN compares false with every floor, so reject it here.
         if not all(0.0 <= v < 1e15 for v in measures.values()):
             return None
         detail = dict(message.get("detail") or {})

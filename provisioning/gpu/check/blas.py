@@ -1,4 +1,4 @@
-"""cuBLAS by ctypes, where the `gpu-blas` extra is installed: the figures that floors are held against."""
+"""cuBLAS by ctypes, from the `gpu-blas` extra: measurements that floors apply to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 _OP_N, _OP_T = 0, 1
 _R_32F, _R_64F, _R_16F, _R_16BF = 0, 1, 2, 14
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77
-# type of A and B, type of C, arithmetic
+# type of A and B, type of C, compute type
 _TYPES = {
     "fp32": (_R_32F, _R_32F, _COMPUTE_32F),
     "tf32": (_R_32F, _R_32F, _COMPUTE_TF32),
@@ -20,34 +20,34 @@ _TYPES = {
 
 
 class BlasError(Exception):
-    """A cuBLAS call failed: `cublasGemmEx: 13`."""
+    """A failed cuBLAS call: `cublasGemmEx: 13`."""
 
 
 def find(name: str = "cublas") -> Any | None:
-    """The library, or `cublasLt`, which comes with it; None where it is not installed."""
+    """Return the library, or `cublasLt` from the same package; None if not installed."""
     try:
         finder = importlib.import_module("cuda.pathfinder")
         return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib(name).abs_path))
     except Exception:
-        # Not installed, or not loadable: then the own kernels measure, and the report says so.
+        # Not installed or not loadable: own kernels measure instead, and the report says so.
         return None
 
 
 def call(library: Any, name: str, *args: Any) -> None:
-    """One call. Raises `BlasError`."""
+    """Make one call. Raises `BlasError`."""
     status = getattr(library, name)(*args)
     if status != 0:
         raise BlasError(f"{name}: {status}")
 
 
 class Fp8(Protocol):
-    """What multiplies in FP8, which `cublasGemmEx` does not: `blas_lt.BlasLt`."""
+    """FP8 products, which `cublasGemmEx` does not support: `blas_lt.BlasLt`."""
 
     def gemm(self, a: int, b: int, c: int, side: int, depth: int) -> None: ...
 
 
 class Blas:
-    """A handle on the current context and on `stream`; `fp8` multiplies in that type, where it is to."""
+    """A handle on the current context and `stream`; `fp8` computes products of that type, if needed."""
 
     def __init__(self, library: Any, stream: int, fp8: Fp8 | None = None) -> None:
         self._library, self._fp8 = library, fp8
@@ -72,9 +72,9 @@ class Blas:
     def gemm(
         self, dtype: str, a: int, b: int, c: int, side: int, depth: int, *, narrow: bool = False
     ) -> None:
-        """Queues C = A B^T, all row-major; seen column by column that is C^T = B A^T.
+        """Queue C = A B^T, all row-major (column-major C^T = B A^T).
 
-        `narrow`: C in the type of A, as training uses it, and not in the type of the sums.
+        `narrow`: store C in the type of A, as in training, instead of the accumulator's type.
         """
         if dtype == "fp8" and self._fp8 is not None:
             self._fp8.gemm(a, b, c, side, depth)

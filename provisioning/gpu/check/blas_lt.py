@@ -1,8 +1,8 @@
-"""Products in FP8 by cuBLASLt, for devices whose circuits for them no `mma.sync` reaches.
+"""FP8 products by cuBLASLt, for devices whose FP8 circuits `mma.sync` does not use.
 
-On sm_100 the check's own kernel is made of F2FP and HMMA: FP8 is taken apart and multiplied in FP16. cuBLASLt
-has kernels by that architecture's own instructions. Elsewhere the check's own kernels multiply in FP8
-themselves, and cuBLASLt is not asked. Enumerations are those of cublasLt.h and library_types.h.
+On sm_100 the check's own kernel compiles to F2FP and HMMA: FP8 is unpacked and multiplied in FP16. cuBLASLt
+has kernels with that architecture's own instructions. On other architectures the check's own kernels multiply
+in FP8, and cuBLASLt is not used. Enumerations are from cublasLt.h and library_types.h.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from provisioning.gpu.check.blas import call
 
 MAJOR = 10
-"""The compute capability for which it is used: that of B200 and GB200."""
+"""Major compute capability that needs it: that of B200 and GB200."""
 TRIAL_SIDE = 128
 _COMPUTE_32F, _R_32F, _E4M3 = 68, 0, 28
 _TRANSA, _OP_T = 3, 1
@@ -42,9 +42,9 @@ class BlasLt:
         call(self._library, name, *args)
 
     def gemm(self, a: int, b: int, c: int, side: int, depth: int) -> None:
-        """Queues C = A B^T, A and B in E4M3, C in FP32, all row-major; seen column by column C^T = B A^T.
+        """Queue C = A B^T with A and B in E4M3, C in FP32, all row-major (column-major C^T = B A^T).
 
-        `side` and `depth` are multiples of 16. It takes no memory besides.
+        `side` and `depth` are multiples of 16. Needs no workspace memory.
         """
         inner, outer = self._layout(_E4M3, depth, side), self._layout(_R_32F, side, side)
         self._call(
@@ -55,7 +55,7 @@ class BlasLt:
         )  # fmt: skip
 
     def _layout(self, kind: int, rows: int, columns: int) -> ctypes.c_void_p:
-        """Column-major and without gaps; each is made once."""
+        """Return a dense column-major layout; cached."""
         key = (kind, rows, columns)
         if key not in self._layouts:
             made = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""Builds the cubins that are shipped for machines without NVRTC: `python -m provisioning.gpu.check.build`."""
+"""Build the packaged cubins for machines without NVRTC: `python -m provisioning.gpu.check.build`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LIMIT_BYTES = 2 * 1024 * 1024
 
 
 def main() -> int:
-    """0 when all are written; 1 with the reason when one cannot be built or they grow past the limit."""
+    """Write all cubins; returns 1 if one cannot be built or they exceed the size limit."""
     built: dict[str, bytes] = {}
-    # What the older compiler makes is taken by older drivers and by newer ones.
+    # Code of the older compiler works with older and newer drivers.
     oldest = min(compilers(), key=lambda each: each.major, default=None)
     if oldest is None or oldest.major > 12:
         print("NVRTC of CUDA 12 is missing: pip install nvidia-cuda-nvrtc-cu12.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the two processes of a check have reported, checked message by message."""
+"""Reports of a check's two processes, validated message by message."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from provisioning.gpu.check.types import Action, Facts, Finding, Progress, Raw, 
 
 @dataclass(slots=True)
 class CheckState:
-    """What watcher and child have reported so far. A child that breaks the protocol loses all its results."""
+    """State reported by watcher and child. A child that violates the protocol loses all its results."""
 
     facts: Facts
     report_progress: Callable[[Progress], object]
     child_pid: int | None = None
     bus: str = ""
-    """Its PCI address, or that of the GPU it is on; empty: not told."""
+    """PCI address of the device or its parent GPU; empty if unknown."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
@@ -140,14 +140,14 @@ class CheckState:
             return self.distrust("a result that fits no test")
         if raw.state not in ("done", "skipped", "absent", "error"):
             return self.distrust("a result of an unknown state")
-        # Its duration is measured here: a child's clock is not needed.
+        # Measured here, since a child's clock is not trusted.
         self.results[raw.test] = replace(raw, duration_ms=round((time.monotonic() - self.since) * 1000))
         self.progress("result")
         self.running, self.since = None, time.monotonic()
         return None
 
     def distrust(self, what: str) -> None:
-        """Nothing that a child says counts any more, not even what it said before."""
+        """Discard everything that the child reported and ignore it from now on."""
         self.results.clear()
         self.running = None
         self.refused = True
@@ -163,7 +163,7 @@ class CheckState:
 
 
 def facts_of(value: Mapping[str, Any]) -> Facts:
-    """`Facts` from the watcher's message."""
+    """Return `Facts` from the watcher's message."""
     names = Facts.__slots__
     known = {name: value[name] for name in names if value.get(name) is not None}
     if "compute_capability" in known:

@@ -1,7 +1,7 @@
-"""The process that touches the device. It measures, tells what it saw line by line, and judges nothing.
+"""The process that uses the device. It measures, reports line by line, and never judges.
 
-Started by the runner in a session of its own, with `CUDA_VISIBLE_DEVICES` set. Messages: `hello`, then for
-each test `start`, any number of `beat`, `result`; at the end `end` with the nonce and the number of tests.
+The runner starts it in its own session, with `CUDA_VISIBLE_DEVICES` set. Messages: `hello`; for each test
+`start`, any number of `beat`, `result`; and last `end` with the nonce and the number of tests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _unavailable(out: Out, nonce: str, text: str, library: str, fix: str) -> Non
 
 
 def _open(out: Out, config: dict[str, Any]) -> Device | None:
-    """The device, its kernels loaded; None after having said why not."""
+    """Return the device with its kernels loaded; None after reporting why not."""
     nonce = config["nonce"]
     simulate = config.get("simulate", "")
     try:
@@ -78,13 +78,13 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
             out.send("broken", nonce=nonce, error=str(error), device_fault=error.blames_device)
         return None
     except Exception as error:
-        # cuda-bindings looks its library up at the first call.
+        # cuda-bindings loads its library on the first call.
         if type(error).__name__ != "DynamicLibNotFoundError":
             raise
         fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
         _unavailable(out, nonce, "The CUDA driver library is missing.", "libcuda.so.1", fix)
         return None
-    # Older drivers tell the parent's UUID for an instance; what is visible was settled by the environment.
+    # Older drivers report the parent's UUID for an instance; the environment selects the visible device.
     known = [name for name in (config["uuid"], config.get("parent", "")) if name]
     if not any(same_device(name, device.uuid) for name in known):
         out.send("cannot", nonce=nonce, text=f"CUDA opened {device.uuid}, and not {config['uuid']}.")
@@ -111,7 +111,7 @@ def _blas(device: Device, simulate: str) -> Blas | None:
 
 
 def _fp8(device: Device, simulate: str) -> blas_lt.BlasLt | None:
-    """Where FP8 is to be multiplied by cuBLASLt, and it does so: the first product is a trial."""
+    """Return cuBLASLt if FP8 needs it and a trial product succeeds."""
     if device.capability[0] != blas_lt.MAJOR:
         return None
     library = importlib.import_module(simulate).cublas_lt() if simulate else find("cublasLt")
@@ -131,7 +131,7 @@ def _fp8(device: Device, simulate: str) -> blas_lt.BlasLt | None:
 
 
 def run(out: Out, config: dict[str, Any]) -> None:
-    """All tests of the plan, one after another; a failure of one is told and does not stop the next."""
+    """Run all tests of the plan in order; a failure is reported and does not stop the next."""
     started = time.monotonic()
     device = _open(out, config)
     if device is None:
@@ -173,7 +173,7 @@ def run(out: Out, config: dict[str, Any]) -> None:
 
 @contextmanager
 def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
-    """Whether the probe may run; while it does, no other check measures what would spoil its figures."""
+    """Yield whether the probe may run; meanwhile no other check can distort its measurements."""
     if turns is None:
         yield True
         return
@@ -198,7 +198,7 @@ def _beats(out: Out, name: str) -> Callable[[int, int], None]:
 
 
 def _outcome(probe: str, bench: Bench) -> dict[str, Any]:
-    """What one probe came to; any error of it, too."""
+    """Return the result of one probe, including any error."""
     try:
         outcome = PROBES[probe](bench)
     except Absent as reason:
@@ -212,7 +212,7 @@ def _outcome(probe: str, bench: Bench) -> dict[str, Any]:
     except BrokenPipeError:
         raise
     except Exception as error:
-        # Nobody has foreseen it: it proves nothing about the device, and the other tests go on.
+        # An unexpected error proves nothing about the device; other tests continue.
         return {"state": "error", "error": unforeseen(error), "device_fault": False}
     return {
         "state": "done",
@@ -241,5 +241,5 @@ if __name__ == "__main__":
     except BrokenPipeError:
         code = 1
     sys.stderr.flush()
-    # The context goes with the process; the driver's exit handlers could block on a broken device.
+    # The context ends with the process; the driver's exit handlers could block on a broken device.
     os._exit(code)

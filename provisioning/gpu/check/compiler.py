@@ -1,8 +1,8 @@
-"""From kernel source to a cubin for one architecture: from the package, else by NVRTC.
+"""Build or find a cubin for one architecture: from the package, else by NVRTC.
 
-A cubin and not PTX, because an older driver refuses the PTX of a newer compiler. It refuses the cubins of a
-newer CUDA as well, so there are two compilers, and what is shipped is by the older one. Nothing here needs a
-device. `Unbuildable` says what is missing and what to install.
+Cubins instead of PTX, because older drivers refuse the PTX of newer compilers. They also refuse cubins of a
+newer CUDA, so there are two compilers, and packaged cubins use the older one. No device is needed.
+`Unbuildable` says what is missing and what to install.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioning.gpu.check.nvrtc import CompileError, Nvrtc, compilers
 KERNELS = Path(__file__).parent / "kernels"
 CUBINS = KERNELS / "cubin"
 UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "tensor")
-# By instructions that one architecture has and no later one: their code is for `sm_90a`.
+# These use instructions that only one architecture has, so they are built for `sm_90a`.
 ONLY_FOR = {"hopper": (9, 0)}
 CUDA_13 = 13000
 BLACKWELL = (10, 0)
@@ -27,7 +27,7 @@ ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
 
 
 class Unbuildable(Exception):
-    """No cubin for this architecture can be had; the text names the fix."""
+    """No cubin is available for this architecture; the text names the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Cubin:
 
 
 def units_of(capability: tuple[int, int]) -> tuple[str, ...]:
-    """The units that a device of this compute capability can run."""
+    """Return the units that a device of this compute capability can run."""
     return (*UNITS, *(unit for unit, only in ONLY_FOR.items() if only == capability))
 
 
 def arch_name(capability: tuple[int, int], unit: str = "") -> str:
-    """`sm_90`, or `sm_90a` for a unit whose instructions only that architecture has."""
+    """Return `sm_90`, or `sm_90a` for a unit with instructions of only that architecture."""
     return f"sm_{capability[0]}{capability[1]}{'a' if unit in ONLY_FOR else ''}"
 
 
 def source_hash(unit: str) -> str:
-    """Hash of everything that a device build of `unit` reads."""
+    """Return the hash of all sources of `unit`."""
     digest = hashlib.sha256()
     for path in (KERNELS / "common.cuh", KERNELS / f"{unit}.cu"):
         digest.update(path.read_bytes())
@@ -58,26 +58,26 @@ def source_hash(unit: str) -> str:
 
 
 def nvrtc_version() -> str:
-    """`13.5`, that of the newest there is, or an empty string where none is installed."""
+    """Return the newest NVRTC's version, such as `13.5`, or an empty string."""
     return next((each.version for each in compilers()), "")
 
 
 def elf_abi(code: bytes) -> int:
-    """The version of the ABI that a cubin is written in: 7 or, of CUDA 13 and for Blackwell, 8."""
+    """Return the ABI version of a cubin: 7, or 8 from CUDA 13 and for Blackwell; 0 if it is no ELF."""
     return code[8] if code[:4] == b"\x7fELF" and len(code) > 8 else 0
 
 
 def loads(code: bytes, capability: tuple[int, int], driver_version: int) -> bool:
-    """Whether a driver (13000 is CUDA 13.0) can be expected to take a cubin.
+    """Return whether a driver version (13000 is CUDA 13.0) should accept a cubin.
 
-    Drivers before R580 refuse ABI 8, but for architectures that have had no other since R570.
+    Drivers before R580 refuse ABI 8, except for architectures that required it since R570.
     """
     since = BLACKWELL_DRIVER if capability >= BLACKWELL else CUDA_13
     return elf_abi(code) < 8 or driver_version >= since
 
 
 def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None = None) -> bytes:
-    """A cubin of `unit` by NVRTC, the newest where none is named. Raises `Unbuildable` with its words."""
+    """Compile `unit` with NVRTC, by default the newest. Raises `Unbuildable` with its message."""
     if compiler is None:
         compiler = next(iter(compilers()), None)
     if compiler is None:
@@ -93,9 +93,10 @@ def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None 
 
 
 def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
-    """The shipped cubin that runs on `capability`: the same major architecture, an equal or lower minor one.
+    """Return the packaged cubin that runs on `capability`, or None.
 
-    None where there is none, or where its source has changed since it was built.
+    It has the same major and an equal or lower minor architecture. None if there is none or its source
+    changed since it was built.
     """
     try:
         manifest = json.loads((CUBINS / "manifest.json").read_text(encoding="utf-8"))
@@ -118,11 +119,11 @@ def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
 
 
 def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Iterator[Cubin]:
-    """All code of `unit` that a driver may take, the likeliest first; each is compiled when it is asked for.
+    """Yield code of `unit` that a driver may accept, best first; each is compiled on demand.
 
-    The shipped one, if it is for this very architecture: compiling all units takes two seconds. Then by the
-    NVRTC of the driver's own CUDA or an older one; last the one that is shipped for an older architecture.
-    Raises `Unbuildable` at its end if there was none.
+    First the packaged cubin of exactly this architecture, since compiling all units takes 2 s. Then those by
+    NVRTC of the driver's CUDA or older; last the packaged one of an older architecture. Raises `Unbuildable`
+    at the end if there was none.
     """
     shipped = packaged(unit, capability)
     if shipped is not None and not loads(shipped.code, capability, driver_version):
@@ -159,5 +160,5 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
 
 
 def cubin(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Cubin:
-    """The likeliest code of `unit` for a device. Raises `Unbuildable`."""
+    """Return the best code of `unit` for a device. Raises `Unbuildable`."""
     return next(cubins(unit, capability, driver_version))

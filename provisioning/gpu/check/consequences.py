@@ -1,8 +1,7 @@
-"""What an XID that comes between two checks means for its device. Pure.
+"""Consequences of an XID between two checks for its device. Pure functions.
 
-Numbers and what they stand for: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html.
-During a check `health.xids` judges; here the device may be somebody's, so only what speaks against the device
-counts.
+Numbers and meanings: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. During a check
+`health.xids` judges. Here the device may be in use, so only XIDs caused by the device count.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ BETWEEN_CHECKS: Mapping[int, tuple[str, Action]] = {
     92: ("memory errors are corrected at a high rate", Action.INSPECT),
     94: ("a contained memory error has ended what ran there", Action.DRAIN_AND_RESET),
 }
-# By the numbers of NVML's recovery actions: what is asked of this device. That of an IMEX domain (5) is not.
+# By number of NVML's recovery action. Recovery of an IMEX domain (5) does not concern this device.
 _ASKED: Mapping[str, Action] = {
     "1": Action.RESET,
     "2": Action.REBOOT,
@@ -36,16 +35,16 @@ _CHANGED_TO = re.compile(r"recovery action changed from .*? to 0x([0-9a-fA-F]{1,
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """The device takes no new work; `action` is what brings it back."""
+    """The device takes no new work; `action` is the remedy."""
 
     text: str
     action: Action
 
 
 def of_xid(xid: int, line: str = "") -> Consequence | None:
-    """What follows, or None: an application caused it, or nothing is known against the device.
+    """Return the consequence, or None if an application caused it or the device is not to blame.
 
-    `line` is the kernel's; which recovery the driver asks for (154) stands there alone.
+    `line` is the kernel's message, the only source of the requested recovery (XID 154).
     """
     if xid == RECOVERY_CHANGED:
         return _of_recovery(line)

@@ -1,7 +1,7 @@
 """One CUDA device through the driver API: memory, kernels, streams, timing.
 
-`driver` is `cuda.bindings.driver` (or a stand-in with the same functions). Sizes are in bytes, times in
-milliseconds. Every failed call raises `CudaError` with the driver's own name for it.
+`driver` is `cuda.bindings.driver` or a test double with the same functions. Sizes are in bytes, times in
+milliseconds. Every failed call raises `CudaError` with the driver's name for the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESERVE_MAX = 64 * MIB
 THREADS = 256
 GATE_NS = 3_000_000_000
 
-# Failures that speak against the device itself, and not against the host or the check.
+# Failures caused by the device itself, not by the host or the check.
 DEVICE_FAULTS = frozenset({
     "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_NVLINK_UNCORRECTABLE", "CUDA_ERROR_ILLEGAL_ADDRESS",
     "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ILLEGAL_INSTRUCTION",
@@ -30,7 +30,7 @@ DEVICE_FAULTS = frozenset({
 })  # fmt: skip
 
 
-# The driver does not know this kind of code, or not this version of it: another cubin may do.
+# The driver does not support this kind or version of code; another cubin may work.
 IMAGE_REFUSED = frozenset({
     "CUDA_ERROR_INVALID_IMAGE", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
     "CUDA_ERROR_INVALID_SOURCE", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
@@ -38,7 +38,7 @@ IMAGE_REFUSED = frozenset({
 
 
 def _elapsed(start: Any, end: Any) -> tuple[int, float]:
-    """`cuEventElapsedTime` as it was before CUDA 12.8."""
+    """Call `cuEventElapsedTime` as in CUDA before 12.8."""
     took = ctypes.c_float()
     library = ctypes.CDLL("libcuda.so.1")
     status = library.cuEventElapsedTime(
@@ -47,12 +47,12 @@ def _elapsed(start: Any, end: Any) -> tuple[int, float]:
     return int(status), took.value
 
 
-# What drivers have had under an older name than the bindings ask for.
+# Functions that older drivers offer under another name.
 OLDER: Mapping[str, Callable[..., tuple[Any, ...]]] = {"cuEventElapsedTime": _elapsed}
 
 
 class CudaError(Exception):
-    """A driver call failed. `name` is like `CUDA_ERROR_OUT_OF_MEMORY`."""
+    """A failed driver call. `name` is like `CUDA_ERROR_OUT_OF_MEMORY`."""
 
     def __init__(self, call: str, name: str) -> None:
         super().__init__(f"{call}: {name}")
@@ -69,12 +69,12 @@ class CudaError(Exception):
 
 
 class GateGaveUp(Exception):
-    """The gate in front of a measurement timed out: its figure would include the queueing."""
+    """The gate before a measurement timed out, so the result would include queueing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of the tested memory; `base` is the index of its first word in the whole."""
+    """A part of the tested memory; `base` is the index of its first 64-bit word."""
 
     address: int
     size: int
@@ -86,7 +86,7 @@ class Chunk:
 
 
 class ErrorLog(ctypes.Structure):
-    """The same layout as `ErrorLog` in common.cuh."""
+    """Same layout as `ErrorLog` in common.cuh."""
 
     _fields_ = (
         ("count", ctypes.c_uint64),
@@ -112,9 +112,9 @@ def ptr(address: int) -> ctypes.c_void_p:
 
 
 class Device:
-    """The first visible device, with a context of its own process. `close()` gives everything back.
+    """A visible device with its own process's primary context, the first by default.
 
-    Its context is the current one from then on. What fails half-way leaves nothing behind.
+    Makes its context current. `close()` releases everything; a failed construction leaves nothing behind.
     """
 
     def __init__(self, driver: Any, ordinal: int = 0) -> None:
@@ -153,19 +153,19 @@ class Device:
             raise
 
     def use(self) -> None:
-        """Calls that follow are for this device: its context is current in this thread."""
+        """Make this device's context current in this thread."""
         self.call("cuCtxSetCurrent", self.context)
 
     def another(self, ordinal: int) -> Device:
-        """Another visible device, by its number among them. Raises `CudaError`; see `use`."""
+        """Return another visible device by its ordinal. Raises `CudaError`; see `use`."""
         return Device(self._driver, ordinal)
 
     def call(self, function: str, *args: Any) -> Any:
-        """One driver call; its result without the status. Raises `CudaError`."""
+        """Call the driver; returns the result without the status. Raises `CudaError`."""
         try:
             status, *values = getattr(self._driver, function)(*args)
         except Exception as error:
-            # The bindings look a function up when it is called first, by the name that it has in their CUDA.
+            # The bindings resolve functions on first call, by the name in their CUDA version.
             if type(error).__name__ != "FunctionNotFoundError":
                 raise
             if function not in OLDER:
@@ -180,7 +180,7 @@ class Device:
 
     # --- memory ---
     def memory(self) -> tuple[int, int]:
-        """(free, total)"""
+        """Return (free, total)."""
         free, total = self.call("cuMemGetInfo")
         return int(free), int(total)
 
@@ -195,7 +195,7 @@ class Device:
 
     @contextmanager
     def buffers(self, *sizes: int) -> Iterator[list[int]]:
-        """Buffers that are given back at the end, whatever happens in between."""
+        """Yield buffers; they are always freed at the end."""
         held: list[int] = []
         try:
             for size in sizes:
@@ -207,9 +207,9 @@ class Device:
 
     @contextmanager
     def whole_memory(self) -> Iterator[tuple[list[Chunk], int]]:
-        """The memory that is free, in chunks that halve down to 2 MiB, and what was free before.
+        """Allocate all free memory in chunks that halve down to 2 MiB; yields them and what was free before.
 
-        A little stays free: the driver needs some to load a kernel that it has not used yet.
+        Leaves a small reserve, which the driver needs to load further kernels.
         """
         free_before, _ = self.memory()
         reserve = min(RESERVE_MAX, free_before // 256) // CHUNK_MIN * CHUNK_MIN
@@ -239,7 +239,7 @@ class Device:
         self.call("cuMemsetD8Async", address, 0, size, self.stream)
 
     def write(self, address: int, data: Any) -> None:
-        """`data`: a ctypes object."""
+        """Copy `data`, a ctypes object, to the device."""
         self.call("cuMemcpyHtoDAsync", address, ctypes.addressof(data), ctypes.sizeof(data), self.stream)
         self.sync()
 
@@ -257,7 +257,7 @@ class Device:
 
     # --- kernels ---
     def load(self, units: tuple[str, ...] = ()) -> None:
-        """Builds and loads kernels for this device and driver, all without `units`. Raises `Unbuildable`."""
+        """Build and load kernels for this device and driver, by default all. Raises `Unbuildable`."""
         for unit in units or units_of(self.capability):
             refused: CudaError | None = None
             for built in cubins(unit, self.capability, self.driver_version):
@@ -286,7 +286,7 @@ class Device:
     def launch(
         self, unit: str, kernel: str, *args: Any, grid: tuple[int, int] | None = None, threads: int = THREADS
     ) -> None:
-        """Queues a kernel. Arguments are ctypes values; without `grid` it strides over the whole device."""
+        """Queue a kernel. Arguments are ctypes values. Without `grid` it covers the whole device."""
         gx, gy = grid or (self.sms * 8, 1)
         cells = (ctypes.c_void_p * len(args))(*[ctypes.addressof(arg) for arg in args])
         self.call("cuLaunchKernel", self._function(unit, kernel), gx, gy, 1, threads, 1, 1, 0, self.stream,
@@ -296,22 +296,22 @@ class Device:
         self.call("cuStreamSynchronize", self.stream)
 
     def fresh_log(self) -> ctypes.c_void_p:
-        """The error log, empty, as a kernel argument."""
+        """Clear the error log and return it as a kernel argument."""
         empty = ErrorLog(first=0xFFFFFFFFFFFFFFFF)
         self.write(self._log, empty)
         return ptr(self._log)
 
     def log(self) -> ErrorLog:
-        """What the kernels since `fresh_log` have found; waits for them."""
+        """Wait for the kernels since `fresh_log` and return their errors."""
         found = ErrorLog()
         self.read(found, self._log)
         return found
 
     # --- timing ---
     def timed(self, work: Callable[[], None]) -> float:
-        """How long the device took for what `work` queues, in ms, without the queueing.
+        """Return the device time of what `work` queues, in ms, without queueing.
 
-        At most a few hundred launches: the queue behind the gate has an end. Raises `GateGaveUp`.
+        Supports a few hundred launches, since the queue behind the gate is limited. Raises `GateGaveUp`.
         """
         assert self._flag_host is not None
         flag = (ctypes.c_uint32 * 2).from_address(self._flag_host)
@@ -343,9 +343,9 @@ class Device:
 
     @contextmanager
     def beside(self) -> Iterator[Any]:
-        """A second stream: what is queued on it in the block runs while the first one's does.
+        """Yield a second stream whose work runs concurrently with the first one's in this block.
 
-        It begins after all that the first had before the block, which goes on after both.
+        It starts after all earlier work of the first stream, which continues after both.
         """
         if self._beside is None:
             stream = self.call("cuStreamCreate", 0)
@@ -358,7 +358,7 @@ class Device:
         self.call("cuStreamWaitEvent", self.stream, done, 0)
 
     def close(self) -> None:
-        """Gives memory and context back; a broken context does not stop it."""
+        """Release memory and context, even if the context is broken."""
         steps: list[tuple[str, Any]] = [("cuCtxSetCurrent", self.context)]
         steps += [("cuMemFree", address) for address in self._blocks]
         if self._flag_host is not None:
@@ -375,16 +375,16 @@ class Device:
 
 
 def uuid_text(raw: bytes) -> str:
-    """The 16 bytes as NVML writes them, without `GPU-` in front."""
+    """Return the UUID as NVML writes it, without the prefix `GPU-`."""
     text = bytes(raw).hex()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
 
 
 def same_device(wanted: str, seen: str) -> bool:
-    """Whether the UUID NVML knows (`GPU-…`, `MIG-…`) is the one that CUDA opened."""
+    """Return whether NVML's UUID (`GPU-…`, `MIG-…`) is the one that CUDA opened."""
     return wanted.lower().split("-", 1)[-1] == seen.lower()
 
 
 def open_driver() -> Any:
-    """`cuda.bindings.driver`. Raises `ImportError` where the `gpu` extra is not installed."""
+    """Return `cuda.bindings.driver`. Raises `ImportError` without the `gpu` extra."""
     return importlib.import_module("cuda.bindings.driver")

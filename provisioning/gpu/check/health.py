@@ -1,4 +1,4 @@
-"""What NVML's values before, during and after a run say about a device. Pure: values in, findings out."""
+"""Findings from NVML's values before, during and after a run. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from provisioning.gpu.check.types import Action, Finding, Severity
 from provisioning.gpu.counters import NARROW, WIDE, step
 
-# XIDs that speak against the device, with what brings it back.
+# XIDs caused by the device, with their remedies.
 XID_FAIL: Mapping[int, tuple[str, Action]] = {
     48: ("uncorrectable double-bit ECC error", Action.DRAIN_AND_RESET),
     62: ("internal micro-controller halt", Action.RESET),
@@ -24,16 +24,16 @@ XID_FAIL: Mapping[int, tuple[str, Action]] = {
     143: ("GPU initialisation error", Action.RESET),
     158: ("fatal time-out", Action.RESET),
 }
-# Contained: the process was hit, the device is good for another try.
+# Contained: the process was affected, the device can be retried.
 XID_RETRY = frozenset({94})
-# An application causes these.
+# Caused by applications.
 XID_IGNORED = frozenset({13, 31, 43, 45, 68})
 
 THROTTLE_POWER_CAP = 0x04
 THROTTLE_THERMAL = 0x20 | 0x40
 THROTTLE_POWER_BRAKE = 0x80
 THROTTLE_FAIL = 0.10
-# Growth during one check that is worth a look.
+# Increase during one check that causes a warning.
 CORRECTED_WARN = 64
 REPLAYS_WARN = 8
 
@@ -48,7 +48,7 @@ _RECOVERY: Mapping[str, Action] = {
 
 
 def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str, bits: int = WIDE) -> int:
-    """By how much a counter grew; 0 where one of the two is not offered."""
+    """Return the increase of a counter; 0 if either value is unavailable."""
     a, b = before.get(name), after.get(name)
     return 0 if a is None or b is None else step(int(a), int(b), bits=bits).by
 
@@ -58,7 +58,7 @@ def _fail(code: str, text: str, action: Action) -> Finding:
 
 
 def state(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """What one snapshot says by itself. Good before a run (then no load is needed) and after it."""
+    """Return the findings of one snapshot, before a run (then no load is needed) or after it."""
     found = []
     if snapshot.get("remap_failure"):
         found.append(_fail("remap_failure", "A memory row could not be remapped.", Action.REPLACE))
@@ -76,7 +76,7 @@ def state(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Finding]:
-    """What grew or broke between two snapshots."""
+    """Return increased counters and new faults between two snapshots."""
     found = []
     for name, what in (
         ("ecc_uncorrected", "since the last reset"),
@@ -107,7 +107,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Finding
 
 
 def xids(seen: Iterable[int]) -> list[Finding]:
-    """The XIDs of the run, each once."""
+    """Return findings for the XIDs of the run, each once."""
     found = []
     for xid in sorted(set(seen)):
         if xid in XID_FAIL:
@@ -125,7 +125,7 @@ def xids(seen: Iterable[int]) -> list[Finding]:
 
 
 def throttling(samples: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """How often the clocks were held down, and by what. Samples without the value do not count."""
+    """Return how often clocks were throttled, and why. Samples without the value are ignored."""
     reasons = [s["throttle"] for s in samples if s.get("throttle") is not None]
     found = []
     for code, mask, what in (
@@ -144,10 +144,10 @@ def throttling(samples: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def strangers(processes: Sequence[Mapping[str, Any]] | None, own: int | None = None) -> list[Finding]:
-    """Processes on the device beside the check's own. `own` None: before the check has one.
+    """Return a finding for processes other than the check's own (`own` None: it has none yet).
 
-    In a container NVML's process numbers are of another namespace, so one process of any number is taken
-    for the check's own where its number is not among them.
+    In a container NVML's PIDs belong to another namespace. So one process counts as the check's own if its
+    PID is not in the list.
     """
     pids = [int(p["pid"]) for p in processes or ()]
     allowed = 0 if own is None else 1

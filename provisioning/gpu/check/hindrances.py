@@ -1,6 +1,7 @@
-"""What keeps CUDA from a device that has no fault: how the machine is set up, or that it is not ready yet.
+"""Reasons why CUDA cannot use a healthy device: configuration of the machine, or initialisation in progress.
 
-Nothing here speaks against a device. It is told with what to do, and the device is not handed out meanwhile.
+None of these is a fault of the device. They are reported with a fix, and the device is not allocated
+meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SPLIT = (
     "The GPU is in MIG mode, where CUDA has its instances only. "
     "Ask for those (nvidia-smi -L lists them), or turn MIG off: nvidia-smi -mig 0."
 )
-# The driver's names of errors, and what they mean here.
+# CUDA error names and their meaning here.
 CUDA: Mapping[str, str] = {
     "CUDA_ERROR_SYSTEM_NOT_READY": FABRIC,
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "The driver was updated while loaded. Reboot the node.",
@@ -35,10 +36,10 @@ FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "com
 
 
 def before_load(snapshot: Mapping[str, Any], *, instance: bool = False) -> list[Finding]:
-    """What a snapshot says before a run: no use in trying. Exclusive modes let one process in, the check.
+    """Return findings of a snapshot that make a run pointless. Exclusive modes allow one process: the check.
 
-    `instance`: it is of the GPU that a MIG instance is on. A GPU in MIG mode is not for CUDA by its own name:
-    that would open its first instance, which may be somebody's.
+    `instance`: the snapshot is of a MIG instance's GPU. A whole GPU in MIG mode cannot be checked: CUDA would
+    open its first instance, which may be in use.
     """
     found = []
     if snapshot.get("mig_mode") and not instance:

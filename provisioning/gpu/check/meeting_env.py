@@ -1,4 +1,4 @@
-"""What NCCL is told, by its environment, for a check of the link between two nodes."""
+"""NCCL's environment for a check of the link between two nodes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from provisioning.gpu.check.nccl import MESSAGES
 from provisioning.gpu.check.types import Meeting
 
 NET = {"rdma": "IB", "socket": "Socket"}
-"""By the name that NCCL has for it. One that cannot be used is an error, and nothing else takes its place."""
+"""NCCL's names of networks. If one is unusable, NCCL fails without fallback."""
 OF_THIS_NODE = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL")
-"""Which of its networks a node's jobs use is the node's own affair: taken from the worker's environment."""
+"""The node's own choice of networks for jobs, taken from the worker's environment."""
 
 
 def of(meeting: Meeting) -> dict[str, str]:
-    """The environment of the process that does it.
+    """Return the environment of the process that runs the check.
 
-    With `NCCL_COMM_ID` no identifier has to be carried from one node to the other: both make it of the place
-    where they meet, and rank 0 listens there. Two ranks that happen to be on one machine go by the network,
-    too: it is the link that is asked for.
+    With `NCCL_COMM_ID` no id needs to be sent between nodes: both derive it from the rendezvous, where rank 0
+    listens. Two ranks on the same machine use the network too, since the link is under test.
     """
     here = {name: os.environ[name] for name in OF_THIS_NODE if os.environ.get(name)}
     return {

@@ -1,4 +1,4 @@
-"""NCCL by ctypes, where the `gpu-nccl` extra or the system has it: sums over GPUs, as training makes them."""
+"""NCCL by ctypes, from the `gpu-nccl` extra or the system: all-reduce across GPUs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _IN_PROGRESS = 7
 # ncclDataType_t of nccl.h.
 _TYPES: Mapping[str, int] = {"uint64": 5, "fp32": 7}
 
-# Its own words go with what the process says, where they are kept, and not into anybody's log.
+# NCCL's messages go to the process's stderr, which is kept, and not to a log file.
 MESSAGES: Mapping[str, str] = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr"}
-# One node alone needs no network but its own loop, no plugin for one, and nobody who asks it how it is. NCCL
-# reads more of its own variables from files, but for those that are set.
+# A single node needs only loopback, no network plugin and no RAS service. NCCL reads its configuration files
+# only for variables that are unset.
 ONE_NODE: Mapping[str, str] = {
     **MESSAGES,
     "NCCL_CONF_FILE": "/dev/null",
@@ -33,7 +33,7 @@ ONE_NODE: Mapping[str, str] = {
 
 
 class NcclError(Exception):
-    """A call failed: `ncclCommInitAll: 2 (unhandled system error): …`. `number` is its ncclResult_t."""
+    """A failed call: `ncclCommInitAll: 2 (unhandled system error): …`. `number` is its ncclResult_t."""
 
     def __init__(self, call: str, number: int, text: str, last: str) -> None:
         super().__init__(f"{call}: {number} ({text}){f': {last}' if last else ''}")
@@ -42,7 +42,7 @@ class NcclError(Exception):
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId, which is handed over by value."""
+    """ncclUniqueId, passed by value."""
 
     _fields_ = (("internal", c_ubyte * UNIQUE_ID_BYTES),)
 
@@ -62,7 +62,7 @@ _ARGUMENTS: Mapping[str, Sequence[Any]] = {
 
 
 def of_wheel() -> Path | None:
-    """Where NVIDIA's wheel has put the library; None without one. Nothing of CUDA is imported."""
+    """Return the library of NVIDIA's wheel, or None. Imports nothing of CUDA."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -75,7 +75,7 @@ def of_wheel() -> Path | None:
 
 
 def find() -> Any | None:
-    """The library, or None where it is not installed. The wheel's comes before the system's."""
+    """Return the library, or None. The wheel's has precedence over the system's."""
     for name in filter(None, (of_wheel(), LIBRARY)):
         try:
             return ctypes.CDLL(str(name))
@@ -85,9 +85,9 @@ def find() -> Any | None:
 
 
 class Nccl:
-    """The library's calls. A communicator is an address; every failed call raises `NcclError`.
+    """Calls of the library. A communicator is an address. Every failed call raises `NcclError`.
 
-    None of the calls has an end of its own: whoever waits for other ranks may wait for ever.
+    Calls have no timeout: waiting for other ranks may block forever.
     """
 
     def __init__(self, library: Any) -> None:
@@ -99,7 +99,7 @@ class Nccl:
         library.ncclGetLastError.argtypes, library.ncclGetLastError.restype = [c_void_p], c_char_p
         number = c_int()
         self._call("ncclGetVersion", ctypes.byref(number))
-        # Since 2.9 as 2 32 03; it was 2 8 3 before.
+        # 2.9 and later encode 2.32.3 as 23203; earlier versions 2.8.3 as 2803.
         of = 10000 if number.value >= 10000 else 1000
         major, rest = divmod(number.value, of)
         self.version = f"nccl {major}.{rest // 100}.{rest % 100}"
@@ -110,32 +110,32 @@ class Nccl:
             raise NcclError(name, status, self.error_string(status), self.last_error())
 
     def error_string(self, number: int) -> str:
-        """What the library calls a result."""
+        """Return the library's text for a result code."""
         text: bytes | None = self._library.ncclGetErrorString(number)
         return (text or b"").decode(errors="replace")
 
     def last_error(self) -> str:
-        """The library's words for its last error in this process; empty without one."""
+        """Return the library's last error message in this process; empty if there is none."""
         text: bytes | None = self._library.ncclGetLastError(None)
         return (text or b"").decode(errors="replace").strip()[:300]
 
     def unique_id(self) -> bytes:
-        """What all ranks of one group have to be given: 128 bytes.
+        """Return the id shared by all ranks of a group: 128 bytes.
 
-        This process waits for the others at the address in it, or at that of NCCL_COMM_ID.
+        This process waits for the others at the address in it, or at NCCL_COMM_ID.
         """
         made = UniqueId()
         self._call("ncclGetUniqueId", ctypes.byref(made))
         return bytes(made.internal)
 
     def ranks(self, ordinals: Sequence[int]) -> list[int]:
-        """A communicator for each of these visible devices, all in this process, in this order."""
+        """Return a communicator for each visible device, all in this process, in this order."""
         made, devices = (c_void_p * len(ordinals))(), (c_int * len(ordinals))(*ordinals)
         self._call("ncclCommInitAll", made, len(ordinals), devices)
         return [int(each or 0) for each in made]
 
     def rank(self, of: int, rank: int, unique_id: bytes) -> int:
-        """The communicator of the device whose context is current, as one of `of`; waits for the others."""
+        """Return the communicator of the current context as one of `of` ranks; waits for the others."""
         if len(unique_id) != UNIQUE_ID_BYTES:
             raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, and not {len(unique_id)}")
         made = c_void_p()
@@ -144,31 +144,31 @@ class Nccl:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Calls for several communicators of this process are handed over together, at the block's end."""
+        """Submit calls for several communicators of this process together, at the end of the block."""
         self._call("ncclGroupStart")
         try:
             yield
         except BaseException:
-            # What was begun has to be ended; the first error is the one that counts.
+            # A started group must be ended; the first error is raised.
             self._library.ncclGroupEnd()
             raise
         self._call("ncclGroupEnd")
 
     def all_reduce(self, comm: int, send: int, recv: int, count: int, dtype: str, stream: int) -> None:
-        """Queues the sum over all ranks of `count` values (`uint64`, `fp32`), which each of them then has."""
+        """Queue the sum over all ranks of `count` values (`uint64`, `fp32`); every rank gets it."""
         self._call("ncclAllReduce", send, recv, count, _TYPES[dtype], _SUM, comm, stream)
 
     def check(self, comm: int) -> None:
-        """Raises what went wrong with a communicator in the background."""
+        """Raise asynchronous errors of a communicator."""
         number = c_int()
         self._call("ncclCommGetAsyncError", comm, ctypes.byref(number))
         if number.value not in (0, _IN_PROGRESS):
             raise NcclError("all ranks", number.value, self.error_string(number.value), self.last_error())
 
     def close(self, comm: int) -> None:
-        """Gives a communicator's memory back, after what was queued on it."""
+        """Free a communicator after its queued work."""
         self._call("ncclCommDestroy", comm)
 
     def abort(self, comm: int) -> None:
-        """As `close`, and ends what may still run."""
+        """Free a communicator and abort its pending work."""
         self._call("ncclCommAbort", comm)

@@ -1,7 +1,7 @@
-"""What NVML says about one device, as plain data for the report.
+"""NVML's values of one device, as plain data for the report.
 
-A value that this device or driver does not offer is None, and its name stands in `unavailable`: it is
-never turned into a 0. Runs only in the watcher's own process, for a broken driver can block any call.
+A value that the device or driver does not offer is None, never 0, and its name is in `unavailable`. Runs only
+in the watcher's process, since a broken driver can block any call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LINK_ERRORS = (
     pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
     pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
 )
-# Errors alone; symbol errors are the ordinary noise that the link corrects.
+# Errors only; symbol errors are normal noise that the link corrects.
 NVLINK5_ERRORS = (
     pynvml.NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS,
@@ -50,7 +50,7 @@ NVLINK5_ERRORS = (
 
 
 class NoDevice(Exception):
-    """No driver, or no such device. `library` is the thing that is missing, `fix` what to do."""
+    """No driver, or no such device. `library` is what is missing, `fix` what to do."""
 
     def __init__(self, text: str, library: str, fix: str) -> None:
         super().__init__(text)
@@ -63,7 +63,7 @@ class Lost(Exception):
 
 
 class Reader:
-    """One device of NVML: the GPU or MIG instance `device`, and the GPU `gpu` that it is or is on."""
+    """One NVML device: `device` is the GPU or MIG instance, `gpu` the GPU or the instance's parent."""
 
     def __init__(self, uuid: str, *, root: Path = Path("/")) -> None:
         self._root = root
@@ -83,7 +83,7 @@ class Reader:
             raise self._no_device(problem) from problem
 
     def _no_device(self, problem: NvmlProblem) -> NoDevice:
-        """Why there is none of this UUID: a driver that shows nothing at all may be older than its GPUs."""
+        """Explain a missing UUID. A driver that shows no devices may be older than its GPUs."""
         if _quiet(self._driver.count) == 0:
             version = self.ask("driver_version", self._driver.driver_version) or ""
             return NoDevice(f"{none_shown(version)}.", "device", NEWER_DRIVER)
@@ -91,7 +91,7 @@ class Reader:
         return NoDevice(f"This machine has no device {self.uuid} ({_reason(problem)}).", "device", fix)
 
     def ask(self, name: str, read: Callable[[], T | None]) -> T | None:
-        """The value, or None where it is not offered. Raises `Lost`."""
+        """Return the value, or None if unavailable. Raises `Lost`."""
         try:
             value = read()
         except NvmlProblem as problem:
@@ -104,10 +104,10 @@ class Reader:
 
     @property
     def unavailable(self) -> list[str]:
-        """What was asked since the last snapshot began, with it, and is not offered."""
+        """Names requested since the start of the last snapshot that are unavailable."""
         return sorted(self._missing)
 
-    # --- who it is ---
+    # --- identity ---
     def facts(self, peers: tuple[str, ...] = ()) -> dict[str, Any]:
         driver, gpu = self._driver, self.gpu
         attributes = self.ask("sms", self.device.attributes) if self.mig else None
@@ -141,25 +141,25 @@ class Reader:
 
         value = self.ask("memory_slices", read)
         if value is None:
-            # Without rights on the instances (no root, no capability): by memory, which everybody may read.
+            # Without permission on the instances (root or a capability), infer it from memory sizes.
             value = self.ask("memory_slices_by_size", self._slices_by_size)
         return value
 
     def _slices_by_size(self) -> int | None:
-        """An instance has a little less than its slices' share of the memory."""
+        """Infer the slices from memory; an instance has slightly less than its share."""
         whole, own = self.gpu.memory()[0], self.device.memory()[0]
         slices = A30_SLICES if "A30" in self.gpu.name() else SLICES
         return max(1, round(slices * own / whole)) if whole else None
 
     def _links_to(self, peer: str) -> int:
-        """Active NVLinks between this device and `peer`: all where a switch is between them."""
+        """Return the number of active NVLinks to `peer`; all, if a switch connects them."""
         bus = self.ask("peer_bus", lambda: self._driver.by_uuid(peer).pci_bus_id())
         ends = [_quiet(partial(self.gpu.link_peer, link)) for link in self._links() if self._is_up(link)]
         return sum(switch or (bus is not None and other == bus) for switch, other in filter(None, ends))
 
-    # --- how it is ---
+    # --- health ---
     def snapshot(self) -> dict[str, Any]:
-        """The slow values, before and after a run."""
+        """Read the slow values, before and after a run."""
         gpu = self.gpu
         self._missing = set()
 
@@ -203,7 +203,7 @@ class Reader:
         return value
 
     def board(self) -> dict[str, Any]:
-        """What is asked once, before a run: the board's own memory, who draws, what else is loaded."""
+        """Read what is needed once before a run: inforom, graphics processes, conflicting drivers."""
         drawing = self.ask("drawing", self.device.drawing)
         return {
             "inforom_version": self.ask("inforom", self.gpu.inforom_version) or None,
@@ -213,7 +213,7 @@ class Reader:
         }
 
     def sample(self) -> dict[str, Any]:
-        """The quick values, ten times a second."""
+        """Read the fast values, ten times per second."""
         gpu = self.gpu
         return {
             "pcie_gen": self.ask("pcie_gen", gpu.pcie_gen),
@@ -226,7 +226,7 @@ class Reader:
         }
 
     def processes(self) -> list[dict[str, Any]] | None:
-        """Who computes on the device now; names are left out, for they may tell too much."""
+        """Return the compute processes on the device; without names, which may be confidential."""
         found = self.ask("processes", self.device.computing)
         if found is None:
             return None
@@ -236,7 +236,7 @@ class Reader:
         return self.gpu.fields([pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
 
     def _set_clocks(self) -> dict[str, int | None]:
-        """The applications clocks, and what they are by default."""
+        """Return the current and default application clocks."""
         gpu, found = self.gpu, {}
         for name, kind in (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM)):
             for what, read in (("app", gpu.app_clock_mhz), ("default", gpu.default_app_clock_mhz)):
@@ -269,12 +269,12 @@ class Reader:
         return found or None
 
     def _is_switched(self) -> bool:
-        """Whether a link that is up leads to a switch."""
+        """Return whether an active link leads to a switch."""
         ends = (_quiet(partial(self.gpu.link_peer, link)) for link in self._links() if self._is_up(link))
         return any(end is not None and end[0] for end in ends)
 
     def _links_of_siblings(self) -> int | None:
-        """The most links that are up on another device of this model on this machine."""
+        """Return the highest number of active links on another device of this model on this node."""
         name, own, count = _quiet(self.gpu.name), _quiet(self.gpu.uuid), _quiet(self._driver.count)
         if name is None or own is None or count is None:
             return None
@@ -287,19 +287,19 @@ class Reader:
             if device.name() != name or device.uuid() == not_this:
                 return None
         except NvmlProblem:
-            # Another device's trouble is not this one's.
+            # Ignore failures of other devices.
             return None
         return sum(_quiet(partial(device.link_active, link)) is True for link in self._links())
 
     def _new_link_errors(self, link: int) -> list[int]:
-        """NVLink 5 counts by other names, in values by field; those that are not offered are left out."""
+        """Return the NVLink 5 error counters, read as field values; unavailable ones are omitted."""
         fields = [(field, link) for field in NVLINK5_ERRORS]
         values = self.ask("nvlink5_errors", lambda: self.gpu.fields(fields))
         return [value for value in values or () if value is not None and value != UNSET]
 
     # --- XID events ---
     def watch_xids(self) -> XidEvents | None:
-        """The XIDs from now on; None where the driver offers none."""
+        """Return XID events from now on; None if the driver offers none."""
 
         def register() -> XidEvents:
             events = XidEvents()
@@ -309,7 +309,7 @@ class Reader:
         return self.ask("xid_events", register)
 
     def next_xid(self, events: XidEvents, wait_ms: int) -> int | None:
-        """The next XID within `wait_ms`, else None. Raises `Lost`."""
+        """Return the next XID within `wait_ms`, else None. Raises `Lost`."""
         try:
             event = events.wait(wait_ms)
         except NvmlProblem as problem:
@@ -320,12 +320,12 @@ class Reader:
 
 
 def _is_lost(problem: NvmlProblem) -> bool:
-    """Whether the device is off the bus; one that only has to be reset still answers."""
+    """Return whether the device is off the bus; a device that only needs a reset still answers."""
     return isinstance(problem, GpuLost) and not isinstance(problem, ResetRequired)
 
 
 def _quiet(read: Callable[[], T | None]) -> T | None:
-    """The value, or None whatever keeps NVML from telling it."""
+    """Return the value, or None on any NVML error."""
     try:
         return read()
     except NvmlProblem:
@@ -333,7 +333,7 @@ def _quiet(read: Callable[[], T | None]) -> T | None:
 
 
 def _reason(problem: NvmlProblem) -> str:
-    """NVML's own words."""
+    """Return NVML's own message."""
     return str(problem.__cause__ or problem)
 
 
@@ -347,7 +347,7 @@ def _no_driver(problem: NvmlProblem, root: Path) -> NoDevice:
 
 
 def _loaded(root: Path) -> str:
-    """The version of NVIDIA's kernel module; empty where none is loaded."""
+    """Return the version of NVIDIA's loaded kernel module; empty if none is loaded."""
     try:
         return (root / "sys/module/nvidia/version").read_text().strip()[:40]
     except (OSError, UnicodeError):

@@ -1,6 +1,6 @@
-"""NVRTC, the compiler, by ctypes. That of CUDA 12 and that of CUDA 13 lie side by side in one environment,
-while the Python bindings know only their own.
+"""NVRTC, the runtime compiler, by ctypes.
 
+The versions of CUDA 12 and 13 can be installed side by side, while the Python bindings support one only.
 Nothing here opens the driver or NVML, which can block.
 """
 
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# Newest first: where the packages `nvidia-cuda-nvrtc` and `nvidia-cuda-nvrtc-cu12` put their library.
+# Newest first: library paths in the packages `nvidia-cuda-nvrtc` and `nvidia-cuda-nvrtc-cu12`.
 LIBRARIES = {13: "nvidia/cu13/lib/libnvrtc.so.13", 12: "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"}
 
 
 class CompileError(Exception):
-    """NVRTC refused; its own words."""
+    """NVRTC failed, with its message."""
 
 
 class Nvrtc:
-    """One version of the compiler. Raises `OSError` or `CompileError` where the library cannot be used."""
+    """One version of the compiler. Raises `OSError` or `CompileError` if the library is unusable."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -45,7 +45,7 @@ class Nvrtc:
         return text.raw
 
     def compile(self, source: bytes, name: str, options: Sequence[str]) -> bytes:
-        """A cubin. Raises `CompileError` with the compiler's words."""
+        """Return a cubin. Raises `CompileError` with the compiler's log."""
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), source, name.encode(), 0, None, None)
         try:
@@ -63,13 +63,13 @@ class Nvrtc:
 def _places(major: int) -> list[str]:
     installed = [Path(entry, LIBRARIES[major]) for entry in sys.path if entry]
     found = [str(path) for path in installed if path.is_file()]
-    # One that belongs to the machine.
+    # The system's library.
     return [*found, Path(LIBRARIES[major]).name]
 
 
 @cache
 def compilers() -> tuple[Nvrtc, ...]:
-    """All that are installed, newest first."""
+    """Return all installed versions, newest first."""
     found = []
     for major in LIBRARIES:
         for place in _places(major):

@@ -1,7 +1,7 @@
-"""Which tests a level has, which of them are required, and how long each may take.
+"""Tests of each level, which of them are required, and their time limits.
 
-Deadlines are for killing what hangs, not for judging what is slow: they are several times what the
-slowest supported device needs.
+Deadlines are for ending hung tests, not for judging slow ones. They are several times what the slowest
+supported device needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioning.gpu.check.types import Facts, Level, Meeting
 
-# Data types by the compute capability that brings them; `probes.compute` has the same table in CUDA's terms.
+# Data types and the compute capability that introduced them; the same as in `probes.compute`.
 SINCE: Mapping[str, tuple[int, int]] = {
     "fp32": (7, 0),
     "fp64": (7, 0),
@@ -21,24 +21,24 @@ SINCE: Mapping[str, tuple[int, int]] = {
     "tf32": (8, 0),
     "fp8": (8, 9),
 }
-# What several devices do together. Whose fault it is where it goes wrong, none of them can say.
+# Joint tests of several devices, which do not show which of them is at fault.
 TOGETHER = frozenset({"all_reduce"})
-# How long a whole check may take before it is broken off, in seconds.
+# Limit for a whole check in seconds; then it is aborted.
 DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, Level.EXTENDED: 2400.0}
-# Probes that need the peers to be visible.
+# Probes that need visible peers.
 WITH_PEERS = frozenset({"peers", "all_pairs", "all_reduce"})
 # Until the child has a context and its kernels.
 START_S = 60.0
-# How long one end of a link waits for the other: until that one has a context, and its turn on its machine.
+# How long one end of a link waits for the other to get its context and its turn.
 MEET_S = 150.0
-# Between two signs of life of the other end, once both have met.
+# Maximum silence of the other end once both are connected.
 SILENT_S = 30.0
 PAIR_DEADLINE_S = 480.0
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One step. `probe` is the function that does it; `deadline_s` counts from its start message."""
+    """One test. `probe` is its function; `deadline_s` starts with its start message."""
 
     __test__ = False
 
@@ -50,7 +50,7 @@ class Test:
 
 
 def dtypes(capability: tuple[int, int] | None) -> tuple[str, ...]:
-    """All types that a device has; all there are where nobody knows (the child skips what it lacks)."""
+    """Return the data types of a device; all if its capability is unknown."""
     if capability is None:
         return tuple(SINCE)
     return tuple(name for name, since in SINCE.items() if capability >= since)
@@ -64,13 +64,13 @@ def plan_for(
     peers_required: bool = True,
     meeting: Meeting | None = None,
 ) -> tuple[Test, ...]:
-    """The tests of a level, in order: correctness first, for a wrong device needs no figures.
+    """Return the tests of a level in order: correctness first, since a faulty device needs no measurements.
 
-    With a `meeting`, those of a link to another node alone.
+    With a `meeting`, only those of a link to another node.
     """
     if meeting is not None:
         params = {**asdict(meeting), "meet_s": MEET_S, "silent_s": SILENT_S}
-        # Whoever waits for the other end is never taken for a device that hangs: the whole ends before.
+        # Waiting for the other end must not count as a hung device: the whole check ends earlier.
         whole_s = PAIR_DEADLINE_S + 60.0
         return Test("canary", "canary", 15.0), Test("two_nodes", "two_nodes", whole_s, params=params)
     known = dtypes(facts.compute_capability)
@@ -103,6 +103,6 @@ def plan_for(
             Test("power_steps", "power_steps", 90.0, params={"cycles": 10, "seconds": 1.0}),
         ]
     if peers and not facts.mig:
-        # Last: what a library has loaded for it stays in this process, and a hang costs no other test.
+        # Last, since its library stays loaded in this process, and a hang affects no other test.
         tests.append(Test("all_reduce", "all_reduce", 90.0, required=peers_required))
     return tuple(tests)

@@ -1,4 +1,4 @@
-"""A child process that may hang, lie or flood: in a session of its own, never waited for without an end."""
+"""A child process that may hang, lie or flood, in its own session; every wait has a limit."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _PASSED_ON = (
     "CUDA_HOME",
 )
 
-# Processes that could not be ended. They are kept, so that they can be reaped when the kernel lets them go.
+# Processes that could not be ended, kept for reaping once the kernel releases them.
 _abandoned: list[subprocess.Popen[bytes]] = []
 
 
 def reap_abandoned() -> int:
-    """Reaps those that have gone since; how many are still there."""
+    """Reap abandoned processes that have ended; returns how many remain."""
     _abandoned[:] = [process for process in _abandoned if process.poll() is None]
     return len(_abandoned)
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What a child needs and no more: no secret of the worker, no CUDA switch of the host."""
+    """Return a minimal environment, without secrets of the worker or CUDA settings of the host."""
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return {
         **env,
@@ -56,9 +56,9 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 class Process:
-    """`argv` gets two more arguments: the configuration as JSON, and the descriptor to write messages to.
+    """Start a process. `argv` is extended by the configuration as JSON and the descriptor for messages.
 
-    Its standard input is a pipe that `finish()` closes: a polite request to end.
+    Its standard input is a pipe; `finish()` closes it to request a clean exit.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """Exit status, negative for a signal; None while it runs."""
         return self._popen.poll()
 
     @property
@@ -113,7 +113,7 @@ class Process:
                 selector.unregister(fd)
 
     def read(self, stream: str, selector: selectors.BaseSelector) -> list[dict[str, Any]]:
-        """Whole messages that have come since. Raises `Broken`."""
+        """Return complete messages received since the last call. Raises `Broken`."""
         fd = self._fd if stream == "out" else self._err
         try:
             data = os.read(fd, 65536)
@@ -137,13 +137,13 @@ class Process:
             raise
 
     def finish(self) -> None:
-        """Asks for the end by closing its standard input."""
+        """Request a clean exit by closing its standard input."""
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.close()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is gone within this time. Polls, so that it never blocks in the kernel."""
+        """Return whether it ends within this time. Polls, so it never blocks in the kernel."""
         end = time.monotonic() + seconds
         while self._popen.poll() is None:
             if time.monotonic() >= end:
@@ -152,7 +152,7 @@ class Process:
         return True
 
     def state(self) -> str:
-        """The kernel's letter for it, `D` for one that waits for a device; empty when it is gone."""
+        """Return the kernel's state letter (`D`: waits for a device); empty if it is gone."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -160,11 +160,11 @@ class Process:
         return text.rpartition(")")[2].split()[0]
 
     def end(self, term_s: float = TERM_S, kill_s: float = KILL_S) -> bool:
-        """TERM to its whole session, then KILL. False when it is there even after that: it is abandoned."""
+        """Send SIGTERM to its process group, then SIGKILL. Returns False if it survives and is abandoned."""
         self.finish()
         gone = self._popen.poll() is not None
         for number, seconds in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
-            # The group is signalled even when its leader is gone: a helper of it may still hold the device.
+            # Signal the group even if its leader is gone: a helper may still hold the device.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
             gone = gone or self.wait(seconds)
@@ -176,7 +176,7 @@ class Process:
         return gone
 
     def release(self) -> None:
-        """Closes the pipes; for a process that is gone or given up."""
+        """Close the pipes of a process that has ended or was abandoned."""
         self.finish()
         with contextlib.suppress(OSError):
             os.close(self._fd)
@@ -186,5 +186,5 @@ class Process:
 
 
 def python(module: str) -> tuple[str, ...]:
-    """The argument vector of one of the check's own processes."""
+    """Return the argument vector of one of the check's processes."""
     return (sys.executable, "-m", module)

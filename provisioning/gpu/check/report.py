@@ -1,4 +1,4 @@
-"""The report of a check, one shape for CLI, REST, database and page; its JSON Schema lies beside it."""
+"""Report of a check, with one format for CLI, REST, database and pages; see `report.schema.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA_PATH = Path(__file__).parent / "report.schema.json"
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """There is no driver or no such device: what is missing, and what to do."""
+    """Missing driver or device: what is missing, and what to do."""
 
     text: str
     library: str
@@ -35,7 +35,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a check saw, and its verdict. Times in UTC; `to_dict()` is its JSON form."""
+    """Everything that a check observed, and its verdict. Times are in UTC; `to_dict()` is its JSON form."""
 
     uuid: str
     level: Level
@@ -49,7 +49,7 @@ class Report:
     nonce: str
     simulated: bool = False
     abandoned: bool = False
-    """A process of the check could not be ended: it waits in the kernel for the device."""
+    """A process of the check could not be ended and waits in the kernel for the device."""
     unavailable: Unavailable | None = None
     facts: Facts | None = None
     health_before: Mapping[str, Any] | None = None
@@ -64,12 +64,12 @@ class Report:
 
     @property
     def software_key(self) -> str:
-        """Figures of another key are no baseline for this one's."""
+        """Results with another key cannot serve as baselines."""
         return software_key(self.facts.driver_version if self.facts is not None else "", self.software)
 
     @property
     def measures(self) -> dict[str, float]:
-        """All judged figures by name: what a fleet records as a baseline, with the free memory."""
+        """All judged values by name, and the free memory: a fleet's baseline."""
         values = {j.metric: j.value for t in self.tests for j in t.judgements}
         for test in self.tests:
             if "free_mib" in test.measures:
@@ -77,7 +77,7 @@ class Report:
         return values
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         value = asdict(self)
         value |= {
             "schema": SCHEMA_ID,
@@ -91,9 +91,9 @@ class Report:
 
 
 def software_key(driver_version: str, software: Mapping[str, str]) -> str:
-    """What figures depend on besides the device: the driver and the libraries that the kernels are by.
+    """Return what results depend on beside the device: driver, kernels and libraries.
 
-    Empty where the driver is not told: then nothing can be compared by it.
+    Empty without a driver version, so nothing can be compared.
     """
     if not driver_version:
         return ""
@@ -105,13 +105,13 @@ def _time(at: datetime) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The published JSON Schema."""
+    """Return the published JSON Schema."""
     value: dict[str, Any] = json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
     return value
 
 
 def summarise(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The ten looks a second as lowest, median and highest of each value; None is left out."""
+    """Return minimum, median and maximum of each sampled value; None is ignored."""
     result: dict[str, Any] = {"count": len(samples)}
     for name in ("power_mw", "temperature_c", "sm_clock_mhz", "memory_clock_mhz", "pcie_gen", "pcie_width"):
         values = sorted(s[name] for s in samples if isinstance(s.get(name), int))
@@ -123,7 +123,7 @@ def summarise(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def summary_of(
     verdict: Verdict, findings: Sequence[Finding], tests: Sequence[TestResult], simulated: bool
 ) -> str:
-    """One sentence for people: the first reason of the worst kind, or how much passed."""
+    """Return one sentence: the first finding of the worst kind, or how many tests passed."""
     weight = {"hung": 4, "fail": 3, "inconclusive": 2, "degraded": 1, "info": 0}
     weighty = [f for f in findings if weight[f.severity]]
     prefix = "Simulated, says nothing about a device. " if simulated else ""
@@ -137,7 +137,7 @@ def summary_of(
 
 
 def render(report: Report) -> str:
-    """The report as text for a terminal."""
+    """Return the report as text for a terminal."""
     lines = [f"{report.uuid}  {report.level}  {report.verdict.upper()}: {report.summary}"]
     if report.unavailable is not None:
         lines += [f"  missing: {report.unavailable.library}", f"  fix: {report.unavailable.fix}"]

@@ -1,6 +1,6 @@
-"""Runs a check: a child that works on the device, a watcher at NVML, deadlines, and one report at the end.
+"""Run a check: a child that uses the device, a watcher of NVML, deadlines, and one report at the end.
 
-`run_check` never raises and never hangs: whatever a process or a driver does, it ends with a report.
+`run_check` never raises and never hangs: it returns a report whatever a process or driver does.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def run_check(
     plan: Sequence[Test] | None = None,
     turns: Path | None = None,
 ) -> Report:
-    """Checks one device or MIG instance and says what it is worth.
+    """Check one device or MIG instance and return a report.
 
-    `level`: quick, standard, extended. `baseline` and `node_median`: `Report.measures` of earlier passes of
-    this device (or model), and the median of its neighbours; `baseline_of` is the `Report.software_key` that
-    both were measured with, and with another one they do not hold. `peers`: UUIDs of idle devices whose links
-    are to be measured (standard and extended); without `peers_required` it is no matter where they cannot be.
-    `meeting`: nothing but the link to another node is looked at, where another check comes to the same place.
-    `deadline_s`: for the whole; beyond it the check is broken off. The rest is for tests.
+    `level`: quick, standard, extended. `baseline` and `node_median` are `Report.measures` of earlier passes
+    of this device (or model), and the median of its neighbours. `baseline_of` is the `Report.software_key` of
+    both; with another key they are ignored. `peers`: UUIDs of idle devices whose links are measured (standard
+    and extended); without `peers_required` a missing measurement is accepted. `meeting`: test only the link
+    to another node, whose check connects to the same rendezvous. `deadline_s`: limit for the whole check,
+    after which it is aborted. The rest is for tests.
 
-    A figure below its floor is measured again, alone on this machine, before it counts. Blocks until the
-    report is there; the reports of two devices may be asked for from two threads. Only `KeyboardInterrupt`
-    and its like leave it, after the processes have been ended.
+    Values below their floor are measured again, alone on this node, before they count. Blocks until the
+    report is complete; two devices can be checked from two threads. Only `KeyboardInterrupt` and similar
+    propagate, after all processes have ended.
     """
     reap_abandoned()
     started = datetime.now(UTC)
@@ -117,7 +117,7 @@ def _run(
     node_median: Mapping[str, float] | None,
     baseline_of: str,
 ) -> tuple[tuple[TestResult, ...], list[Finding]]:
-    """Run a check and judge it; what is unforeseen is a finding."""
+    """Run a check and judge it; unexpected errors become findings."""
     try:
         check.run()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A figure below its floor, where nothing else is wrong, is measured again alone before it counts. Pure."""
+"""Repeat a measurement below its floor alone, if nothing else is wrong, before it counts. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioning.gpu.check.types import Finding, Severity, Status, TestResult
 
 
 def to_repeat(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Tests that would take the device out for a figure alone; none where something else does so already."""
+    """Return tests that fail the device only by a measurement; empty if something else fails it already."""
     low = [test.name for test in tests if _is_low(test)]
     codes = {f"test_{name}" for name in low}
     others = [each for each in findings if each.code not in codes]
@@ -26,7 +26,7 @@ def _is_low(test: TestResult) -> bool:
 def merged(
     first: Sequence[TestResult], second: Sequence[TestResult], repeated: Sequence[str]
 ) -> tuple[TestResult, ...]:
-    """The tests with what the second look came to; what it did not reach is open, and no failure."""
+    """Return the tests with the results of the second look; a test that it did not reach is open."""
     again = {test.name: test for test in second}
     return tuple(_of_both(test, again.get(test.name)) if test.name in repeated else test for test in first)
 
@@ -35,7 +35,7 @@ def _of_both(test: TestResult, again: TestResult | None) -> TestResult:
     if again is None or again.status == Status.SKIPPED:
         why = again.text if again is not None else "Not reached"
         text = f"{test.text}; it could not be measured again alone: {why}"
-        # What was low once and not measured again is not known, though nobody had asked for it.
+        # A low value that was not measured again is unknown, even if the test was optional.
         return replace(test, status=Status.SKIPPED, required=True, text=text)
     if again.status == Status.FAILED:
         return replace(again, text=f"{again.text}; measured twice, the second time alone")
@@ -45,6 +45,6 @@ def _of_both(test: TestResult, again: TestResult | None) -> TestResult:
 def findings_of_both(
     first: Sequence[Finding], second: Sequence[Finding], tests: Sequence[Finding]
 ) -> tuple[Finding, ...]:
-    """What both looks hold against the device, and `tests`, what the merged tests do; each once."""
+    """Return findings of both looks and `tests`, those of the merged tests, without duplicates."""
     kept = [each for each in (*first, *second) if not each.code.startswith("test_")]
     return tuple(dict.fromkeys((*kept, *tests)))

@@ -1,6 +1,6 @@
-"""One check from beginning to end: starts watcher and child, holds deadlines, ends both.
+"""One check from start to end: starts watcher and child, enforces deadlines, ends both.
 
-What they report is collected in a `CheckState`.
+Their messages are collected in a `CheckState`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from provisioning.gpu.check.wire import Broken
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Stand-ins for the CUDA driver and NVML, as module names. What they show says nothing about a device."""
+    """Test doubles of the CUDA driver and NVML, as module names. Results say nothing about a device."""
 
     driver: str
     nvml: str
@@ -46,7 +46,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long to wait for what, in seconds."""
+    """Time limits in seconds."""
 
     watcher_start_s: float = 60.0
     watcher_silent_s: float = 15.0
@@ -59,7 +59,7 @@ class Timing:
 
 
 class _Stop(Exception):
-    """The run is over; why stands in the findings."""
+    """Ends the run; the findings say why."""
 
 
 class Check:
@@ -97,7 +97,7 @@ class Check:
 
     # --- phases ---
     def run(self) -> None:
-        """Fills the state. Raises whatever is unforeseen; no process is left behind in any case."""
+        """Fill the state. Raises unexpected errors, but never leaves a process behind."""
         try:
             with contextlib.suppress(_Stop):
                 self._start_watcher()
@@ -138,7 +138,7 @@ class Check:
                 self._stop("nvml_hung", Severity.HUNG, text, Action.REBOOT)
 
     def _look_first(self) -> None:
-        """Before any load: a device that already asks for help, or that somebody uses, gets none."""
+        """Check the device before any load: one that reports problems or is in use gets none."""
         before = self.state.before or {}
         self.state.findings += health.state(before)
         self.state.findings += standing.before_load(before)
@@ -214,7 +214,7 @@ class Check:
                 late()
 
     def _next_deadline(self) -> tuple[float, Callable[[], None]]:
-        """When patience ends, and what to say then."""
+        """Return the next deadline and the function to call when it passes."""
         state, timing = self.state, self.timing
         if state.running is not None:
             mine = (state.since + state.running.deadline_s, self._test_hung)
@@ -247,7 +247,7 @@ class Check:
         self._stop("deadline", Severity.INCONCLUSIVE, "The check ran out of its time.", Action.RETRY)
 
     def _died(self, child: Process) -> None:
-        """Its pipe is closed and no `end` has come."""
+        """Handle a closed pipe without an `end` message."""
         child.wait(1.0)
         code = child.code
         how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
@@ -314,7 +314,7 @@ class Check:
                 self.state.find("nvml_hung", Severity.HUNG, f"{text} NVML does not answer.", Action.REBOOT)
 
     def _end(self, process: Process | None) -> None:
-        """Ends a process; one that the kernel does not let go is abandoned, and that is told."""
+        """End a process. If the kernel does not let it go, abandon it with a finding."""
         if process is None or process.pid < 0:
             return
         process.unregister(self._selector)
@@ -332,7 +332,7 @@ class Check:
 
     # --- messages ---
     def _pump(self, until: float) -> None:
-        """Waits for messages, for a moment at most, and takes them in."""
+        """Wait briefly for messages and process them."""
         wait = max(0.0, min(0.1, until - time.monotonic()))
         if not self._selector.get_map():
             time.sleep(wait)
@@ -362,7 +362,7 @@ class Check:
         return f"It said: {lines[-1][:300]}" if lines else ""
 
     def report_progress(self, progress: Progress) -> None:
-        """Hand it to `on_progress` with the time that has passed; its errors are ignored."""
+        """Call `on_progress` with the elapsed time; its errors are ignored."""
         if self._on_progress is None:
             return
         with contextlib.suppress(Exception):
@@ -375,7 +375,10 @@ class Check:
         node_median: Mapping[str, float] | None,
         baseline_of: str = "",
     ) -> tuple[tuple[TestResult, ...], list[Finding]]:
-        """The judged tests, and all findings. Baselines of other software (`baseline_of`) are left aside."""
+        """Return the judged tests and all findings.
+
+        Ignores baselines of other software (`baseline_of`).
+        """
         state = self.state
         if not thresholds.comparable(baseline_of, software_key(state.facts.driver_version, state.software)):
             baseline = node_median = None

@@ -1,7 +1,7 @@
-"""How a device stands before any load: errors since its last reset, links down, lowered limits. Pure.
+"""State of a device before any load: errors since its last reset, links down, lowered limits. Pure functions.
 
-A lowered clock or power limit was somebody's choice, and no fault: it is told, and a figure that is low by it
-takes nobody out. Nor does persistence mode, or a driver that is loaded besides.
+A lowered clock or power limit is a deliberate setting. It is reported, but values that are low because of it
+do not fail the device. Neither do persistence mode or another loaded driver.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DRAWING = (
     "end it."
 )
 NAMED = 8
-"""So many processes are named."""
+"""Maximum number of processes to name."""
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
 def before_load(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """What the first snapshot says besides what `health.state` looks at."""
+    """Return findings of the first snapshot beyond those of `health.state`."""
     return [*_errors(snapshot), *_board(snapshot), *_links(snapshot), *_limits(snapshot)]
 
 
@@ -44,7 +44,7 @@ def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 
 def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """The board's own memory, and how its driver is kept. What is not told is no finding."""
+    """Check the inforom and driver settings. Missing values are no findings."""
     found = []
     if snapshot.get("inforom_valid") is False:
         version = snapshot.get("inforom_version")
@@ -65,10 +65,10 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 
 def _links(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """Links that are down from the start.
+    """Check for links that are down from the start.
 
-    A device without bridges has none up, and is as it should be. With a switch at the other end all have to
-    be up; otherwise as many as on the node's other devices of the model. In MIG mode they are not used.
+    A device without bridges has none up, which is normal. With a switch at the other end all must be up;
+    otherwise as many as on the node's other devices of the model. Links are unused in MIG mode.
     """
     if snapshot.get("mig_mode"):
         return []
@@ -107,7 +107,7 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 
 def excused(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:
-    """The tests; with lowered limits, a figure below its floor is a warning and no failure."""
+    """Return the tests; with lowered limits, a value below its floor is only a warning."""
     if not any(each.code in LOWERED for each in findings):
         return tuple(tests)
     return tuple(_excused(test) for test in tests)

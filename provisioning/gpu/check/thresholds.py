@@ -1,7 +1,7 @@
-"""Floors: the datasheets' peaks, the fractions of them that a healthy device reaches, and how to compare.
+"""Thresholds: peaks from datasheets, the fractions that a healthy device reaches, and comparisons.
 
-Units: GB/s (10^9 bytes a second), TFLOP/s (10^12, dense). Every floor is linted when this module is
-imported: one below 0.3 of the peak could not fail, one above 0.95 could not pass.
+Units: GB/s (10^9 bytes per second), TFLOP/s (10^12, dense). Every floor is linted on import: one below 0.3 of
+the peak could never fail, one above 0.95 could never pass.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LOWEST, HIGHEST = 0.3, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A model as its datasheet has it. `names` as NVML says them, without the maker.
+    """Datasheet of a model. `names` are NVML's names without the vendor.
 
-    `bounded`: its power limit keeps it well below its arithmetic peak; `low_power`: that of 70 W, by far.
+    `bounded`: the power limit keeps it well below its arithmetic peak; `low_power`: far below, at 70 W.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ def _t(
     *,
     bf16: bool = True,
 ) -> dict[str, float]:
-    """Peaks by type; what a model does not have is left out. `half` is FP16, and BF16 where there is one."""
+    """Return peaks by type, without missing types. `half` is FP16, and BF16 if supported."""
     peaks = {
         "fp64": fp64,
         "fp32": fp32,
@@ -53,14 +53,14 @@ def _t(
     return {name: peak for name, peak in peaks.items() if peak is not None}
 
 
-# FP64 of the tensor cores where cuBLAS uses them. Those added later, with where their figures were read:
+# FP64 uses tensor cores where cuBLAS does. Sources of figures added later:
 # A40: https://hmc-tech.com/gpu/nvidia-a100-vs-nvidia-a40
 #      https://gpu.spicedreamphone.com/en/gpu/nvidia/a40-pcie
 # L40: https://www.mullet.se/product.html?product_id=355414
 #      https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40 (FP64)
 # RTX 6000 Ada: https://www.grafikkarten.com/de/news/nvidia-rtx-6000-grafikkarte-der-ada-generation
-# A10G, memory alone: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
-# None that agree were found for H200 NVL, H100 NVL, H20, GH200 and GB200: no figure, no floor.
+# A10G, memory only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
+# No consistent figures exist for H200 NVL, H100 NVL, H20, GH200 and GB200, so they have no floor.
 PEAKS: tuple[Peak, ...] = (
     Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True, low_power=True),
     Peak(
@@ -86,63 +86,63 @@ PEAKS: tuple[Peak, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Fractions of a peak: below `fail` is broken, below `warn` is worth a look."""
+    """Fractions of a peak: below `fail` fails, below `warn` warns."""
 
     fail: float
     warn: float
 
 
-# Starting values, to be calibrated on real devices.
+# Initial values, to be calibrated on real devices.
 MEMORY_HBM = Floor(0.72, 0.80)
 MEMORY_GDDR = Floor(0.65, 0.72)
 GEMM = Floor(0.60, 0.70)
-# For seconds on end the power limit holds the clocks down: a good H100 made 0.71 of its peak at 700 W, after
-# 0.81 in the first ten products.
+# Under sustained load the power limit lowers the clocks: a healthy H100 reached 0.71 of its peak at 700 W,
+# after 0.81 in the first ten products.
 GEMM_SUSTAINED = Floor(0.60, 0.65)
 GEMM_BOUNDED = Floor(0.40, 0.50)
-# A T4 that is well reaches 24 of 65 TFLOP/s, held by its 70 W:
+# A healthy T4 reaches 24 of 65 TFLOP/s, limited by its 70 W:
 # https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462
 GEMM_LOW_POWER = Floor(0.30, 0.34)
-# Ordinary cores: a library's product of fp32 reaches less of the peak than the tensor cores' do.
+# Without tensor cores, a library's fp32 product reaches a smaller fraction of the peak.
 GEMM_PLAIN = Floor(0.50, 0.60)
 BASELINE = Floor(0.85, 0.92)
 NODE_MEDIAN = Floor(0.85, 0.85)
 PEER = Floor(0.75, 0.80)
-# A sum over two nodes, of what the slowest port carries. Below this a link is narrow, or RDMA does not go to
-# the GPU's own memory. A link has two ends, so there is nothing below which one of them has failed.
+# All-reduce across two nodes, as a fraction of the slowest port. Lower values mean a narrow link, or RDMA
+# without direct access to GPU memory. There is no failure floor, since a link has two ends.
 PORT_WARN = 0.5
 
-# PCIe x16 by generation: what the link carries, and the floor for pinned copies. GB/s.
+# PCIe x16 by generation, in GB/s: link bandwidth, and the floor for pinned copies.
 PCIE_PEAK = {3: 15.75, 4: 31.5, 5: 63.0}
 PCIE_FAIL = {3: 10.0, 4: 21.0, 5: 48.0}
 NVLINK_GB_S = 25.0
 NVLINK5_GB_S = 50.0
 
 COVERAGE = 0.98
-# Memory that is gone with nobody using it; contexts differ by less between two runs on one driver.
+# Missing memory although no process uses any. Contexts on one driver differ by less between runs.
 LEAK_MIB = 64
 
 BETWEEN_NODES = "between_nodes_gb_s"
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
 ALL_PAIRS = "all_pairs_gb_s:"
-# Of sums over several devices; how many, and by which library, follow in the figure's name.
+# All-reduce across devices; the metric's name continues with their number and the library.
 BUS_GB_S = "all_reduce_bus_gb_s"
 _MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|\s+MIG\s+.*$")
 
 
 class BadThreshold(ValueError):
-    """A floor that cannot fail, or cannot be reached."""
+    """A floor that could never fail or never be reached."""
 
 
 def lint(fraction: float, what: str) -> float:
-    """`fraction` of a peak, if a floor may lie there. Raises `BadThreshold`."""
+    """Return `fraction` if it is a valid floor. Raises `BadThreshold`."""
     if not LOWEST <= fraction <= HIGHEST:
         raise BadThreshold(f"{what}: {fraction:.2f} of the peak is not between {LOWEST} and {HIGHEST}")
     return fraction
 
 
 def lint_floor(floor: Floor, what: str) -> None:
-    """Raises `BadThreshold` also for a warning that comes only after the failure."""
+    """Check both fractions. Raises `BadThreshold`, also if `warn` is below `fail`."""
     lint(floor.fail, f"{what} fail")
     lint(floor.warn, f"{what} warn")
     if floor.warn < floor.fail:
@@ -150,7 +150,7 @@ def lint_floor(floor: Floor, what: str) -> None:
 
 
 def lint_all() -> None:
-    """Every floor there is."""
+    """Check all floors. Raises `BadThreshold`."""
     for floor, what in (
         (MEMORY_HBM, "HBM"), (MEMORY_GDDR, "GDDR"), (GEMM, "product"), (GEMM_BOUNDED, "bounded product"),
         (GEMM_SUSTAINED, "sustained product"), (GEMM_LOW_POWER, "product of low power"),
@@ -165,14 +165,14 @@ lint_all()
 
 
 def peak_of(name: str) -> Peak | None:
-    """The datasheet of a model, by its exact name: an `H200 NVL` is no `H200`."""
+    """Return the datasheet of a model by its exact name: an `H200 NVL` is not an `H200`."""
     plain = _MAKER.sub("", name).strip()
     plain = _MAKER.sub("", plain).strip()
     return next((peak for peak in PEAKS if plain in peak.names), None)
 
 
 def _peak_value(metric: str, facts: Facts, peak: Peak) -> tuple[float, Floor] | None:
-    """What the whole device, or this instance of it, could do at best; and its floor."""
+    """Return the peak of the device or MIG instance, and its floor."""
     if metric in MEMORY_METRICS:
         value = peak.memory_gb_s
         if facts.mig:
@@ -199,23 +199,23 @@ def _peak_value(metric: str, facts: Facts, peak: Peak) -> tuple[float, Floor] | 
 
 
 def lacks_datasheet(metric: str, name: str) -> bool:
-    """Whether a figure is one that needs a floor, and the model's datasheet has none for it."""
+    """Return whether a metric needs a floor that the model's datasheet lacks."""
     peak = peak_of(name)
     judged = metric in MEMORY_METRICS or metric.endswith("_tflops")
     return judged and (peak is None or _peak_value(metric, Facts("", name=name), peak) is None)
 
 
 def comparable(baseline_of: str, software: str) -> bool:
-    """Whether a baseline that was measured with `baseline_of` holds for figures of `software`.
+    """Return whether a baseline measured with `baseline_of` applies to results of `software`.
 
-    Another driver or another library is another speed, and no fault of a device. A baseline that does not say
-    what it was measured with is taken as it is.
+    Another driver or library has another speed, which is no fault of the device. A baseline without a
+    software version always applies.
     """
     return not baseline_of or baseline_of == software
 
 
 def held(value: float, fail: float, warn: float) -> Status:
-    """A value against its floors; exactly at a floor is still good."""
+    """Compare a value with its floors; exactly at a floor passes."""
     if value < fail:
         return Status.FAILED
     return Status.WARNED if value < warn else Status.PASSED
@@ -233,11 +233,11 @@ def judge(
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
 ) -> Judgement:
-    """A bandwidth or a speed of products. The fleet's own baseline comes first, then the datasheet.
+    """Judge a bandwidth or a matrix product, first by the fleet's baseline, then by the datasheet.
 
-    The datasheet's floor is for cuBLAS: a figure of the check's own kernels (`…_own_tflops`) is held only
-    against others of its kind; so is one of several devices at once, which is of no datasheet. A baseline
-    whose floor no lint would allow is refused: it comes from a sick device, or from a wrong one.
+    Floors of datasheets assume cuBLAS. Results of the check's own kernels (`…_own_tflops`) and of several
+    devices are compared only with their own kind. Baselines outside the linted range are rejected: they come
+    from a faulty or a different device.
     """
     unit = _unit(metric)
     own_kernel = metric.endswith("_own_tflops")
@@ -288,7 +288,7 @@ def judge(
 
 
 def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
-    """One direction of the link, against the generation and width that device and slot can do."""
+    """Judge one direction of the PCIe link by the generation and width of device and slot."""
     generation, width = facts.pcie_max_gen, facts.pcie_max_width
     if facts.vgpu or facts.mig:
         return Judgement(
@@ -301,7 +301,7 @@ def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
 
 
 def judge_peer(metric: str, value: float, links: int | None, capability: tuple[int, int] | None) -> Judgement:
-    """One peer over its active NVLinks; without one the figure is advisory."""
+    """Judge the bandwidth to one peer by its active NVLinks; without any it is advisory."""
     if not links:
         return Judgement(
             metric, value, "GB/s", Status.MEASURED, text="No NVLink to this peer: advisory.", advisory=True
@@ -312,7 +312,7 @@ def judge_peer(metric: str, value: float, links: int | None, capability: tuple[i
 
 
 def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
-    """A link to another node, by what the slowest port carries; it warns and never fails."""
+    """Judge a link to another node by its slowest port; it can warn, but not fail."""
     if not port_gb_s:
         text = "What the ports carry is not known: advisory."
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
@@ -321,9 +321,9 @@ def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
 
 
 def judge_link_state(facts: Facts, seen: Sequence[tuple[int | None, int | None]]) -> str:
-    """What is wrong with the PCIe link under load, or an empty string.
+    """Return what is wrong with the PCIe link under load, or an empty string.
 
-    `seen`: generation and width while data moved. At rest a link saves power, which says nothing.
+    `seen`: generation and width during transfers. Idle links save power and prove nothing.
     """
     generations = [g for g, _ in seen if g is not None]
     widths = [w for _, w in seen if w is not None]

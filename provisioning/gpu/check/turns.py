@@ -1,7 +1,7 @@
-"""Checks on one machine that would spoil each other's figures take turns, and copy from memory that is near.
+"""Serialise checks on one machine that would distort each other's measurements, near their device's memory.
 
-The turns are locks on files, which the kernel gives back when their holder dies. Nobody waits for ever: who
-does not get a turn has not measured, and that is no pass.
+Turns are file locks, which the kernel releases if their holder dies. Waits are limited: a check without a
+turn has not measured, which is no pass.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from provisioning.gpu.topology import pci_place
 
 WAIT_S = 60.0
 LOOK_S = 0.05
-# Probes whose point is a figure, and those that need all of the way to the host.
+# Probes that measure, and those that need the full bandwidth to the host.
 MEASURING = frozenset({"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn"})
 OVER_PCIE = frozenset({"pcie", "peers", "two_nodes"})
-# They load the links of several devices, where no NVLink is those over PCIe, below other switches as well.
+# These load links of several devices; without NVLink also PCIe links below other switches.
 ALONE = frozenset({"all_pairs", "all_reduce"})
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A lock by its name. Several may hold one that is not `alone`, as long as nobody has it alone."""
+    """A named lock. Without `alone` several can hold it, as long as no one holds it alone."""
 
     name: str
     alone: bool
 
 
 def folder() -> Path | None:
-    """The same for all checks of one user on this machine; None where there can be none."""
+    """Return the folder shared by all checks of one user on this machine; None if it cannot be created."""
     base = os.environ.get("BERTH_HOME") or tempfile.gettempdir()
     found = Path(base) / f"gpu-turns-{os.getuid()}"
     try:
@@ -47,7 +47,10 @@ def folder() -> Path | None:
 
 
 def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
-    """What a probe has to hold. `link`: what its device shares; `alone`: no other check measures then."""
+    """Return the locks that a probe needs.
+
+    `link`: the link that its device shares; `alone`: no other check may measure meanwhile.
+    """
     if probe not in MEASURING:
         return ()
     found = [Turn("measure", alone or probe in ALONE)]
@@ -57,13 +60,13 @@ def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
 
 
 def shared_link(bus: str, root: Path = Path("/")) -> str:
-    """The nearest PCIe switch above a device, else its root; the device itself where nothing is known."""
+    """Return the nearest PCIe switch above a device, else its root; the device itself if unknown."""
     place = pci_place(bus, root)
     return place.switch or place.root or bus
 
 
 def near_cpus(bus: str, root: Path = Path("/")) -> tuple[int, ...]:
-    """The CPUs of the device's NUMA node; none where the kernel does not say."""
+    """Return the CPUs of the device's NUMA node; empty if unknown."""
     try:
         return tuple(cpu_list((root / "sys/bus/pci/devices" / bus / "local_cpulist").read_text()))
     except OSError:
@@ -72,7 +75,7 @@ def near_cpus(bus: str, root: Path = Path("/")) -> tuple[int, ...]:
 
 @contextmanager
 def holding(where: Path, turns: Sequence[Turn], *, wait_s: float = WAIT_S) -> Iterator[bool]:
-    """Hold all of `turns` for the length of the block; false where that took longer than `wait_s`."""
+    """Hold all `turns` during the block; yields False if that takes longer than `wait_s`."""
     until = time.monotonic() + wait_s
     with ExitStack() as stack:
         got = True
@@ -99,7 +102,7 @@ def _lock(file: int, alone: bool, until: float) -> bool:
 
 @contextmanager
 def near(cpus: Collection[int]) -> Iterator[bool]:
-    """Run on these CPUs, as far as they may be used; whether that was so. Memory is then theirs as well."""
+    """Run on these CPUs, if allowed; yields whether that succeeded. Memory is then allocated there too."""
     before = os.sched_getaffinity(0)
     wanted = set(cpus) & before
     moved = False

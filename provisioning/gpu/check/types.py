@@ -1,4 +1,4 @@
-"""The words of a GPU check. Everything here is plain data that becomes JSON without help."""
+"""Types of a GPU check. All are plain data that serialises to JSON directly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class Status(StrEnum):
-    """How one test ended. `MEASURED`: a figure without a floor to hold it against."""
+    """Result of one test. `MEASURED`: a value without a floor to compare with."""
 
     PASSED = "passed"
     WARNED = "warned"
@@ -42,7 +42,7 @@ class Severity(StrEnum):
 
 
 class Action(StrEnum):
-    """What brings a device back, weakest first."""
+    """Remedies for a device, weakest first."""
 
     NONE = "none"
     RETRY = "retry"
@@ -66,11 +66,11 @@ EXIT_USAGE = 64
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the two ends of a check of the link between two nodes find each other, as both are told.
+    """Rendezvous of the two ends of a link check, passed to both.
 
-    Rank 0 listens at `address` and `port`, rank 1 comes there. `partner` is what the other node is called.
-    `transport`: `rdma`, or `socket`, which never stands in for the former by itself. `port_gb_s`: what the
-    slowest of the ports in question carries, GB/s; 0 where nobody knows.
+    Rank 0 listens at `address` and `port`, rank 1 connects. `partner` is the other node's name. `transport`
+    is `rdma` or `socket`, without automatic fallback. `port_gb_s` is the bandwidth of the slowest port in
+    GB/s; 0 if unknown.
     """
 
     rank: int
@@ -82,14 +82,14 @@ class Meeting:
 
     @property
     def place(self) -> str:
-        """`address:port`, as NCCL takes it."""
+        """`address:port` in NCCL's format."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something the check holds against a device, or wants known. `action` is for `severity` above info."""
+    """A problem of a device or a note. `action` applies to `severity` above info."""
 
     code: str
     severity: Severity
@@ -99,7 +99,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What NVML says about the device under test; None: not told."""
+    """NVML's facts about the device under test; None if unavailable."""
 
     uuid: str
     name: str = ""
@@ -116,16 +116,15 @@ class Facts:
     compute_capability: tuple[int, int] | None = None
     ecc: bool | None = None
     links: Mapping[str, int] = field(default_factory=dict)
-    """Active NVLinks to each peer named for the check, by its UUID."""
+    """Active NVLinks to each peer of the check, by UUID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """What the child says about one test. It measures; it never judges.
+    """Raw result of one test from the child, which measures but never judges.
 
-    `state`: `done`, `skipped` (with `reason`), `absent` (likewise; it is then required of nobody), `error` (a
-    CUDA call failed: `error` names it), `hung`.
-    `errors` counts wrong words; None where the test compares nothing.
+    `state`: `done`, `skipped` (with `reason`), `absent` (with `reason`; never required), `error` (a CUDA call
+    failed, named in `error`) or `hung`. `errors` counts wrong words; None if the test compares nothing.
     """
 
     test: str
@@ -141,10 +140,10 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One measured value against its floor. `against`: datasheet, baseline, node_median, link, none.
+    """A measured value compared with its floor. `against`: datasheet, baseline, node_median, link, none.
 
-    `advisory`: nothing can be held against this value here (a shared link, a vGPU), so that it is not judged
-    takes nothing from the test. Otherwise an unjudged value leaves its test undecided.
+    `advisory`: the value cannot be judged here (a shared link, a vGPU), which does not affect the test. Any
+    other unjudged value leaves its test undecided.
     """
 
     metric: str
@@ -160,9 +159,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """One test of the plan, judged."""
+    """One judged test of the plan."""
 
-    __test__ = False  # not a test class for pytest
+    __test__ = False  # not a pytest class
 
     name: str
     status: Status
@@ -177,7 +176,7 @@ class TestResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of a running check, for whoever watches it. `phase`: prepare, start, beat, result, end."""
+    """Progress event of a running check. `phase`: prepare, start, beat, result, end."""
 
     phase: str
     test: str = ""

@@ -1,4 +1,4 @@
-"""From results and findings to one verdict. Pure."""
+"""Combine results and findings into one verdict. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACTIONS = tuple(Action)
 
 
 def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
-    """What each test's end means. A required test that did not run, or was not judged, is no good news."""
+    """Return findings for test results. A required test without a result is inconclusive."""
     found = []
     for test in tests:
         code = f"test_{test.name}"
@@ -28,7 +28,7 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
             action = Action.REPLACE if test.errors and test.name not in TOGETHER else Action.INSPECT
             found.append(Finding(code, Severity.FAIL, test.text, action))
         elif test.status == Status.HUNG and test.name in TOGETHER:
-            # Each of the others may be the cause: no proof against this one, and no pass.
+            # Any of the devices may be the cause, so this is neither a failure of this one nor a pass.
             found.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
         elif test.status == Status.HUNG:
             found.append(Finding(code, Severity.HUNG, test.text, Action.REBOOT))
@@ -42,9 +42,10 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
 def decide(
     findings: Sequence[Finding], tests: Sequence[TestResult], *, simulated: bool
 ) -> tuple[Verdict, Action]:
-    """The verdict, and the strongest action that its reasons ask for.
+    """Return the verdict, and the strongest action of its reasons.
 
-    No test at all is no pass. A simulated run is never a pass, nor degraded: it says nothing about a device.
+    Without any test there is no pass. A simulated run is neither a pass nor degraded, since it says nothing
+    about a device.
     """
     worst = max((f.severity for f in findings), key=_ORDER.index, default=Severity.INFO)
     verdict = _VERDICTS[worst]

@@ -1,7 +1,7 @@
-"""The watcher: NVML in a process of its own, ten looks a second, for as long as its standard input is open.
+"""The watcher: samples NVML in a separate process, ten times per second, while its standard input is open.
 
-Writes JSON lines to the descriptor it is given: `ready` (facts and a snapshot, XID events already
-registered), `sample`, `xid`, `lost`, `unavailable`, and at the end `after` with the nonce.
+Writes JSON lines to the given descriptor: `ready` (facts and a snapshot, XID events already registered),
+`sample`, `xid`, `lost`, `unavailable`, and at the end `after` with the nonce.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ if __name__ == "__main__":
         code = main(sys.argv)
     except BrokenPipeError:
         code = 1
-    # Not through the interpreter's shutdown: the driver's own exit handlers can block on a lost device.
+    # Skip the interpreter's shutdown: the driver's exit handlers can block on a lost device.
     os._exit(code)

@@ -1,6 +1,6 @@
-"""The line protocol between the check and its child processes: one JSON object a line, on a pipe of its own.
+"""Line protocol between the check and its child processes: one JSON object per line, on a separate pipe.
 
-Standard output is left to whatever libraries print; only this pipe counts.
+Standard output is ignored, since libraries print there.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ class Out:
         self._fd = fd
 
     def send(self, kind: str, **values: Any) -> None:
-        """One message. Raises `BrokenPipeError` when the check is gone."""
+        """Send one message. Raises `BrokenPipeError` if the check is gone."""
         data = json.dumps({"kind": kind, **values}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         while data:
             data = data[os.write(self._fd, data) :]
 
 
 class Broken(Exception):
-    """The other side does not keep to the protocol: too much, no JSON, no object."""
+    """A protocol violation: too much data, no JSON, or no object."""
 
 
 class Lines:
-    """The parent's end: bytes in, whole messages out. A part of a line at the end is never a message."""
+    """The parent's end: converts bytes to complete messages. An unterminated line is never a message."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._total = 0
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Raises `Broken`."""
+        """Return complete messages. Raises `Broken`."""
         self._total += len(data)
         if self._total > TOTAL_MAX:
             raise Broken(f"more than {TOTAL_MAX // 1024} KiB of messages")
@@ -61,14 +61,14 @@ class Lines:
 
     @property
     def cut_off(self) -> bool:
-        """Whether the last line never ended."""
+        """Whether the last line is unterminated."""
         return bool(self._rest)
 
 
 def die_with_parent() -> None:
-    """A check whose worker was killed must not go on heating a device."""
+    """End this process if its parent dies, so a check does not load a device after its worker was killed."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     parent = os.environ.get("BERTH_CHECK_PARENT", "")
-    if parent and os.getppid() != int(parent):  # it died before the line above
+    if parent and os.getppid() != int(parent):  # it died before prctl took effect
         raise SystemExit(1)

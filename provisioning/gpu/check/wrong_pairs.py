@@ -1,4 +1,4 @@
-"""Copies between two devices that came to wrong words, as a test of several devices tells them. Pure."""
+"""Copies between two devices that arrived with wrong words. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class WrongPair:
 
 
 def of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
-    """Those with the checked device at one end (`own`), or those between two of its peers.
+    """Return pairs that include the checked device (`own`), or those between two peers.
 
-    Raises `KeyError`, `TypeError` or `ValueError` where any of them is not as tests tell them.
+    Raises `KeyError`, `TypeError` or `ValueError` if any is malformed.
     """
     told = [
         (bool(each["own"]), WrongPair(str(each["from"]), str(each["to"]), int(each["errors"])))
@@ -36,7 +36,7 @@ def of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
 
 
 def findings(tests: Sequence[TestResult]) -> list[Finding]:
-    """What is wrong between two peers is nothing against the checked device; somebody has to know of it."""
+    """Return findings for errors between two peers, which do not count against the checked device."""
     found = []
     for test in tests:
         wrong = of(test.detail, own=False)

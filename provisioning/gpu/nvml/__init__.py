@@ -1,11 +1,10 @@
-"""NVML with typed states: what a device does not offer is None, never 0, and every failure has a name.
+"""Typed access to NVML: unavailable values are None, never 0, and every failure has a type.
 
 `session()` opens the library; `Nvml` and `Device` are thin, typed readers over `pynvml`. A reader returns
-None where the device, the driver or the user's rights do not offer the value, and raises an `NvmlProblem`
-only where the driver or the device itself is in trouble. NVML has no time-outs of its own: wrap work that
-must end in `Bounded`.
+None if the device, the driver or the user's rights do not offer the value. It raises an `NvmlProblem` only if
+the driver or the device has a problem. NVML has no timeouts: wrap work that must end in `Bounded`.
 
-Nothing else of the product calls `pynvml`; others take its constants at most.
+No other module calls `pynvml`; some use its constants.
 """
 
 from __future__ import annotations

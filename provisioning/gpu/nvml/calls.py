@@ -1,4 +1,4 @@
-"""Calls of NVML: what is not offered is None, and an error has a type."""
+"""NVML calls: unavailable values are None, and errors are typed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pynvml
 
 from provisioning.gpu.problems import UNAVAILABLE, NvmlProblem, problem_of
 
-# A driver repeats "not available" as all ones in a few unsigned values instead of an error.
+# For a few unsigned values, drivers return all ones instead of an error if unavailable.
 _UNSET = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 
 
 def text(value: str | bytes) -> str:
-    """What NVML gave as text, whichever way the binding hands it over."""
+    """Return NVML text as `str`; the binding returns either type."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def ask(name: str, *args: Any) -> Any:
-    """One call; None where the value is not offered. Raises `NvmlProblem`."""
+    """Make one call; None if the value is unavailable. Raises `NvmlProblem`."""
     function = getattr(pynvml, name, None)
     if function is None:
         return None
@@ -33,7 +33,7 @@ def ask(name: str, *args: Any) -> Any:
 
 
 def must(name: str, *args: Any) -> Any:
-    """One call whose value a working device always has. Raises `NvmlProblem`."""
+    """Make a call whose value every working device has. Raises `NvmlProblem`."""
     try:
         return getattr(pynvml, name)(*args)
     except pynvml.NVMLError as error:
@@ -43,7 +43,7 @@ def must(name: str, *args: Any) -> Any:
 
 
 def number(value: Any) -> int | None:
-    """The value, or None where it is NVML's “not available”."""
+    """Return the value, or None for NVML's marker of unavailable values."""
     return None if value is None or int(value) in _UNSET else int(value)
 
 
@@ -59,7 +59,7 @@ _UNION = {
 
 
 def field(value: Any) -> int | None:
-    """One of the answers of `nvmlDeviceGetFieldValues`. Raises `GpuLost`."""
+    """Return a value of `nvmlDeviceGetFieldValues`. Raises `GpuLost`."""
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
         if value.nvmlReturn in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
             raise problem_of(pynvml.NVMLError(value.nvmlReturn))
@@ -69,7 +69,7 @@ def field(value: Any) -> int | None:
 
 
 def bus_id(raw: str | bytes) -> str:
-    """NVML's `00000000:1B:00.0` in the form of sysfs, `0000:1b:00.0`."""
+    """Convert NVML's `00000000:1B:00.0` to the form of sysfs, `0000:1b:00.0`."""
     whole = text(raw).lower()
     domain, _, rest = whole.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""XIDs as NVML tells them."""
+"""XID events from NVML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ XID = pynvml.nvmlEventTypeXidCriticalError
 
 
 class XidEvents:
-    """Collects the XIDs of registered devices. Raises `NvmlProblem` where the driver offers none."""
+    """Collects XIDs of registered devices. Raises `NvmlProblem` if the driver offers none."""
 
     __slots__ = ("_events",)
 
@@ -24,11 +24,11 @@ class XidEvents:
         self._events = must("nvmlEventSetCreate")
 
     def register(self, device: Device) -> None:
-        """Collect those of the device, too. Raises `NvmlProblem` where it offers none."""
+        """Collect XIDs of the device too. Raises `NvmlProblem` if it offers none."""
         must("nvmlDeviceRegisterEvents", device.handle, XID, self._events)
 
     def wait(self, timeout_ms: int) -> tuple[int | None, int] | None:
-        """(`identity` of the device, XID) of the next one; None if there is none in time.
+        """Return (`identity` of the device, XID) of the next event; None on timeout.
 
         Raises `NvmlProblem`.
         """
@@ -44,5 +44,5 @@ class XidEvents:
 
 
 def identity(handle: Any) -> int | None:
-    """What tells one handle from another: NVML has one for each device as long as it is open."""
+    """Return an id of a handle; NVML has one handle per device while it is open."""
     return ctypes.cast(handle, ctypes.c_void_p).value

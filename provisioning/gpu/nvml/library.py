@@ -1,4 +1,4 @@
-"""The library itself, and the devices that it shows."""
+"""The NVML library and its devices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from provisioning.gpu.nvml.device import Device
 
 @contextmanager
 def session() -> Iterator[Nvml]:
-    """Open NVML for the length of the block. Raises `NvmlProblem` where that is not possible.
+    """Open NVML during the block. Raises `NvmlProblem` on failure.
 
-    Sessions may be open in several threads: the library counts them. One that is opened while this process
-    is about to fork waits for that.
+    Sessions may be open in several threads, since the library counts them. If this process is about to fork,
+    a new session waits.
     """
     with forks.session():
         driver = open_library()
@@ -29,17 +29,17 @@ def session() -> Iterator[Nvml]:
 
 
 def open_library() -> Nvml:
-    """Open NVML until this process ends. Raises `NvmlProblem` where that is not possible.
+    """Open NVML until this process ends. Raises `NvmlProblem` on failure.
 
-    For a process that forks no other and may be ended while a lost device blocks every call: closing would
-    block, too.
+    For processes that never fork and may be killed while a lost device blocks every call, since closing would
+    block too.
     """
     must("nvmlInit")
     return Nvml()
 
 
 class Nvml:
-    """The driver of this machine. Good only as long as the library is open."""
+    """The driver of this machine. Valid while the library is open."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class Nvml:
         return None if value is None else text(value)
 
     def cuda_version(self) -> str | None:
-        """The newest CUDA version that the driver runs, such as `12.8`."""
+        """Return the newest CUDA version that the driver supports, such as `12.8`."""
         value = ask("nvmlSystemGetCudaDriverVersion_v2")
         return None if value is None else f"{value // 1000}.{value % 1000 // 10}"
 
@@ -59,8 +59,8 @@ class Nvml:
         return Device(must("nvmlDeviceGetHandleByIndex", index))
 
     def by_uuid(self, uuid: str) -> Device:
-        """A GPU or a MIG instance. Raises `DeviceGone` where there is none of this UUID."""
-        # pynvml hands the value to C as it is, and C wants bytes.
+        """Return a GPU or MIG instance. Raises `DeviceGone` if there is none with this UUID."""
+        # pynvml passes the value to C unchanged, which expects bytes.
         return Device(must("nvmlDeviceGetHandleByUUID", uuid.encode()))
 
     def process_name(self, pid: int) -> str | None:

@@ -1,5 +1,4 @@
-"""How busy a MIG instance is. NVML tells utilisation for whole GPUs only; its counters (GPM) tell it for
-instances too, from Hopper on. Two looks make one figure."""
+"""Utilisation of a MIG instance, from two readings of NVML's GPM counters (Hopper and later)."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from provisioning.gpu.problems import UNAVAILABLE, problem_of
 
 
 class InstanceMeter:
-    """Looks at one GPU instance again and again. `close` gives the driver's memory back."""
+    """Reads one GPU instance repeatedly. `close` releases the driver's memory."""
 
     __slots__ = ("_before", "_gpu", "_instance", "_spare")
 
     @staticmethod
     def is_offered(gpu: Device) -> bool:
-        """Whether the GPU of an instance has these counters."""
+        """Return whether an instance's GPU has these counters."""
         try:
             return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
         except pynvml.NVMLError:
@@ -32,9 +31,9 @@ class InstanceMeter:
         self._spare: Any = None
 
     def busy_pct(self) -> int | None:
-        """For which part of the time since the last look something ran here; None the first time.
+        """Return the share of time since the last call with work here, in percent; None on the first call.
 
-        Raises `NvmlProblem` where the driver or the device is in trouble.
+        Raises `NvmlProblem` if the driver or the device has a problem.
         """
         try:
             sample, self._spare = self._spare or pynvml.nvmlGpmSampleAlloc(), None

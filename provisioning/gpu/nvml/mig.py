@@ -1,4 +1,4 @@
-"""GPU instances of a GPU in MIG mode, and what profiles are called."""
+"""GPU instances of a GPU in MIG mode, and names of profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioning.gpu.nvml.calls import ask, must
 
 
 class GpuInstance:
-    """A GPU instance of a GPU in MIG mode: its profile and its place, with or without compute instances."""
+    """A GPU instance: its profile and start, with or without compute instances."""
 
     __slots__ = ("handle", "profile_id", "start")
 
@@ -25,7 +25,7 @@ class GpuInstance:
         must("nvmlGpuInstanceDestroy", self.handle)
 
     def compute_instances(self) -> list[Any]:
-        """The handles of its compute instances."""
+        """Return the handles of its compute instances."""
         found = []
         for info in self._compute_profiles():
             count = c_uint(0)
@@ -35,7 +35,7 @@ class GpuInstance:
         return found
 
     def create_compute_instance(self) -> None:
-        """One compute instance that has all of it."""
+        """Create one compute instance that spans all of it."""
         whole = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
         must("nvmlGpuInstanceCreateComputeInstance", self.handle, int(whole.id))
 
@@ -50,10 +50,10 @@ class GpuInstance:
 
 
 def destroy_compute_instance(handle: Any) -> None:
-    """Raises `NvmlProblem` while something runs in it."""
+    """Destroy a compute instance. Raises `NvmlProblem` while it is in use."""
     must("nvmlComputeInstanceDestroy", handle)
 
 
 def profile_name(info: Any, name: str) -> str:
-    """The driver's name of a profile; an old one tells none, so that it follows from the amounts."""
+    """Return the driver's name of a profile, or one derived from its size with old drivers."""
     return name or f"{int(info.sliceCount)}g.{round(int(info.memorySizeMB) / 1024)}gb"

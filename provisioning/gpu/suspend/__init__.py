@@ -1,6 +1,6 @@
-"""CUDA processes that give their GPU away and keep what was in its memory, by CUDA's own checkpoints.
+"""Suspend CUDA processes with CUDA checkpoints: free their GPU and keep the contents of its memory.
 
-`states` says which call comes next, `walk` makes the calls and goes back where one fails, `run` has a process
-of its own do that within a deadline, `room` says whether the host's memory is enough, `trial` finds out on
-this very machine whether any of it works, and `grant` says whether such a trial counts.
+`states` chooses the next call. `walk` makes the calls and goes back if one fails. `run` does that in a
+separate process with a deadline. `room` checks the host's memory. `trial` tests suspension on this machine,
+and `grant` checks whether a trial is still valid.
 """

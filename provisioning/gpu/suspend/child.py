@@ -1,8 +1,8 @@
-"""The process that asks the driver: it may hang without harm. Started by `run.py`; not for people.
+"""The process that calls the driver and may hang without harm. Started by `run.py`; not for direct use.
 
-It looks by NVML who uses which GPU, walks (`walk.py`) where it is told to, and looks again. Unlike other
-children of the node it does not die with whoever started it: processes would be left locked. It then goes
-back by itself, as it does when its time is over.
+It reads GPU use from NVML, walks (`walk.py`) if requested, and reads it again. Unlike other children of the
+node it survives its parent, since processes would otherwise stay locked. It then goes back on its own, as it
+does when its time is over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 class Teller:
-    """Messages to whoever started this; `alone` once nobody listens any more."""
+    """Sends messages to the parent; `alone` once the parent is gone."""
 
     def __init__(self, fd: int) -> None:
         self._out = Out(fd)
@@ -39,7 +39,7 @@ class Teller:
 
 
 def simulated() -> bool:
-    """Whether a stand-in is loaded in place of the driver's libraries."""
+    """Return whether a test double replaces the driver's libraries."""
     for name in LIBRARIES:
         try:
             if hasattr(ctypes.CDLL(name), MARKER):
@@ -50,7 +50,7 @@ def simulated() -> bool:
 
 
 def look() -> dict[str, Any]:
-    """Who uses which GPU, by NVML; `problem` where it does not say."""
+    """Return the use of all GPUs from NVML; `problem` if it fails."""
     gpus: dict[str, Any] = {}
     try:
         with session() as nvml:
@@ -80,11 +80,11 @@ def main(argv: list[str]) -> int:
 
 
 def _ask(teller: Teller, config: dict[str, Any]) -> None:
-    """Say in which states the processes are; with a goal, bring them there before."""
+    """Report the states of the processes; with a goal, move them there first."""
     until = time.monotonic() + float(config["within_s"])
 
     def stop() -> bool:
-        # Nobody will say that it was suspended; what resumes is wanted whoever listens.
+        # Without a parent a suspension would go unnoticed, while a resumption is still wanted.
         teller.send("beat")
         return time.monotonic() > until or (teller.alone and config["goal"] == Goal.SUSPENDED)
 
@@ -114,5 +114,5 @@ def _ask(teller: Teller, config: dict[str, Any]) -> None:
 if __name__ == "__main__":
     code = main(sys.argv)
     sys.stderr.flush()
-    # Not through the interpreter's shutdown: the driver's own exit handlers can block on a lost device.
+    # Skip the interpreter's shutdown: the driver's exit handlers can block on a lost device.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""`walk.Calls` over `cuda.bindings.driver`; in a process of its own alone (`child.py`), as calls may hang."""
+"""`walk.Calls` with `cuda.bindings.driver`; only in a separate process (`child.py`), since calls may hang."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from provisioning.gpu.suspend.states import Call, ProcessState
 from provisioning.gpu.suspend.walk import CallFailed
 
 LOCK_TIMEOUT_MS = 10_000
-"""How long the driver waits for work that a process has queued. 0 would be without an end."""
+"""How long the driver waits for a process's queued work; 0 means forever."""
 UNSUPPORTED = "CUDA_ERROR_NOT_SUPPORTED"
 NO_LIBRARY = "no_library"
 NO_BINDINGS = "no_bindings"
 NO_CUDA = frozenset({"CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_NOT_INITIALIZED"})
-"""What the driver says of a process that has opened no CUDA."""
+"""Errors for a process that has not opened CUDA."""
 _STATES = {
     0: ProcessState.RUNNING,
     1: ProcessState.LOCKED,
@@ -28,9 +28,9 @@ _STATES = {
 
 
 class CudaCalls:
-    """The checkpoint calls of this machine's driver. `pairs`: the GPU to restore onto, by the old one's UUID.
+    """Checkpoint calls of this machine's driver. `pairs` maps an old GPU's UUID to the one to restore onto.
 
-    Raises `CallFailed` where the driver or the bindings have no such calls: before 570, or before 12.8.
+    Raises `CallFailed` if the driver (before 570) or the bindings (before 12.8) lack these calls.
     """
 
     def __init__(self, *, pairs: Mapping[str, str] | None = None) -> None:
@@ -43,10 +43,10 @@ class CudaCalls:
         self._pairs = dict(pairs or {})
         if self._pairs and not hasattr(self._driver, "CUcheckpointGpuPair"):
             raise CallFailed(UNSUPPORTED)
-        # Restoring needs it, where the GPUs are not kept awake (persistence mode).
+        # Required for restoring if the GPUs are not kept initialised (persistence mode).
         self._call("cuInit", 0)
         try:
-            # A number that no process has: only whether there are such calls is asked.
+            # A nonexistent PID, just to test whether the calls exist.
             self._call("cuCheckpointProcessGetState", -1)
         except CallFailed as failed:
             if failed.name in (UNSUPPORTED, NO_LIBRARY):
@@ -92,11 +92,11 @@ class CudaCalls:
         return made
 
     def _call(self, function: str, *args: Any) -> Any:
-        """One call. Raises `CallFailed` for what the driver, or the bindings before it, say."""
+        """Make one call. Raises `CallFailed` for errors of the driver or the bindings."""
         try:
             status, *values = getattr(self._driver, function)(*args)
         except Exception as error:
-            # Both say by the class's name alone what is missing: the library, or the function in it.
+            # The bindings signal a missing library or function only by the exception's class name.
             name = type(error).__name__
             if name == "DynamicLibNotFoundError":
                 raise CallFailed(NO_LIBRARY) from error

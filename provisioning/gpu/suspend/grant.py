@@ -1,7 +1,7 @@
-"""Whether this machine may be said to suspend: what a trial on it has found, and whether that still counts.
+"""Whether this machine can suspend workspaces: the result of a trial, and whether it is still valid.
 
-Nothing else gives the capability. A trial counts on the machine, with the driver and for the models of GPU
-that it was made with; one with a stand-in for the driver never does, as the kernel's own module is asked too.
+Only a valid trial grants the capability. A trial is valid on its machine, with its driver version and GPU
+models. One with a test double of the driver never is, since the loaded kernel module is checked too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_KERNEL_MODULE = "no_kernel_module"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a trial has found. `problem` is why it did not succeed; `onto` another GPU, if any."""
+    """Result of a trial. `problem` is why it failed; `onto` is another GPU, if any."""
 
     uuid: str
     model: str
@@ -43,7 +43,7 @@ class Trial:
 
 
 def keep(base: Path, trial: Trial) -> None:
-    """Write down the last trial, whatever it has found. Raises `OSError`."""
+    """Store the last trial, successful or not. Raises `OSError`."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     half = base / f"{FILE}.{os.getpid()}"
     try:
@@ -56,7 +56,7 @@ def keep(base: Path, trial: Trial) -> None:
 
 
 def kept(base: Path) -> Trial | None:
-    """The last trial; None where there is none, or its file cannot be read."""
+    """Return the last trial; None if there is none or its file is unreadable."""
     try:
         return msgspec.json.decode((base / FILE).read_bytes(), type=Trial)
     except (OSError, msgspec.DecodeError):
@@ -64,7 +64,7 @@ def kept(base: Path) -> Trial | None:
 
 
 def refusal(trial: Trial | None, *, driver: str, instance: str, root: Path = Path("/")) -> str:
-    """Why a trial gives nothing here, as a code; empty where it counts. `driver` is NVML's word now."""
+    """Return a code for why a trial is invalid here; empty if valid. `driver` is NVML's current version."""
     if trial is None:
         return NOT_TRIED
     if trial.simulated:
@@ -81,7 +81,7 @@ def refusal(trial: Trial | None, *, driver: str, instance: str, root: Path = Pat
 
 
 def kernel_module(root: Path = Path("/")) -> str:
-    """The version of the NVIDIA module that the kernel has loaded; empty where there is none."""
+    """Return the version of the loaded NVIDIA kernel module; empty if there is none."""
     try:
         first = (root / KERNEL_MODULE).read_text(errors="replace").splitlines()[0]
     except (OSError, IndexError):

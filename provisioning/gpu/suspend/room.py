@@ -1,7 +1,7 @@
-"""Whether a host has room for what processes have in GPUs' memory. Pure.
+"""Whether the host has memory for the GPU memory of suspended processes. Pure functions.
 
-What is brought away becomes ordinary memory of the very process, so the limits of its workspace count first:
-where they are passed, the kernel ends a process, and what should have been kept is lost.
+Suspended GPU memory becomes ordinary memory of the same process, so its workspace's limit applies first. If
+the limit is exceeded, the kernel kills a process and its state is lost.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from provisioning.gpu.suspend.run import Look
 
 SPARE_BYTES = 256 << 20
-"""What stays free beside it: tables of pages, and what the app itself takes meanwhile."""
+"""Additional free memory: for page tables, and for the app itself meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """`where` has less free than is needed: `workspace` is held to its limit, `node` has no more."""
+    """`where` lacks memory: `workspace` reaches its limit, or `node` has no more."""
 
     where: str
     needed_bytes: int
@@ -25,7 +25,10 @@ class Short:
 
 
 def held_bytes(seen: Look, pids: Iterable[int]) -> int:
-    """What processes have in GPUs' memory. Where it is not told of one, all that its GPU has in use."""
+    """Return the GPU memory of processes in bytes.
+
+    If it is unknown for a process, all used memory of its GPU counts.
+    """
     total = 0
     for uuid, users in seen.used_by(pids).items():
         amounts = list(users.values())
@@ -35,7 +38,7 @@ def held_bytes(seen: Look, pids: Iterable[int]) -> int:
 
 
 def shortage(held: int, free: Mapping[str, int]) -> Short | None:
-    """Where there is no room for `held` bytes and what has to stay free; the tightest of `free` by name."""
+    """Return where `held` bytes and the reserve do not fit, by the tightest of `free`; None if they fit."""
     needed = held + SPARE_BYTES
     tightest = min(free.items(), key=lambda item: item[1], default=None)
     if tightest is None or tightest[1] >= needed:

@@ -1,4 +1,4 @@
-"""Has a process of its own (`child.py`) bring CUDA processes to one of two ends, and sees to it."""
+"""Move CUDA processes to one of two states through a separate process (`child.py`), with supervision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioning.gpu.suspend.walk import Outcome, Trouble
 LOOK_WITHIN_S = 30.0
 WITHIN_S = 60.0
 BYTES_PER_S = 1 << 30
-"""How much of a GPU's memory is brought away at least in a second: a slow PCIe link, several times over."""
+"""Minimum rate at which GPU memory is moved; a slow PCIe link is several times faster."""
 MAX_ABANDONED = 16
 HUNG = "hung"
 ENDED = "ended"
@@ -27,7 +27,7 @@ UNREADABLE = "unreadable"
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """One GPU by NVML. `users`: (PID, bytes or None); None where the driver does not tell who uses it."""
+    """A GPU as seen by NVML. `users`: (PID, bytes or None); None if the driver does not report them."""
 
     model: str
     total: int
@@ -36,14 +36,14 @@ class GpuUse(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """All GPUs of this machine at one moment; `problem` is a sentence where NVML does not say."""
+    """All GPUs of this node at one moment; `problem` is a sentence if NVML failed."""
 
     gpus: dict[str, GpuUse] = {}
     driver: str = ""
     problem: str = ""
 
     def used_by(self, pids: Iterable[int]) -> dict[str, dict[int, int | None]]:
-        """What each GPU is used for by these processes, in bytes."""
+        """Return the bytes used by these processes, by GPU."""
         ours = frozenset(pids)
         found = {
             uuid: {pid: used for pid, used in gpu.users or () if pid in ours}
@@ -53,16 +53,16 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def tells_all(self) -> bool:
-        """Whether it is known of every GPU who uses it."""
+        """Whether the users of every GPU are known."""
         return not self.problem and all(gpu.users is not None for gpu in self.gpus.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child has done and seen. `outcome` is None where it was only to look, or could not begin.
+    """Actions and observations of a child. `outcome` is None if it only looked or could not begin.
 
-    `states` are those of processes that it was only to look at. `trouble` is why it has nothing to say: the
-    driver's or our own name for what is missing, `hung`, or how it ended.
+    `states` are those of processes it only looked at. `trouble` is why there is no answer: the driver's or
+    our name for what is missing, `hung`, or how it ended.
     """
 
     before: Look = field(default_factory=Look)
@@ -77,7 +77,7 @@ Step = Callable[[str, int], object]
 
 
 def look(pids: Iterable[int] = ()) -> Answer:
-    """Who uses which GPU now, and in which states these processes are. Never raises."""
+    """Return the users of GPUs, and the states of these processes. Never raises."""
     config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
     return _ask(config, LOOK_WITHIN_S, lambda _call, _pid: None)
 
@@ -91,11 +91,10 @@ def bring(
     within_s: float | None = None,
     tell: Step = lambda _call, _pid: None,
 ) -> Answer:
-    """Bring processes to `goal`, or back where that fails; never raises for what the driver does.
+    """Move processes to `goal`, or back on failure; never raises for driver errors.
 
-    `memory_bytes` is about what they have on GPUs, from which the time follows that they get (or `within_s`),
-    and twice that to go back. A child that was killed or hangs is followed by another one that brings the
-    processes back to running.
+    `memory_bytes` is their approximate GPU memory, which determines the time limit (or `within_s`); going
+    back may take twice as long. If a child is killed or hangs, another one resumes the processes.
     """
     wanted = sorted(set(pids))
     limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
@@ -105,7 +104,7 @@ def bring(
         return answer
     second = _ask({**config, "goal": str(Goal.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
     if second.outcome is None:
-        # Nobody knows: said as it is, for the next call to find out.
+        # The state is unknown; the next call finds out.
         states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
         outcome = Outcome(goal, None, states, Trouble("", 0, answer.trouble))
     else:
@@ -125,7 +124,7 @@ def _ask(config: Mapping[str, Any], limit_s: float, tell: Step) -> Answer:
 
 
 class _Listener:
-    """Puts an answer together from a child's messages. Only one that came to its end is believed."""
+    """Assembles an answer from a child's messages. Only complete ones count."""
 
     def __init__(self, config: Mapping[str, Any], nonce: str, tell: Step) -> None:
         self._config, self._nonce, self._tell = config, nonce, tell

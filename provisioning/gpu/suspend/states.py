@@ -1,6 +1,7 @@
-"""Which call brings a set of CUDA processes nearer to one of two ends: all suspended, or all running.
+"""Choose the calls that move a set of CUDA processes to one of two states: suspended or running.
 
-Pure. The driver knows RUNNING → LOCKED → CHECKPOINTED → LOCKED → RUNNING, and refuses every other order.
+Pure functions. The driver supports RUNNING → LOCKED → CHECKPOINTED → LOCKED → RUNNING and refuses any other
+order.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from enum import StrEnum
 
 
 class ProcessState(StrEnum):
-    """What the driver says of a process. NONE: gone, or without CUDA. UNKNOWN: it could not be asked."""
+    """The driver's state of a process. NONE: gone, or without CUDA. UNKNOWN: it cannot be queried."""
 
     RUNNING = "running"
     LOCKED = "locked"
@@ -21,7 +22,7 @@ class ProcessState(StrEnum):
 
 
 class Goal(StrEnum):
-    """Where all processes of a set shall be."""
+    """Target state of all processes of a set."""
 
     SUSPENDED = "suspended"
     RUNNING = "running"
@@ -46,7 +47,7 @@ AFTER: Mapping[Call, tuple[ProcessState, ProcessState]] = {
     Call.RESTORE: (ProcessState.CHECKPOINTED, ProcessState.LOCKED),
     Call.UNLOCK: (ProcessState.LOCKED, ProcessState.RUNNING),
 }
-"""The state that each call asks for, and the one that it ends in."""
+"""The states required by and reached after each call."""
 _ORDER: Mapping[Goal, tuple[Call, Call]] = {
     Goal.SUSPENDED: (Call.LOCK, Call.CHECKPOINT),
     Goal.RUNNING: (Call.RESTORE, Call.UNLOCK),
@@ -60,11 +61,10 @@ _END: Mapping[Goal, ProcessState] = {
 def next_calls(
     goal: Goal, states: Mapping[int, ProcessState], *, left_out: Collection[int] = ()
 ) -> tuple[tuple[Call, int], ...]:
-    """The calls that may be made now; none where the rest cannot be moved.
+    """Return the calls possible now; empty if no process can be moved.
 
-    The second kind comes when the first has been made for all: none is checkpointed while another may still
-    send it work, and none runs before all have their memory again. Those `left_out` have been given up, and
-    hold up nobody.
+    The second kind follows once the first was made for all. So no process is checkpointed while another may
+    still send it work, and none runs before all have their memory again. Processes in `left_out` are ignored.
     """
     there = {pid: state for pid, state in sorted(states.items()) if pid not in left_out}
     for call in _ORDER[goal]:
@@ -76,7 +76,7 @@ def next_calls(
 
 
 def end_of(states: Mapping[int, ProcessState]) -> Goal | None:
-    """Which of the two ends a set is at; None where it is at neither. Without CUDA processes it runs."""
+    """Return which state the set has reached, or None. A set without CUDA processes is running."""
     counted = {state for state in states.values() if state is not ProcessState.NONE}
     if not counted:
         return Goal.RUNNING

@@ -1,7 +1,7 @@
-"""A small CUDA process that is suspended in a trial. `python -m`, started by `trial.py`; not for people.
+"""A small CUDA process that a trial suspends. `python -m`, started by `trial.py`; not for direct use.
 
-It puts bytes that nobody else knows into a GPU's memory, says that it is ready, and once its standard input
-is closed reads them again, and writes and reads others.
+It writes random bytes to a GPU's memory and reports that it is ready. Once its standard input is closed, it
+reads them again, and writes and reads others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZE = 32 << 20
 
 
 class Memory:
-    """Some memory of the first visible GPU."""
+    """A block of memory on the first visible GPU."""
 
     def __init__(self) -> None:
         self._driver = open_driver()
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
         data = os.urandom(SIZE)
         memory.write(data)
         digest = hashlib.sha256(data).digest()
-        # What was in this process's own memory is not what will be compared with.
+        # Only the digest stays, so the comparison depends on GPU memory.
         del data
         out.send("ready", nonce=nonce, uuid=memory.uuid)
         sys.stdin.buffer.read()
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         memory.write(other)
         out.send("result", nonce=nonce, kept=kept, works=memory.read() == other)
     except Exception as error:
-        # Whatever it was, the trial has not succeeded, and its words are for the operator.
+        # Any error fails the trial; the text is for the operator.
         out.send("failed", nonce=nonce, text=f"{type(error).__name__}: {error}"[:300])
     return 0
 

@@ -1,4 +1,4 @@
-"""Tries on this very machine: a CUDA process of its own is suspended, restored, and asked for its memory."""
+"""Trial on this machine: suspend a CUDA process, resume it, and verify its memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOST = "lost"
 
 
 class _Failed(Exception):
-    """The trial did not succeed: a code, and what was said."""
+    """The trial failed, with a code and details."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(code)
@@ -43,10 +43,10 @@ class _Failed(Exception):
 def run_trial(
     instance: str, uuid: str = "", onto: str = "", *, tell: Callable[[str], object] = lambda _stage: None
 ) -> Trial:
-    """Suspend and restore a process on an idle GPU, `uuid` or the first, and `onto` another. Never raises.
+    """Suspend and resume a process on an idle GPU, `uuid` or the first, and `onto` another. Never raises.
 
-    Every claim is observed: that the process holds memory, that after suspending it holds none by NVML, that
-    its memory is there again on the GPU that was meant, and that its bytes are the same.
+    Verifies each step: the process holds memory; by NVML, it holds none after suspension; its memory is back
+    on the intended GPU; and its bytes are unchanged.
     """
     tell("looking")
     seen = look()
@@ -69,7 +69,7 @@ def run_trial(
 
 
 def _idle(seen: Answer, uuid: str, onto: str) -> str:
-    """The GPU to try with. Raises `_Failed`: nobody else's work is ever touched."""
+    """Return the GPU for the trial. Raises `_Failed`; GPUs in use are never touched."""
     gpus = seen.before.gpus
     if seen.trouble or seen.before.problem:
         raise _Failed(NOT_TOLD, seen.trouble or seen.before.problem)
@@ -108,7 +108,7 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
         began = time.monotonic()
         down = bring([pid], Goal.SUSPENDED, memory_bytes=SIZE)
         suspend_ms = round((time.monotonic() - began) * 1000)
-        # NVML counts processes as the machine does: in a container they may have other numbers.
+        # NVML reports the machine's PIDs, which may differ inside a container.
         if list(down.before.used_by([pid])) != [uuid]:
             raise _Failed(NOT_SEEN, down.before.problem)
         if down.outcome is None or not down.outcome.reached:
@@ -135,7 +135,7 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
 
 
 def _is_free(after: Look | None, uuid: str, pid: int, used_before: int) -> bool:
-    """Whether the process holds nothing on any GPU, and its memory is there for others."""
+    """Return whether the process holds nothing on any GPU, and its memory is available to others."""
     if after is None or not after.tells_all or after.used_by([pid]):
         return False
     return uuid in after.gpus and after.gpus[uuid].used <= used_before - SIZE
@@ -147,7 +147,7 @@ def _why(answer: Answer) -> str:
 
 
 def _hear(subject: Process, nonce: str) -> dict[str, Any]:
-    """The subject's next message. Raises `_Failed` where none comes."""
+    """Return the subject's next message. Raises `_Failed` if none comes."""
     until = time.monotonic() + SUBJECT_S
     with selectors.DefaultSelector() as selector:
         subject.register(selector)

@@ -1,4 +1,4 @@
-"""Brings a set of CUDA processes to one of two ends, and back to the other where a call fails."""
+"""Move a set of CUDA processes to one of two states, or to the other if a call fails."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class CallFailed(Exception):
 
 
 class Calls(Protocol):
-    """The driver, one process at a time."""
+    """Driver calls on one process at a time."""
 
     def state(self, pid: int) -> ProcessState:
-        """Never raises: what cannot be asked is UNKNOWN."""
+        """Return the state. Never raises: UNKNOWN if it cannot be queried."""
         ...
 
     def make(self, call: Call, pid: int) -> None:
-        """Raises `CallFailed`."""
+        """Make the call. Raises `CallFailed`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The call that did not succeed: of which process, and what the driver said."""
+    """A failed call: its process and the driver's error."""
 
     call: str
     pid: int
@@ -47,7 +47,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Where the processes are. `end` is None where they are at neither end; `trouble` is what came first."""
+    """Final states. `end` is None if the processes reached neither state; `trouble` is the first failure."""
 
     goal: Goal
     end: Goal | None
@@ -67,18 +67,17 @@ def walk(
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str, int], object] = lambda _call, _pid: None,
 ) -> Outcome:
-    """Bring all of `pids` to `goal`; where one call fails, all to the other end, and as far as it goes.
+    """Move all `pids` to `goal`; if a call fails, all to the other state, as far as possible.
 
-    Never raises for what the driver does. Whatever an earlier caller left half-way is gone on from: the
-    driver is asked for each state. Once `stop` says so, no step towards the goal begins any more; going back
-    has no limit of its own but that of whoever called.
+    Never raises for driver errors. Continues from any partial progress, since the driver reports each state.
+    Once `stop` returns True, no step towards the goal starts; going back is limited only by the caller.
     """
     drive = _Drive(calls, tuple(dict.fromkeys(pids)), tell)
     trouble = drive.towards(goal, stop=stop, give_up_at_once=True)
     if trouble is not None:
         drive.towards(goal.other)
         if end_of(drive.states()) is None:
-            # Neither end for all: an app that goes on is better than one that waits for nobody.
+            # Neither state for all: a running app is better than a suspended one that nobody resumes.
             drive.towards(Goal.RUNNING)
     states = drive.states()
     return Outcome(goal, end_of(states), states, trouble)
@@ -94,9 +93,9 @@ class _Drive:
     def towards(
         self, goal: Goal, *, stop: Callable[[], bool] = lambda: False, give_up_at_once: bool = False
     ) -> Trouble | None:
-        """Make calls until there are none to make. A process of which one fails is left where it is.
+        """Make calls until none is left. A process whose call fails is left as it is.
 
-        Whoever goes back tries each once more: a call that failed may have succeeded a moment later.
+        When going back, each call is retried once, since a transient failure may have passed.
         """
         first: Trouble | None = None
         given_up: set[int] = set()
@@ -105,7 +104,7 @@ class _Drive:
             states = self.states()
             odd = next((pid for pid, state in states.items() if state in ODD), None)
             if odd is not None:
-                # Whoever cannot be asked may be sending work to the others.
+                # A process in an unknown state may be sending work to the others.
                 first = first or Trouble("state", odd, BAD_STATE)
                 if give_up_at_once:
                     return first
@@ -127,7 +126,7 @@ class _Drive:
                     return first
 
     def _make(self, call: Call, pid: int, *, again: bool) -> str | None:
-        """The driver's name for why not, or None. A process that has ended meanwhile fails nothing."""
+        """Return the driver's error name, or None. A process that ended meanwhile is no failure."""
         for attempt in range(2 if again else 1):
             if attempt:
                 time.sleep(AGAIN_S)

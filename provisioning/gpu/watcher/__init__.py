@@ -1,1 +1,1 @@
-"""Watches the GPUs of a node between checks: XIDs, from the kernel's log and from NVML's events."""
+"""Watch the GPUs of a node between checks for XIDs, from the kernel's log and from NVML's events."""

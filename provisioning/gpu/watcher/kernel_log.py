@@ -1,4 +1,4 @@
-"""XIDs in the kernel's log, `/dev/kmsg`: they stand there even when NVML hangs or has lost the device."""
+"""XIDs from the kernel's log, `/dev/kmsg`, which has them even if NVML hangs or has lost the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.gpu.watcher.seen import Seen
 
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192
-"""The kernel gives one record at a time, and none that is longer."""
+"""Maximum size of a record; the kernel returns one per read."""
 MAX_AT_ONCE = 256
 # `NVRM: Xid (PCI:0000:3b:00): 79, pid=…`; drivers before R390 have no `PCI:`.
 _XID = re.compile(
@@ -23,10 +23,10 @@ MAX_LINE = 300
 
 
 def parse(record: str) -> Seen | None:
-    """The XID in a record of the kernel's log; None where it is about something else."""
-    # `6,1234,5678901,-;text`, and further lines of the record begin with a blank.
+    """Return the XID in a record of the kernel's log, or None."""
+    # `6,1234,5678901,-;text`; continuation lines start with a space.
     head, _, text = record.partition(";")
-    # What a process has written has another facility than the kernel's.
+    # Messages of user processes have another facility than the kernel's.
     level, *_ = head.split(",")
     if not text or not level.isdecimal() or int(level) >> 3 != 0:
         return None
@@ -38,30 +38,30 @@ def parse(record: str) -> Seen | None:
 
 
 def slot_of(bus: str) -> str:
-    """`00000000:3B:00.0`, `PCI:0000:3b:00` → `0000:3b:00`: a device without its function."""
+    """Return a device's address without its function: `00000000:3B:00.0`, `PCI:0000:3b:00` → `0000:3b:00`."""
     domain, _, rest = bus.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest.partition('.')[0]}"
 
 
 class KernelLog:
-    """The log from now on. Raises `OSError` where it may not be read; may be closed from another thread."""
+    """The log from now on. Raises `OSError` if unreadable; can be closed from another thread."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        # What was before is known by checks and inventory, and may have been put right since.
+        # Earlier records are known to checks and inventory, and may be resolved since.
         os.lseek(self._file, 0, os.SEEK_END)
         self.is_empty = False
-        """What is no log (`/dev/null`, in some containers) can always be read, and has nothing in it."""
+        """Set if this is no log (`/dev/null` in some containers): always readable, without content."""
 
     def fileno(self) -> int:
         return self._file
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether there is something to read now."""
+        """Return whether a record can be read now."""
         return bool(select.select([self._file], [], [], timeout_s)[0])
 
     def read(self) -> Iterator[Seen]:
-        """The XIDs that have come since the last time."""
+        """Yield XIDs since the last call."""
         for _ in range(MAX_AT_ONCE):
             try:
                 record = os.read(self._file, RECORD_BYTES)
@@ -69,7 +69,7 @@ class KernelLog:
                 return
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    continue  # what was next has been overwritten: the kernel goes on with what is left
+                    continue  # the next record was overwritten; continue with the oldest available
                 raise
             self.is_empty = not record
             if self.is_empty:

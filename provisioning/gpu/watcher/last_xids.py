@@ -1,4 +1,4 @@
-"""The last XID of each device, whoever caused it, as DCGM's exporter tells it; in this process alone."""
+"""The last XID of each device, regardless of cause, for the DCGM metric; in this process only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _watched = threading.Event()
 
 
 def watching() -> None:
-    """From now on a device without an XID has had none; before that nobody knows."""
+    """Mark the watcher as running: a device without an XID now has 0 instead of None."""
     _watched.set()
 
 
@@ -20,7 +20,7 @@ def note(slot: str, xid: int) -> None:
 
 
 def of(slot: str) -> int | None:
-    """0 where there was none since the watcher began, None where nobody watches."""
+    """Return the last XID; 0 if there was none since the watcher started, None without a watcher."""
     if not _watched.is_set():
         return None
     with _lock:
@@ -28,7 +28,7 @@ def of(slot: str) -> int | None:
 
 
 def forget() -> None:
-    """As before anybody watched."""
+    """Reset to the state without a watcher."""
     _watched.clear()
     with _lock:
         _last.clear()

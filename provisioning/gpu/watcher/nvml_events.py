@@ -1,4 +1,4 @@
-"""XIDs as NVML tells them. Each call may hang in the driver: this runs in a thread that nobody waits for."""
+"""XIDs from NVML. Calls may hang in the driver, so this runs in a separate thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WAIT_MS = 1000
 
 
 def follow(tell: Callable[[Seen], None], going: Callable[[], bool]) -> None:
-    """Tell of every XID of every GPU, as long as `going` says so. Raises `NvmlProblem`.
+    """Call `tell` for every XID of every GPU while `going()` is true. Raises `NvmlProblem`.
 
-    A device that offers no events keeps the others from nothing.
+    A device without events does not affect the others.
     """
     with session() as driver:
         events = XidEvents()
@@ -34,7 +34,7 @@ def follow(tell: Callable[[Seen], None], going: Callable[[], bool]) -> None:
 
 
 def _register(driver: Nvml, index: int, events: XidEvents, slots: dict[int | None, str]) -> None:
-    """Have its XIDs told, and note where it is: once it is lost, NVML may not say so any more."""
+    """Register a device and remember its address, since NVML may not report it once the device is lost."""
     try:
         device = driver.device(index)
         bus = device.pci_bus_id()

@@ -1,4 +1,4 @@
-"""An XID as a source has seen it, and telling repeated ones apart."""
+"""An XID reported by a source, and suppression of duplicates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`slot` is the device's PCI address without its function (`0000:3b:00`), `line` the kernel's, if any."""
+    """`slot` is a PCI address without function (`0000:3b:00`), `line` the kernel's message, if any."""
 
     slot: str
     xid: int
@@ -21,7 +21,7 @@ class Seen:
 
 
 class Once:
-    """Lets each XID of a device through once in a minute: both sources tell it, and some come in storms."""
+    """Accepts each XID of a device once per minute: both sources report it, and some repeat rapidly."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,7 +1,6 @@
-"""One watcher a node: both sources in threads of their own, and what they see told on at once.
+"""Watches a node's GPUs: reads both sources of XIDs in separate threads and forwards them at once.
 
-A source that hangs or fails takes the other one along in nothing. What cannot be told on now is kept, and
-offered again.
+A hanging or failing source does not affect the other. Unsent events are kept and retried.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Follow = Callable[[Callable[[Seen], None], Callable[[], bool]], None]
 
 
 class Watcher:
-    """Starts with `start`, ends with `stop`. `sink` gets what speaks against a device; it may raise."""
+    """Watcher of all GPUs. `sink` gets XIDs caused by a device; it may raise."""
 
     def __init__(self, sink: Sink, *, kmsg: Path = KMSG, follow: Follow = nvml_events.follow) -> None:
         self._sink, self._kmsg, self._follow = sink, kmsg, follow
@@ -42,7 +41,7 @@ class Watcher:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to watch; once."""
+        """Start watching. Call it once."""
         last_xids.watching()
         for name, work in (("log", self._read_log), ("nvml", self._read_nvml), ("send", self._send)):
             thread = threading.Thread(target=work, name=f"gpu-watch-{name}", daemon=True)
@@ -50,7 +49,7 @@ class Watcher:
             self._threads.append(thread)
 
     def stop(self, *, timeout_s: float = 2.0) -> None:
-        """End; a thread that hangs in the driver ends with the process."""
+        """Stop watching; a thread that hangs in the driver ends with the process."""
         self._end.set()
         with self._ready:
             self._ready.notify_all()
@@ -58,10 +57,10 @@ class Watcher:
             thread.join(timeout_s)
 
     def take(self, seen: Seen) -> None:
-        """What a source has seen; what an application has caused goes no further."""
+        """Handle an XID of a source. Those caused by applications are not forwarded."""
         last_xids.note(seen.slot, seen.xid)
         if seen.xid == RECOVERY_CHANGED and not seen.line:
-            return  # which recovery is asked for stands in the kernel's line, and inventory reads it besides
+            return  # only the kernel's line has the requested recovery, which inventory reads too
         if of_xid(seen.xid, seen.line) is None or not self._once.first(seen):
             return
         log.warning("XID %d of the GPU at %s: %s", seen.xid, seen.slot, seen.line or "by NVML")
@@ -95,7 +94,7 @@ class Watcher:
     def _read_nvml(self) -> None:
         while not self._end.is_set():
             if release.is_asked():
-                # The kernel's log is read on.
+                # The kernel's log is still read.
                 self._end.wait(LOOK_S)
                 continue
             try:
@@ -103,7 +102,7 @@ class Watcher:
                 self._end.wait(LOOK_S)
                 continue
             except GpuLost as problem:
-                # NVML says so to whoever waits for events of any GPU. The others are to be watched on.
+                # NVML raises this while waiting for events of any GPU. Keep watching the others.
                 self._say("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
                 self._end.wait(LOOK_S)
                 continue
@@ -114,12 +113,12 @@ class Watcher:
             self._end.wait(RETRY_S)
 
     def _say(self, source: str, text: str) -> None:
-        """To the log, once for each thing that is wrong."""
+        """Log a problem once."""
         if self._said.get(source) != text:
             self._said[source] = text
             log.warning("%s", text)
 
-    # -- telling it on ----------------------------------------------------------------------
+    # -- forwarding -------------------------------------------------------------------------
 
     def _send(self) -> None:
         while not self._end.is_set():

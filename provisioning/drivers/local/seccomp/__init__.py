@@ -1,1 +1,1 @@
-"""The filter of system calls that holds for every process of a sandbox (docs/adr/0026)."""
+"""The seccomp filter for every process of a sandbox (docs/adr/0026)."""

@@ -1,4 +1,4 @@
-"""Compiles rules about system calls into the classic BPF program that seccomp runs (seccomp(2))."""
+"""Compile system call rules into classic BPF for seccomp(2)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from enum import StrEnum
 ALLOW = 0x7FFF0000
 KILL_PROCESS = 0x80000000
 ERRNO = 0x00050000
-"""With the error's number added: the call fails with it."""
+"""The call fails with the errno added to this value."""
 
 MAX_INSTRUCTIONS = 4096
 MAX_JUMP = 255
 
-# Of linux/bpf_common.h.
+# From linux/bpf_common.h.
 LOAD, AND, RETURN = 0x20, 0x54, 0x06
 JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL = 0x05, 0x15, 0x25, 0x35
-# Of struct seccomp_data. Both architectures are little-endian: the lower half of an argument comes first.
+# From struct seccomp_data. Both architectures are little-endian: the lower half of an argument is first.
 NUMBER, ARCHITECTURE, ARGUMENTS, ARGUMENT_BYTES = 0, 4, 16, 8
 
 Instruction = tuple[int, int, int, int]
@@ -26,7 +26,7 @@ Instruction = tuple[int, int, int, int]
 
 
 class Compare(StrEnum):
-    """How an argument is compared, by the names of libseccomp."""
+    """Comparison of an argument, named as in libseccomp."""
 
     NE = "SCMP_CMP_NE"
     LT = "SCMP_CMP_LT"
@@ -37,7 +37,7 @@ class Compare(StrEnum):
     MASKED_EQ = "SCMP_CMP_MASKED_EQ"
 
 
-# The instruction to compare with, and whether the comparison holds where it jumps.
+# The jump instruction, and whether the comparison holds if it jumps.
 JUMPS = {
     Compare.NE: (JUMP_EQUAL, False),
     Compare.LT: (JUMP_GREATER_EQUAL, False),
@@ -51,7 +51,7 @@ JUMPS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the lower 32 bits of an argument, counted from 0, must be; `mask` is for `MASKED_EQ` alone."""
+    """Condition on the lower 32 bits of an argument (index from 0); `mask` is only for `MASKED_EQ`."""
 
     argument: int
     compare: Compare
@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of a call when all comparisons hold."""
+    """Action for a call if all comparisons hold."""
 
     action: int
     comparisons: tuple[Comparison, ...] = ()
@@ -69,11 +69,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What becomes of the calls of one architecture.
+    """Rules for the calls of one architecture.
 
-    `calls` has the rules by the call's number; the first that holds decides, and `default` where none does.
-    Calls beyond the number `newest` do not exist (ENOSYS), nor does x32, whose numbers have bit 30 set. Calls
-    by the convention of another architecture (32 bits) end the process.
+    `calls` maps call numbers to rules. The first matching rule decides, else `default`. Calls above the
+    number `newest` fail with ENOSYS, and so does x32, whose numbers have bit 30 set. Calls by another
+    architecture's convention (32 bits) kill the process.
     """
 
     architecture: int
@@ -84,7 +84,7 @@ class Rules:
 
 
 def compiled(rules: Rules) -> bytes:
-    """The program, of 8 bytes an instruction. Raises `ValueError` where it would be too long."""
+    """Return the program, 8 bytes per instruction. Raises `ValueError` if it is too long."""
     program = [
         (LOAD, 0, 0, ARCHITECTURE),
         (JUMP_EQUAL, 1, 0, rules.architecture),
@@ -100,7 +100,7 @@ def compiled(rules: Rules) -> bytes:
 
 
 def _ranges(rules: Rules) -> list[tuple[int, tuple[Rule, ...]]]:
-    """Neighbouring numbers with the same rules as one: the first number of each."""
+    """Merge neighbouring numbers with the same rules; returns the first number of each range."""
     found: list[tuple[int, tuple[Rule, ...]]] = []
     for number in range(rules.newest + 1):
         of_call = rules.calls.get(number, ())
@@ -110,7 +110,7 @@ def _ranges(rules: Rules) -> list[tuple[int, tuple[Rule, ...]]]:
 
 
 def _tree(ranges: Sequence[tuple[int, tuple[Rule, ...]]], default: int) -> list[Instruction]:
-    """A binary search for the range of the number that has been loaded."""
+    """Return a binary search for the range of the loaded number."""
     if len(ranges) == 1:
         return _decision(ranges[0][1], default)
     middle = len(ranges) // 2
@@ -122,7 +122,7 @@ def _tree(ranges: Sequence[tuple[int, tuple[Rule, ...]]], default: int) -> list[
 
 
 def _decision(rules: Sequence[Rule], default: int) -> list[Instruction]:
-    """The rules of one call, one after the other."""
+    """Return the rules of one call, in order."""
     found: list[Instruction] = []
     for rule in rules:
         found += _rule(rule)
@@ -132,7 +132,7 @@ def _decision(rules: Sequence[Rule], default: int) -> list[Instruction]:
 
 
 def _rule(rule: Rule) -> list[Instruction]:
-    """Ends with the action; jumps behind it where a comparison does not hold."""
+    """Return a rule's instructions: the action last, skipped if a comparison fails."""
     found: list[Instruction] = [(RETURN, 0, 0, rule.action)]
     for comparison in reversed(rule.comparisons):
         code, holds = JUMPS[comparison.compare]

@@ -1,4 +1,4 @@
-"""The filter of this machine, and the file from which sandboxes read it."""
+"""The seccomp filter of this machine, and its file for sandboxes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = ".seccomp"
 
 
 class NoFilter(Exception):
-    """There is no filter for this machine; the text is why, as the end of a sentence."""
+    """There is no filter for this machine; the text is the reason, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Filter:
 
 @lru_cache(maxsize=1)
 def here() -> Filter:
-    """The filter for this machine, made once in a process. Raises `NoFilter`."""
+    """Return the filter for this machine, compiled once per process. Raises `NoFilter`."""
     machine = MACHINES.get(platform.machine())
     if machine is None:
         raise NoFilter(f"there is one for {' and '.join(MACHINES)} only, and this is {platform.machine()}")
@@ -42,9 +42,9 @@ def here() -> Filter:
 
 
 def file_of(base: Path, digest: str) -> Path:
-    """The file of the filter of this digest, made anew where it is missing or damaged. Raises `OSError`.
+    """Return the file of the filter with this digest, written if missing or damaged. Raises `OSError`.
 
-    `base` is the driver's folder, which no sandbox shows.
+    `base` is the driver's folder, which is hidden from sandboxes.
     """
     found = here()
     if found.digest != digest:

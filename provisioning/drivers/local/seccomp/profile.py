@@ -1,7 +1,7 @@
-"""What processes of a workspace may ask of the kernel: the default profile of container engines.
+"""System calls allowed in workspaces: the default profile of container engines.
 
-The list is moby's (`vendor/`), read for a process without capabilities. Berth adds `ALSO_ALLOWED` and takes
-away the 32-bit conventions, by which some of its rules can be got around.
+The list is moby's (`vendor/`), evaluated for a process without capabilities. Berth adds `ALSO_ALLOWED` and
+blocks 32-bit conventions, which could bypass some of its rules.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from provisioning.drivers.local.seccomp.bpf import ALLOW, ERRNO, Compare, Compar
 VENDOR = Path(__file__).resolve().with_name("vendor")
 PROFILE = VENDOR / "moby" / "default.json"
 
-# The kernel asks the same of pidfd_getfd(2) as of ptrace(2), which is allowed; PyTorch passes GPU memory
-# between processes by it.
+# The kernel checks pidfd_getfd(2) like ptrace(2), which is allowed; PyTorch uses it to share GPU memory
+# between processes.
 ALSO_ALLOWED = ("pidfd_getfd",)
-# Arguments of which the kernel reads the lower 32 bits only. Comparing all 64, as libseccomp does, would let
-# a value pass that is another one to the kernel.
+# The kernel reads only the lower 32 bits of these arguments. Comparing all 64, like libseccomp, would let
+# values pass that the kernel reads differently.
 HALVES = {("clone", 0), ("personality", 0), ("socket", 0)}
 HALF = 0xFFFFFFFF
 
@@ -44,7 +44,7 @@ MACHINES = {
 
 
 def numbers(machine: Machine) -> dict[str, int]:
-    """The numbers of all calls of an architecture by name. Raises `OSError`, `ValueError`."""
+    """Return call numbers by name for an architecture. Raises `OSError`, `ValueError`."""
     text = (VENDOR / "golang" / machine.numbers).read_text()
     found = {name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)}
     if "read" not in found:
@@ -53,9 +53,9 @@ def numbers(machine: Machine) -> dict[str, int]:
 
 
 def rules(machine: Machine, release: str) -> Rules:
-    """The rules for a machine whose kernel is of this release, such as 6.1.0-18-amd64.
+    """Return the rules for a machine with this kernel release, such as 6.1.0-18-amd64.
 
-    Raises `OSError` where a list cannot be read and `ValueError` where it says what is not understood here.
+    Raises `OSError` if a list cannot be read and `ValueError` if it has unsupported content.
     """
     profile = json.loads(PROFILE.read_text())
     known = numbers(machine)
@@ -78,7 +78,7 @@ def rules(machine: Machine, release: str) -> Rules:
 
 
 def version(release: str) -> tuple[int, int]:
-    """The first two numbers of a kernel's release or of a demand. Raises `ValueError`."""
+    """Return major and minor version of a kernel release. Raises `ValueError`."""
     found = re.match(r"(\d+)\.(\d+)", release)
     if found is None:
         raise ValueError(f"“{release}” is no version of a kernel")
@@ -86,7 +86,7 @@ def version(release: str) -> tuple[int, int]:
 
 
 def _applies(entry: Mapping[str, Any], machine: Machine, kernel: tuple[int, int]) -> bool:
-    """Whether an entry is meant for this machine and a process without capabilities."""
+    """Return whether an entry applies to this machine and a process without capabilities."""
     includes, excludes = entry.get("includes") or {}, entry.get("excludes") or {}
     odd = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
     if odd:
@@ -129,7 +129,7 @@ def _action(name: str, errno: int | None) -> int:
 
 
 def _ordered(found: list[Rule]) -> tuple[Rule, ...]:
-    """As libseccomp has it: a rule without comparisons decides alone."""
+    """Like libseccomp: a rule without comparisons decides alone."""
     plain = {rule for rule in found if not rule.comparisons}
     if len(plain) > 1:
         raise ValueError("the profile both allows and refuses a call")

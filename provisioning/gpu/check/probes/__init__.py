@@ -1,1 +1,1 @@
-"""The tests themselves, as the child process runs them. They measure and compare; they never judge."""
+"""Tests that run in the child process. They measure and compare, but never judge."""

@@ -1,4 +1,4 @@
-"""How fast memory, the PCIe link and peer links are; every byte that was moved is verified."""
+"""Bandwidth of memory, the PCIe link and peer links; every transferred byte is verified."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate
 
 
 def _samples(bench: Bench, work: Callable[[], None], moved: int, count: int) -> list[float]:
-    """GB/s (10^9 bytes) of `count` timings after three warm-ups."""
+    """Return GB/s (10^9 bytes) of `count` timings after three warm-ups."""
     for _ in range(3):
         work()
     bench.device.sync()
@@ -28,7 +28,7 @@ def _samples(bench: Bench, work: Callable[[], None], moved: int, count: int) -> 
 
 
 def _wide_grid(size: int) -> tuple[int, int]:
-    """One thread for each 64 bytes, four loads a thread."""
+    """Return a grid with one thread per 64 bytes, four loads each."""
     return (max(1, min(size // 64 // 256, 2**31 - 1)), 1)
 
 
@@ -37,19 +37,19 @@ def _fill(bench: Bench, address: int, words: int) -> None:
 
 
 def _check(bench: Bench, address: int, words: int, tally: Tally, what: str) -> None:
-    """What `_fill` has written must have arrived here."""
+    """Check that the data of `_fill` arrived here."""
     device, log = bench.device, bench.device.fresh_log()
     device.launch("memory", "check_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0), log)
     tally.take(device.log(), what)
 
 
 def copy(bench: Bench) -> Outcome:
-    """Device to device, by the own kernel and by the driver's copy; the better of the two is the memory's."""
+    """Measure device-to-device copies by the own kernel and by the driver; the better one counts."""
     return _memory(bench, everything=False)
 
 
 def memory(bench: Bench) -> Outcome:
-    """Copy, read and write, the median of ten each."""
+    """Measure copy, read and write, with the median of ten timings each."""
     return _memory(bench, everything=True)
 
 
@@ -86,7 +86,7 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
             measures |= rate_of("read_gb_s", _samples(bench, reading, size * times, 10))
             value = u64(1)
             device.read(value, out)
-            # An even number of passes over the same words: their XOR is nothing.
+            # With an even number of passes, the XOR of all reads is zero.
             read_wrong = value.value != 0
 
             def writing() -> None:
@@ -104,9 +104,9 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
 
 
 def pcie(bench: Bench) -> Outcome:
-    """To the device and back through pinned memory, long enough to see the link's state under load.
+    """Measure copies to the device and back, long enough to observe the link under load.
 
-    With `both_ways`, then in both directions at the same time; that figure, the sum of both, is told only.
+    Uses pinned memory. With `both_ways`, also copies in both directions at once; the sum is reported only.
     """
     device, size, tally = bench.device, bench.sizes.pcie_bytes, Tally()
     words = size // 8
@@ -146,16 +146,16 @@ def pcie(bench: Bench) -> Outcome:
 
             device.clear(target, size)
             measures |= rate_of("both_ways_gb_s", _samples(bench, both_ways, 2 * half, 5))
-            # What came to the host meanwhile goes back to be looked at.
+            # Copy the data received by the host back for verification.
             device.call("cuMemcpyHtoDAsync", target, host, half, device.stream)
             _check(bench, target, words, tally, "both ways at once")
     return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())
 
 
 def peers(bench: Bench) -> Outcome:
-    """To every peer and back; the slower direction counts. A peer is another visible device.
+    """Measure copies to every peer and back; the slower direction counts. Peers are other visible devices.
 
-    Then in both directions at the same time; that figure, the sum of both, is told only.
+    Then in both directions at once; the sum is reported only.
     """
     device, size, tally = bench.device, bench.sizes.copy_bytes // 2, Tally()
     if device.count < 2:

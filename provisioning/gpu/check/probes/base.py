@@ -1,4 +1,4 @@
-"""What every probe is given, and what it gives back."""
+"""Inputs and results shared by all probes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Skip(Exception):
 
 
 class Absent(Skip):
-    """Nothing is wrong, and nobody could have run it here: what it needs is not there. The text says what."""
+    """The test is not applicable here, since something it needs is missing. The text says what."""
 
 
 def unreachable(device: Device) -> tuple[str, str] | None:
-    """The first two visible devices of which one cannot reach the other's memory, by UUID; None: all can."""
+    """Return UUIDs of the first two visible devices without peer access, or None."""
     handles = [device.call("cuDeviceGet", ordinal) for ordinal in range(device.count)]
     for pair in permutations(handles, 2):
         if not device.call("cuDeviceCanAccessPeer", *pair):
@@ -37,7 +37,7 @@ def unreachable(device: Device) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much a probe works on. Bytes for one buffer; matrix sides in elements."""
+    """Working sizes of probes: buffers in bytes, matrix sides in elements."""
 
     copy_bytes: int
     pcie_bytes: int
@@ -47,18 +47,18 @@ class Sizes:
     rate_side_wide: int
     """For fp32 and fp64, whose products take longer."""
     copies: int = 8
-    """Passes in one timing; even, so that the XOR of all that was read is nothing."""
+    """Passes per timing; even, so that the XOR of all reads is zero."""
     launches: int = 64
-    """Most products in one timing."""
+    """Maximum products per timing."""
     burn_side: int = 128
     burn_depth: int = 64
-    """Of exact products under full load; the depth is as far as sums stay exact."""
+    """Size of exact products under full load; the depth is limited by exact sums."""
     queued: int = 1
-    """Most products between two looks at the error log."""
+    """Maximum products between two reads of the error log."""
 
 
 def sizes_for(device: Device, level: str) -> Sizes:
-    """The working set is at least four times the L2 cache; products cover all multiprocessors twice."""
+    """Return sizes with a working set of at least four L2 caches and products that cover all SMs twice."""
     free, _ = device.memory()
     copy = 256 * MIB
     while copy < 4 * device.l2_bytes or (copy < 2048 * MIB and copy * 8 <= free):
@@ -83,7 +83,7 @@ def sizes_for(device: Device, level: str) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`errors` counts wrong words; None where nothing is compared."""
+    """`errors` counts wrong words; None if nothing is compared."""
 
     errors: int | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
@@ -92,9 +92,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class Bench:
-    """A device under test. `beat(done, of)` tells that work goes on; `params` come from the plan.
+    """A device under test. `beat(done, of)` reports progress; `params` come from the plan.
 
-    `nccl()` gives that library, or None.
+    `nccl()` returns that library, or None.
     """
 
     device: Device
@@ -110,7 +110,7 @@ class Bench:
 
 
 class Tally:
-    """Adds up what several error logs say."""
+    """Accumulates error logs."""
 
     def __init__(self) -> None:
         self.errors = 0
@@ -120,7 +120,7 @@ class Tally:
         self.sms: Counter[int] = Counter()
 
     def take(self, log: ErrorLog, what: str, sm_of: Callable[[int], int] | None = None) -> None:
-        """`sm_of`: which multiprocessor has made the word of an index, where that was written down."""
+        """Add a log. `sm_of` returns the SM that computed the word at an index, if recorded."""
         if not log.count:
             return
         if sm_of is not None:
@@ -134,14 +134,14 @@ class Tally:
                 self.samples.append({"in": what, "index": str(log.index[i]), "got": got, "want": want})
 
     def add(self, count: int, index: int, what: str, got: str, want: str) -> None:
-        """Errors that were found on the host."""
+        """Add errors found on the host."""
         self.errors += count
         self.first = index if self.first is None else min(self.first, index)
         if len(self.samples) < 16:
             self.samples.append({"in": what, "index": str(index), "got": got, "want": want})
 
     def join(self, other: Tally) -> None:
-        """What another one has found is of this one, too."""
+        """Add the errors of another tally."""
         self.errors += other.errors
         self.bits |= other.bits
         if other.first is not None:
@@ -150,7 +150,7 @@ class Tally:
         self.sms += other.sms
 
     def detail(self) -> dict[str, Any]:
-        """For the report. The patterns are the check's own, so they may be shown."""
+        """Return details for the report. Patterns are the check's own, so they are not confidential."""
         if not self.errors:
             return {}
         found = {
@@ -162,13 +162,13 @@ class Tally:
 
 
 def rate_of(name: str, values: list[float]) -> dict[str, float]:
-    """Median and median absolute deviation."""
+    """Return median and median absolute deviation."""
     middle = statistics.median(values)
     spread = statistics.median(abs(v - middle) for v in values)
     return {name: round(middle, 3), f"{name}_mad": round(spread, 3)}
 
 
 def until(seconds: float) -> Callable[[], bool]:
-    """True as long as there is time left."""
+    """Return a function that is true while time is left."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() < end

@@ -1,6 +1,6 @@
-"""Sums over this device and its peers by NCCL, as training makes them: every word checked, then the speed.
+"""All-reduce over this device and its peers with NCCL: every word is checked, then speed is measured.
 
-What is wrong with a sum is known, and not always whose fault it is: it has as many ends as there are ranks.
+A wrong sum is detected, but not always which of the ranks caused it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.nccl import Nccl, NcclError
 from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, Tally, rate_of, unreachable
 
-# The kernels' numbers for it add up exactly for no more.
+# Test values add up exactly for at most this many.
 MAX_RANKS = 16
 BYTES = 256 * MIB
 TIMINGS = 10
 SUMS = 4
-"""In one timing."""
+"""Per timing."""
 INSTALL = "NCCL is not installed here: pip install nvidia-nccl-cu12 (the extra `gpu-nccl`), or the system's."
 
 
@@ -29,7 +29,7 @@ class PeerFailed(Exception):
 
 @dataclass(slots=True)
 class Rank:
-    """One device with what it adds (`mine`) and what it gets (`sum`), `size` bytes each."""
+    """One device with its input (`mine`) and its result (`sum`), `size` bytes each."""
 
     device: Device
     mine: int = 0
@@ -43,7 +43,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`pair`: as the kernels are told. Whole words carry every bit; FP32 is added as in training."""
+    """`pair` is a kernel parameter. Whole words cover every bit; FP32 is summed as in training."""
 
     dtype: str
     size: int
@@ -54,10 +54,10 @@ KINDS = (Kind("uint64", 8, 0), Kind("fp32", 4, 1))
 
 
 def all_reduce(bench: Bench) -> Outcome:
-    """The sum of what all ranks have, out of place, in whole words and in FP32; its bus bandwidth in GB/s.
+    """Check the all-reduce of all ranks in whole words and FP32; measure its bus bandwidth in GB/s.
 
-    The bandwidth is that of nccl-tests: 2 (n - 1) / n times the bytes, by the time. How many ranks and which
-    version of the library stand in the figure's name, for it is held against its kind alone.
+    The bandwidth is that of nccl-tests: 2 (n - 1) / n times bytes over time. The metric's name includes the
+    number of ranks and the library's version, since it is comparable only with the same.
     """
     device = bench.device
     if device.count < 2:
@@ -79,7 +79,7 @@ def all_reduce(bench: Bench) -> Outcome:
             stack.enter_context(_communicators(nccl, ranks))
             outcome = _measured(bench, nccl, ranks, size)
         except NcclError:
-            # Where the device itself is the cause, it says so.
+            # If the device itself is the cause, this raises its error.
             device.sync()
             raise
     return outcome
@@ -137,7 +137,7 @@ def _queue(nccl: Nccl, ranks: Sequence[Rank], size: int, kind: Kind, times: int)
 
 
 def _sync(nccl: Nccl, ranks: Sequence[Rank]) -> None:
-    """Waits for all ranks. Raises what went wrong in the library meanwhile."""
+    """Wait for all ranks. Raises asynchronous errors of the library."""
     for rank in ranks:
         with _on(ranks[0], rank):
             rank.device.sync()
@@ -145,7 +145,7 @@ def _sync(nccl: Nccl, ranks: Sequence[Rank]) -> None:
 
 
 def _speed(bench: Bench, nccl: Nccl, ranks: Sequence[Rank], size: int, kind: Kind) -> list[float]:
-    """Bus bandwidths, in GB/s, by the device under test's own clock."""
+    """Return bus bandwidths in GB/s, timed by the device under test."""
     n = len(ranks)
     moved = 2 * (n - 1) / n * size * SUMS
 
@@ -163,7 +163,7 @@ def _speed(bench: Bench, nccl: Nccl, ranks: Sequence[Rank], size: int, kind: Kin
 
 
 def _timed(device: Device, work: Callable[[], None]) -> float:
-    """In ms, queueing included: a gate in front would keep one rank from what the others wait for."""
+    """Return the time in ms including queueing; a gate would block one rank that others wait for."""
     start, end = device.call("cuEventCreate", 0), device.call("cuEventCreate", 0)
     try:
         device.call("cuEventRecord", start, device.stream)
@@ -178,13 +178,13 @@ def _timed(device: Device, work: Callable[[], None]) -> float:
 
 # --- devices ---
 def _back(first: Rank) -> None:
-    """The library may have left another context as the current one."""
+    """Restore the context of the first rank, which the library may have changed."""
     first.device.use()
 
 
 @contextmanager
 def _on(first: Rank, rank: Rank) -> Iterator[None]:
-    """Calls in the block are for `rank`. Raises `PeerFailed` for what fails there, if it is another one."""
+    """Make calls in the block for `rank`. Raises `PeerFailed` for errors of another device."""
     try:
         rank.device.use()
         yield
@@ -198,7 +198,7 @@ def _on(first: Rank, rank: Rank) -> Iterator[None]:
 
 @contextmanager
 def _peer(bench: Bench, ordinal: int) -> Iterator[Rank]:
-    """Another visible device, with the kernels it needs. At the end nothing of this process is left on it."""
+    """Yield another visible device with its kernels loaded; everything on it is released at the end."""
     device = bench.device
     handle = device.call("cuDeviceGet", ordinal)
     try:
@@ -216,7 +216,7 @@ def _peer(bench: Bench, ordinal: int) -> Iterator[Rank]:
         finally:
             other.close()
     finally:
-        # The library's runtime holds the context, too, and would do so as long as this process lives.
+        # The library's runtime also holds the context, for the process's lifetime.
         with suppress(CudaError):
             device.call("cuDevicePrimaryCtxReset", handle)
         device.use()
@@ -232,7 +232,7 @@ def _buffers(first: Rank, rank: Rank, size: int) -> Iterator[None]:
 
 @contextmanager
 def _communicators(nccl: Nccl, ranks: Sequence[Rank]) -> Iterator[None]:
-    """All ranks in this process. They are given back together: each may wait for the others."""
+    """Create all ranks in this process. They are freed together, since each may wait for the others."""
     try:
         for rank, comm in zip(ranks, nccl.ranks(range(len(ranks))), strict=True):
             rank.comm = comm

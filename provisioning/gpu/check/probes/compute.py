@@ -1,4 +1,4 @@
-"""Matrix products: integers exact to the bit, random ones right by the CPU, and how fast."""
+"""Matrix products: bit-exact with integers, checked by the CPU with random values, and their speed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TILE = 128
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """`code` as in operands.cu; `tile` is the side of a block's part of C; `step` is how K is taken."""
+    """Data type. `code` as in operands.cu; `tile` is the side of a block's tile of C, `step` that of K."""
 
     name: str
     code: int
@@ -53,13 +53,13 @@ DTYPES = {
 
 
 def supported(capability: tuple[int, int]) -> tuple[str, ...]:
-    """The data types that a device of this compute capability has."""
+    """Return the data types that a device of this compute capability supports."""
     return tuple(d.name for d in DTYPES.values() if capability >= d.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One of the check's own products: `unit` and `name` in its sources, `by` for the report."""
+    """One of the check's own matrix kernels: `unit` and `name` in its sources, `by` for the report."""
 
     unit: str
     name: str
@@ -67,7 +67,7 @@ class Kernel:
 
 
 def own_kernels(device: Device, d: DType) -> tuple[Kernel, ...]:
-    """The check's own products of a type, the fastest first: by other instructions, so other circuits."""
+    """Return the check's own kernels of a type, fastest first. They exercise different circuits."""
     if d.unit != "tensor":
         return (Kernel(d.unit, f"gemm_{d.name}", "own kernel"),)
     plain = Kernel(d.unit, f"gemm_{d.name}", "own kernel")
@@ -80,9 +80,9 @@ def own_gemm(
     device: Device, d: DType, a: int, b: int, c: int, side: int, depth: int, *,
     where: int = 0, kernel: Kernel | None = None,
 ) -> None:  # fmt: skip
-    """Queues C = A B^T by the check's own kernel, the fastest or `kernel`.
+    """Queue C = A B^T with `kernel`, by default the fastest of the check's own.
 
-    `where`: a word for each tile of C, which then holds the multiprocessor that made it; 0: not told.
+    `where`: buffer with one word per tile of C for the SM that computed it; 0 omits it.
     """
     kernel = kernel or own_kernels(device, d)[0]
     inner = depth if d.unit == "gemm" else depth * d.size // 4
@@ -120,29 +120,29 @@ class Exact:
         return n * 8, n * 8, c * 8, n * d.size, n * d.size, c * d.c_size, (side // d.tile) ** 2 * 4
 
     def compare(self, log: ctypes.c_void_p) -> None:
-        """Queues the comparison of C; what is wrong goes to the device's log."""
+        """Queue the comparison of C; errors go to the device's log."""
         kernel = "compare_f64" if self.d.name == "fp64" else "compare_f32"
         n = self.side * self.side
         self.bench.device.launch("operands", kernel, p(self.c), p(self.want), u64(n), log)
 
     def queue(self, multiply: Callable[[], None], log: ctypes.c_void_p) -> None:
-        """A product and its comparison. C is NaN first: what was never written cannot look right."""
+        """Queue a product and its comparison. C is filled with NaN first, so unwritten elements fail."""
         device = self.bench.device
         device.call("cuMemsetD8Async", self.c, 0xFF, self.side * self.side * self.d.c_size, device.stream)
         multiply()
         self.compare(log)
 
     def once(self, multiply: Callable[[], None], tally: Tally, what: str, *, signed: bool = False) -> None:
-        """One product, compared. `signed`: its kernel writes down where it ran."""
+        """Compute and compare one product. `signed`: its kernel records the SM of each tile."""
         device = self.bench.device
         self.queue(multiply, device.fresh_log())
         self._tell(tally, what, signed)
 
     def hammer(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
-        """Products without a pause for `seconds`; how many.
+        """Compute products without pause for `seconds`; returns their number.
 
-        They are queued ahead, so that the device never waits for the host, and it looks at the log once a
-        second: full power needs both.
+        They are queued ahead so that the device never waits for the host, and the log is read once per
+        second. Full power needs both.
         """
         bench, done, going = self.bench, 0, until(seconds)
         while True:
@@ -164,7 +164,7 @@ class Exact:
         tally.take(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
 
     def _sm_of(self) -> Callable[[int], int]:
-        """Which multiprocessor has made the element of an index, in the last product of an own kernel."""
+        """Return a function from an element's index to its SM, in the last product of an own kernel."""
         tile, tiles = self.d.tile, self.side // self.d.tile
         signed = (ctypes.c_uint32 * (tiles * tiles))()
         self.bench.device.read(signed, self.where)
@@ -182,7 +182,7 @@ class Exact:
 
 
 def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[Exact]:
-    """The rounds of a type one after another, each with buffers of its own for as long as it is used."""
+    """Yield the rounds of a type, each with its own buffers while in use."""
     for round_ in rounds_of(d.name, d.step, deepest):
         with bench.device.buffers(*Exact.sizes(d, round_, side)) as buffers:
             yield Exact(bench, d, round_, side, buffers)
@@ -196,9 +196,9 @@ def _dtype(bench: Bench) -> DType:
 
 
 def exact(bench: Bench) -> Outcome:
-    """In each round one product of each own kernel, one of cuBLAS where it is there, compared bit by bit.
+    """Compare products of each own kernel and of cuBLAS, if available, bit by bit in each round.
 
-    Each ends with a canary: one flipped bit of the result must be found at its index.
+    Each round ends with a canary: one flipped bit of the result must be found at its index.
     """
     d, device, tally = _dtype(bench), bench.device, Tally()
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
@@ -229,7 +229,7 @@ def exact(bench: Bench) -> Outcome:
 
 
 def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally: Tally) -> dict[str, float]:
-    """The first random product against the CPU, so that an error that comes again each time is seen too."""
+    """Compare the first random product with the CPU, to detect errors that repeat each time."""
     size = 2 if narrow else d.c_size
     kinds: dict[str, Any] = {"fp64": np.float64, "fp16": np.float16 if narrow else np.float32}
 
@@ -251,9 +251,9 @@ def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally:
 
 
 def burn(bench: Bench) -> Outcome:
-    """Half of the time exact products, half random ones: right by the CPU, the same each time, how fast.
+    """Compute exact products for half of the time, then random ones: correctness, repeatability, speed.
 
-    How fast: in the first few products, and for seconds on end, when the power limit has its say.
+    Speed is measured in the first few products (burst), and under sustained load with the power limit.
     """
     d, device, tally = _dtype(bench), bench.device, Tally()
     seconds, sizes = bench.seconds(10.0), bench.sizes
@@ -284,7 +284,7 @@ def burn(bench: Bench) -> Outcome:
         device.sync()
         device.call("cuMemcpyDtoDAsync", first, c, c_bytes, device.stream)
         by_cpu = _against_cpu(bench, d, first, side, narrow, tally)
-        # The device has rested while the CPU was at work.
+        # The device idled while the CPU computed.
         multiply(3)()
         device.sync()
         at_first = min(10, sizes.launches)
@@ -315,11 +315,11 @@ def burn(bench: Bench) -> Outcome:
 
 
 def power_steps(bench: Bench) -> Outcome:
-    """From idle to full load and back, each time with exact products: finds weak supplies and regulators."""
+    """Alternate idle and full load with exact products, to find weak power supplies and regulators."""
     d, sizes = DTYPES["bf16" if bench.device.capability >= (8, 0) else "fp16"], bench.sizes
     cycles, tally, done = int(bench.params.get("cycles", 10)), Tally(), 0
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
-    # All bits of A in sums as long as there are: the round that draws the most.
+    # All bits of A in the longest sums: the round that draws the most power.
     round_ = rounds_of(d.name, d.step, sizes.burn_depth)[0]
     with bench.device.buffers(*Exact.sizes(d, round_, sizes.burn_side)) as buffers:
         work = Exact(bench, d, round_, sizes.burn_side, buffers)

@@ -1,4 +1,4 @@
-"""All links between several devices at once: every device copies to every other one."""
+"""Load all links between several devices at once: every device copies to every other."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ALREADY = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
 
 @dataclass(slots=True)
 class Pair:
-    """One direction between two devices: what is copied, and how it went.
+    """One direction between two devices, and its result.
 
-    `stream`, `begun` and `done` are of the source's context. The words of each pair are of a seed of its own,
-    so that what comes from elsewhere, or lands elsewhere, is seen.
+    `stream`, `begun` and `done` belong to the source's context. Each pair has its own seed, so misdirected
+    data is detected.
     """
 
     source: Device
@@ -42,19 +42,19 @@ class Pair:
 
 
 def all_pairs(bench: Bench) -> Outcome:
-    """Every ordered pair of the checked device and its peers copies at once; all that arrives is verified.
+    """Copy between all ordered pairs of the checked device and its peers at once; verify all data.
 
-    GB/s over all pairs, from before the first copy to after the last one; and of each device what it sent,
-    until the last of its own was done. When something came in is not measured: two devices have two clocks.
-    Wrong words between two peers are no errors of the checked device and are counted apart.
+    Measures GB/s over all pairs, from the first copy's start to the last one's end, and what each device sent
+    until its own last copy. Received data is not timed, since devices have separate clocks. Wrong words
+    between two peers are counted separately, not as errors of the checked device.
     """
     device = bench.device
     if device.count < LEAST:
         raise Skip("Fewer than two peers are visible.")
-    # Such a copy would go through the host's memory.
+    # Without peer access, copies would go through host memory.
     if (ends := unreachable(device)) is not None:
         raise Skip(f"There is no peer access from {ends[0]} to {ends[1]}.")
-    # What a device sends takes as much memory as one buffer of the other link test, however many it sends to.
+    # The total sent per device equals one buffer of the other link test.
     size = bench.sizes.copy_bytes // 2 // (device.count - 1) // 256 * 256
     with ExitStack() as held:
         devices = [device, *(_peer(bench, held, ordinal) for ordinal in range(1, device.count))]
@@ -70,7 +70,7 @@ def all_pairs(bench: Bench) -> Outcome:
         try:
             _rounds(bench, pairs, begun, size, rates)
         except Skip:
-            # What was wrong before it could not go on was wrong.
+            # Errors found before the abort still count.
             if not any(pair.tally.errors for pair in pairs):
                 raise
             rates = {}
@@ -80,7 +80,7 @@ def all_pairs(bench: Bench) -> Outcome:
 def _rounds(
     bench: Bench, pairs: Sequence[Pair], begun: Any, size: int, rates: dict[str, list[float]]
 ) -> None:
-    """Fills `rates`, and what the pairs have met. All rounds are verified, those that only warm up, too."""
+    """Fill `rates` and the tallies of the pairs. All rounds are verified, including warm-up."""
     measured = gave_up = 0
     while measured < WARM + TIMES:
         for pair in pairs:
@@ -108,7 +108,7 @@ def _rounds(
 def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]], size: int) -> Outcome:
     measures = {"buffer_mib": size / 2**20}
     for name, values in rates.items():
-        # With another number of devices it would be another figure.
+        # Results depend on the number of devices.
         told = f"all_pairs_gb_s:{device.count}" if name == "all" else f"all_pairs_sent_gb_s:GPU-{name}"
         measures[told] = rate_of("x", values)["x"]
     own = Tally()
@@ -129,9 +129,9 @@ def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]
 
 @contextmanager
 def _at(bench: Bench, device: Device | None) -> Iterator[None]:
-    """Calls in the block are for `device` (None: a peer that is being opened).
+    """Make calls in the block for `device` (None: a peer being opened).
 
-    What fails at a peer says nothing about the checked device: it raises `Skip`.
+    Failures of a peer raise `Skip`, since they say nothing about the checked device.
     """
     try:
         if device is not None:
@@ -161,7 +161,7 @@ def _close(bench: Bench, peer: Device) -> None:
 
 
 def _end(bench: Bench, device: Device, function: str, what: Any) -> None:
-    """Gives something back. What fails here has failed before, and that is what is told."""
+    """Release something; errors are ignored, since the original failure is reported."""
     with suppress(CudaError):
         device.use()
         device.call(function, what)
@@ -178,7 +178,7 @@ def _give_access(bench: Bench, here: Device, there: Device) -> None:
 
 
 def _pair(bench: Bench, held: ExitStack, source: Device, target: Device, size: int, number: int) -> Pair:
-    """Memory, stream and events of a pair, given back by `held` in the other order, the stream at rest."""
+    """Create memory, stream and events of a pair; `held` releases them in reverse order."""
     seed = bench.seed ^ (number + 1 << 48)
     with _at(bench, target):
         arrival = target.alloc(size)
@@ -209,14 +209,14 @@ def _free(bench: Bench, device: Device, address: int) -> None:
 
 
 def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> dict[str, float]:
-    """GB/s of one round: `all`, and what each device sent, by its UUID. Raises `GateGaveUp`."""
+    """Return GB/s of one round: `all`, and by UUID what each device sent. Raises `GateGaveUp`."""
     device = bench.device
 
     def work() -> None:
         device.call("cuEventRecord", begun, device.stream)
         for pair in pairs:
             with _at(bench, pair.source):
-                # Nothing moves before all of it is queued: they wait for what the gate holds back.
+                # All copies wait for the gate, so none starts before everything is queued.
                 device.call("cuStreamWaitEvent", pair.stream, begun, 0)
                 device.call("cuEventRecord", pair.begun, pair.stream)
                 device.call(
@@ -237,7 +237,7 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
 
 
 def _verify(bench: Bench, pair: Pair, size: int) -> None:
-    """On the target itself: a copy back would be another copy."""
+    """Verify on the target itself; copying back would be another transfer."""
     target = pair.target
     with _at(bench, target):
         log = target.fresh_log()

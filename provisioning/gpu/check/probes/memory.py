@@ -1,4 +1,4 @@
-"""Memory: what earlier tenants left, addresses, moving inversions, walking bits, modulo 20, bit fade."""
+"""Memory tests: residue of earlier tenants, address lines, bit patterns and bit fade."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _chunks(bench: Bench) -> Iterator[tuple[list[Chunk], dict[str, float]]]:
 
 
 def residue(bench: Bench) -> Outcome:
-    """Counts words that are not zero, clears the memory, and proves that it is clear.
+    """Count nonzero words, clear the memory, and prove that it is clear.
 
-    What was found first is told as a figure; `errors` are the words that stayed after clearing.
+    The initial count is a measurement; `errors` are words that stayed nonzero after clearing.
     """
     device = bench.device
     free, total = device.memory()
@@ -47,7 +47,7 @@ def residue(bench: Bench) -> Outcome:
 
 
 class _Run:
-    """Kernels over all chunks, errors added up."""
+    """Kernels over all chunks, with accumulated errors."""
 
     def __init__(self, bench: Bench, chunks: list[Chunk]) -> None:
         self.bench, self.chunks, self.tally = bench, chunks, Tally()
@@ -88,14 +88,14 @@ def _mixed(run: _Run, seed: int) -> list[Callable[[], None]]:
 
 
 def address(bench: Bench) -> Outcome:
-    """Another value in every word, then its complement: finds address lines that are stuck or crossed."""
+    """Write a different value to every word, then its complement, to find stuck or crossed address lines."""
     return _memory_test(bench, lambda run: _mixed(run, bench.seed))
 
 
 def inversions(bench: Bench) -> Outcome:
-    """Moving inversions of 00/FF and AA/55, two random sequences, and walking bits.
+    """Run moving inversions of 00/FF and AA/55, two random sequences, and walking bits.
 
-    With `full` the complement of the walking bits too.
+    With `full` also the complement of the walking bits.
     """
 
     def steps(run: _Run) -> list[Callable[[], None]]:
@@ -127,7 +127,7 @@ def inversions(bench: Bench) -> Outcome:
 
 
 def modulo20(bench: Bench) -> Outcome:
-    """One word in twenty against nineteen neighbours that are written twice: finds disturbed neighbours."""
+    """Test one word in 20 against 19 neighbours written twice, to find disturbed neighbours."""
 
     def steps(run: _Run) -> list[Callable[[], None]]:
         def one(offset: int, pattern: int) -> Callable[[], None]:
@@ -145,7 +145,7 @@ def modulo20(bench: Bench) -> Outcome:
 
 
 def bit_fade(bench: Bench) -> Outcome:
-    """Words that are left alone for a while must still be there; then their complement."""
+    """Check that words left alone for a while are unchanged; then their complement."""
     rest = bench.seconds(60.0)
 
     def steps(run: _Run) -> list[Callable[[], None]]:
@@ -167,9 +167,9 @@ def bit_fade(bench: Bench) -> Outcome:
 
 
 def canary(bench: Bench) -> Outcome:
-    """A bit flipped on purpose must be reported, alone and at exactly its place, by every kind of checker.
+    """Check that every kind of checker reports a deliberately flipped bit, alone and at its exact index.
 
-    `errors` counts checkers that did not. Without this, a checker that is blind would pass everything.
+    `errors` counts checkers that did not. A blind checker would otherwise pass everything.
     """
     device, words = bench.device, 1 << 16
     index, bit = bench.seed % words, bench.seed // words % 64

@@ -1,8 +1,8 @@
-"""Which integers are multiplied, so that every bit of the multipliers works and every sum stays exact.
+"""Choose integer operands that exercise every multiplier bit while all sums stay exact.
 
-A multiplier of p mantissa bits has p by p cells. Operands that are powers of two use one of them. So there
-are rounds with all bits of one side (and ±1, ±2 on the other), of the other side, and of both at a time; how
-many terms a sum may have follows from what the accumulator holds exactly.
+A multiplier of p mantissa bits has p by p cells, of which powers of two use only one. So the rounds use all
+bits of one side (with ±1, ±2 on the other), of the other side, and of both. The exact range of the
+accumulator limits the number of terms per sum.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 SMALL = 0
 """Stands for one of -2, -1, 1, 2."""
-# Tensor cores may add products in FP8 with fewer bits than FP32 has.
+# Tensor cores may accumulate FP8 products with fewer bits than FP32 has.
 _EXACT: Mapping[str, int] = {"fp8": 2**11, "fp64": 2**53}
 _EXACT_FP32 = 2**24
-# Bits of A and of B. FP32 and FP64 cannot hold the product of two whole mantissas: where both sides work,
-# each has half of its bits. The last round of theirs has sums of many terms, which the others cannot have.
+# Bits of A and B. FP32 and FP64 cannot hold the product of two full mantissas, so with both sides active each
+# has half of its bits. Their last round has long sums, which the others cannot have.
 _BITS: Mapping[str, Sequence[tuple[int, int]]] = {
     "fp32": ((24, SMALL), (SMALL, 24), (12, 12), (12, SMALL)),
     "fp64": ((53, SMALL), (SMALL, 53), (26, 26), (40, SMALL)),
@@ -29,9 +29,9 @@ _BITS: Mapping[str, Sequence[tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Operands of one product: bits of A and of B, the length of the sums, and how sparse one side is.
+    """Operands of one product: bits of A and B, length of the sums, and sparsity of one side.
 
-    One in `gap` of its elements is not 0. It is the side with fewer bits, B where both have as many.
+    One in `gap` elements is nonzero, on the side with fewer bits, or B if equal.
     """
 
     a_bits: int
@@ -41,12 +41,12 @@ class Round:
 
     @property
     def gaps(self) -> tuple[int, int]:
-        """Of A and of B."""
+        """Gaps of A and B."""
         return (self.gap, 1) if self.a_bits < self.b_bits else (1, self.gap)
 
     @property
     def terms(self) -> int:
-        """How many products that are not zero a sum has."""
+        """Number of nonzero products per sum."""
         return self.depth // self.gap
 
     def largest_sum(self) -> int:
@@ -54,14 +54,14 @@ class Round:
 
 
 def largest(bits: int) -> int:
-    """The largest integer of so many bits, without its sign."""
+    """Return the largest magnitude of an integer with this many bits."""
     return 2 if bits == SMALL else 2**bits - 1
 
 
 def rounds_of(dtype: str, step: int, deepest: int) -> tuple[Round, ...]:
-    """The rounds of a type. Its products take K in steps of `step`, a power of two; at most `deepest`.
+    """Return the rounds of a type. Its kernels take K in steps of `step`, a power of two, up to `deepest`.
 
-    A sum of one term is exact whatever its size, if one of its factors is a power of two.
+    A sum of one term is always exact if one of its factors is a power of two.
     """
     exact = _EXACT.get(dtype, _EXACT_FP32)
     found = []

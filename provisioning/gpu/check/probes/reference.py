@@ -1,8 +1,8 @@
-"""What a product of random operands has to be, computed on the CPU: a reference that no GPU has touched.
+"""Expected products of random operands, computed on the CPU, independent of any GPU.
 
-The operands are made here once more from their seed, so that nothing is taken from the device but its
-results. A sample of them is compared, one of every tile of the largest products. A tensor core may add in any
-order and cut off what is small, so there is a tolerance; exactness is the business of the integer products.
+The operands are generated again from their seed, so only results come from the device. A sample is compared,
+one per tile of the largest products. Tensor cores may add in any order and truncate, so there is a tolerance;
+the integer products test exactness.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE = 64
-"""Rows, and columns, of C that are looked at."""
+"""Number of sampled rows, and of columns, of C."""
 _GOLDEN = 0x9E3779B97F4A7C15
-# Of an operand's type: exponent and mantissa bits; None where the random value itself fits.
+# Exponent and mantissa bits of operand types; None if random values fit exactly.
 _FORMATS: Mapping[str, tuple[int, int] | None] = {
     "fp32": None, "fp64": None, "tf32": (8, 10), "fp16": (5, 10), "bf16": (8, 7), "fp8": (4, 3),
 }  # fmt: skip
-# By how much of the sum so far, or of 1, each term may be off at most.
+# Maximum error per term, relative to the partial sum or 1.
 _UNIT: Mapping[str, float] = {"fp64": 2.0**-51, "fp8": 2.0**-15}
 _UNIT_FP32 = 2.0**-22
-# What rounding to the operands' own type may add, where the result is stored in it.
+# Additional rounding if the result is stored in the operands' type.
 _NARROW: Mapping[str, float] = {"fp16": 2.0**-10, "bf16": 2.0**-7}
 
 
 def mix64(index: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """As in common.cuh."""
+    """Same as in common.cuh."""
     with np.errstate(over="ignore"):
         z = index * np.uint64(_GOLDEN) + np.uint64(seed & 0xFFFFFFFFFFFFFFFF)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -37,7 +37,7 @@ def mix64(index: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
 
 def random_values(index: NDArray[np.uint64], seed: int, dtype: str) -> NDArray[np.float64]:
-    """The values that `fill_random` writes at these places, as the type holds them."""
+    """Return the values that `fill_random` writes at these indexes, as the type stores them."""
     values = (mix64(index, seed) >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
     form = _FORMATS[dtype]
     if form is None:
@@ -51,7 +51,7 @@ def random_values(index: NDArray[np.uint64], seed: int, dtype: str) -> NDArray[n
 
 
 def places(side: int, seed: int) -> NDArray[np.int64]:
-    """`SAMPLE` indexes below `side`, one in each stretch of the same length."""
+    """Return `SAMPLE` indexes below `side`, one in each of equally long ranges."""
     count = min(side, SAMPLE)
     starts = np.arange(count, dtype=np.int64) * side // count
     ends = (np.arange(count, dtype=np.int64) + 1) * side // count
@@ -61,12 +61,12 @@ def places(side: int, seed: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many of the sampled results are not what they have to be, and the first of them."""
+    """Number of wrong results in the sample, and the first of them."""
 
     compared: int
     wrong: int
     worst: float
-    """The largest error, as a multiple of what is allowed."""
+    """Largest error as a multiple of the tolerance."""
     first_index: int | None = None
     got: float = 0.0
     want: float = 0.0
@@ -82,7 +82,10 @@ def compare(
     narrow: bool = False,
     beat: Callable[[int, int], None] | None = None,
 ) -> Difference:
-    """C = A B^T against the CPU. `row_of` reads one row of C; `seeds` made A and B, stored row by row."""
+    """Compare C = A B^T with the CPU.
+
+    `row_of` reads one row of C; `seeds` are those of A and B, stored row-major.
+    """
     rows, columns = places(side, seeds[0] ^ 0x51), places(side, seeds[1] ^ 0x52)
     inner = np.arange(depth, dtype=np.uint64)
     b = random_values(columns.astype(np.uint64)[:, None] * np.uint64(depth) + inner, seeds[1], dtype)
@@ -96,7 +99,7 @@ def compare(
         if narrow:
             allowed += _NARROW[dtype] * np.abs(want)
         got = row_of(row)[columns]
-        # What is no number is wrong: it compares false with every bound.
+        # NaN counts as wrong: it compares false with every bound.
         bad = ~(np.abs(got - want) <= allowed)
         off = np.abs(got - want) / allowed
         worst = max(worst, float(np.where(np.isfinite(off), off, 1e12).max()))

@@ -1,7 +1,7 @@
-"""The link between GPUs of two nodes: sums by NCCL of what both have, compared bit by bit, and their speed.
+"""Test the link between GPUs of two nodes: all-reduce with NCCL, compared bit by bit, and its speed.
 
-Nobody can say from one link which of its ends is to blame; so whatever happens here, short of what the driver
-says of this very device, is not held against it.
+One link does not show which of its ends is faulty. So failures here do not count against this device, unless
+the driver reports them for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RANKS = 2
 LOOK_S = 1.0
 LEAVE_S = 10.0
 BYTES = 256 * MIB
-"""The same at both ends, whatever they are."""
+"""The same at both ends, regardless of the devices."""
 BATCHES, IN_A_BATCH = 5, 8
 ROUNDS = 3 + 1 + BATCHES
 SEED = 0x2545F4914F6CDD1D
@@ -34,15 +34,15 @@ OF_THE_DEVICE = frozenset({
     "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_NVLINK_UNCORRECTABLE", "CUDA_ERROR_HARDWARE_STACK_ERROR",
     "CUDA_ERROR_CONTAINED",
 })  # fmt: skip
-"""What the other end cannot have caused by what it sent, or did not send."""
+"""Errors that data from the other end cannot have caused."""
 
 
 class _Silent(Exception):
-    """A call did not come back in time."""
+    """A call did not return in time."""
 
 
 class _Aside:
-    """A thread for calls that wait for the other end, which may never come. It ends with the process."""
+    """A thread for calls that wait for the other end, possibly forever. It ends with the process."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -54,13 +54,13 @@ class _Aside:
             work = self._work.get()
             try:
                 self._done.put((True, work()))
-            except BaseException as error:  # told to whoever waits
+            except BaseException as error:  # passed to the caller
                 self._done.put((False, error))
 
     def call(self, work: Callable[[], T], seconds: float, look: Callable[[], None] | None = None) -> T:
-        """What `work` returns or raises. Raises `_Silent` after `seconds`, and what `look` does meanwhile.
+        """Return or raise the result of `work`. Raises `_Silent` after `seconds`, and errors of `look`.
 
-        After either nothing more can be asked.
+        `look` is called while waiting. After an exception no further calls are possible.
         """
         self._work.put(work)
         until = time.monotonic() + seconds
@@ -74,7 +74,7 @@ class _Aside:
             if not fine:
                 raise value
             if look is not None:
-                # What a broken connection left behind is no sum.
+                # A broken connection may have left an invalid sum.
                 look()
             found: T = value
             return found
@@ -83,30 +83,30 @@ class _Aside:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Calls that wait for the other end at work: `look` raises what has become of the connection."""
+    """Calls that wait for the other end; `look` raises errors of the connection."""
 
     aside: _Aside
     look: Callable[[], None]
     seconds: float
 
     def call(self, work: Callable[[], T]) -> T:
-        """As `_Aside.call`, with what `look` raises."""
+        """Like `_Aside.call`, including errors of `look`."""
         return self.aside.call(work, self.seconds, self.look)
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Let the library end what is still on its way to the other end, which waits for it; the last call.
+        """Let the library finish communication that the other end waits for; the last call.
 
-        All is known here by then, so nothing is made of how it goes.
+        All results are known by then, so errors are ignored.
         """
         with suppress(_Silent, nccl.NcclError, CudaError):
             self.aside.call(work, LEAVE_S)
 
 
 def two_nodes(bench: Bench) -> Outcome:
-    """Three sums, each compared on both nodes with what it has to be; then how fast they are made.
+    """Run three all-reduces, each compared on both nodes, and measure their speed.
 
-    First what rank 0 has, with nothing of rank 1; then the reverse: each word is another one, and has to come
-    over the link to where it belongs. Then both, which makes every bit a one, of one node or of the other.
+    First only rank 0 contributes, then only rank 1: all words differ and must cross the link to the right
+    place. Then both contribute, so that every bit is set by exactly one node.
     """
     partner = str(bench.params.get("partner") or "the other node")
     meet_s, silent_s = float(bench.params["meet_s"]), float(bench.params["silent_s"])
@@ -135,7 +135,7 @@ def _place(bench: Bench) -> str:
 
 
 def _meet(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
-    """Rank 1 may be the first: then nobody listens yet, and it tries again."""
+    """Connect to the other node. Rank 1 retries until rank 0 listens."""
     library, device = bench.nccl(), bench.device
     if library is None:
         raise Skip("NCCL (libnccl.so.2) is not installed on this node.")
@@ -156,14 +156,14 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
     device, rank, tally = bench.device, int(bench.params["rank"]), Tally()
     size = min(BYTES, bench.sizes.copy_bytes)
     words = size // 8
-    # Not given back, which would wait for the device, and that perhaps for the other end: the process ends.
+    # Never freed, since that could wait for the other end; the process ends anyway.
     source, target = device.alloc(size), device.alloc(size)
 
     def total() -> None:
         its.all_reduce(comm, source, target, words, "uint64", int(device.stream))
 
     def give(of: int | None) -> None:
-        """Rank `of` has words of its own and the other none; None: each has its own, and they add up."""
+        """Fill the buffers: only rank `of` contributes words; None: both do, and they add up."""
         if of is None:
             flip = 0 if rank == 0 else ONES
             device.launch("memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED), u64(flip))
@@ -191,7 +191,7 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
         for _ in range(IN_A_BATCH):
             total()
         device.sync()
-        # With two ranks as much goes over the link in each direction as there is: 2 (n - 1) / n is one.
+        # With two ranks, 2 (n - 1) / n is one, so each direction of the link carries the data once.
         return size * IN_A_BATCH / (time.perf_counter() - begun) / 1e9
 
     for done, (of, what) in enumerate(((0, "words of rank 0"), (1, "words of rank 1"), (None, "the sum"))):
