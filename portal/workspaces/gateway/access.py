@@ -260,8 +260,7 @@ class Access:
                 return
 
     def _shown(self, client: ClientRequest) -> tuple[str, str]:
-        """Return the credential of a pass, from the only cookie or, without cookies, from the token; else
-        empty."""
+        """Return the credential of a pass from the only cookie or, without cookies, the token; else empty."""
         sent = client.headers.get("cookie", ())
         cookies = client.session_cookies(self._cookie.name)
         if len(sent) == 1 and len(cookies) == 1:

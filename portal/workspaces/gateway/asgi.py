@@ -56,8 +56,7 @@ def gateway_application(
     describe: Callable[[str], dict[str, Any] | None] = summary.summary_of,
     extend: Callable[[str, str], tuple[int, dict[str, Any]]] | None = None,
 ) -> ASGIApp:
-    """Return an application that serves workspace hosts and forward-auth, and passes other requests to
-    Django.
+    """Return an application for workspace hosts and forward-auth; Django serves other requests.
 
     `describe` and `extend` are those of `app.build_app`, as functions that use the database.
     """

@@ -163,8 +163,7 @@ class Streams:
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="berth-streams")
 
     def come(self, near: _Near, head: bytes, rest: bytes) -> None:
-        """Accept a connection of the front door with its complete head, or abort it if its token is
-        invalid."""
+        """Accept a connection of the front door, or abort it if its token is invalid."""
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
         words = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
