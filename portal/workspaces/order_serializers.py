@@ -58,7 +58,7 @@ def _priority(**more: Any) -> serializers.IntegerField:
 
 
 class WorkspaceShapeSerializer(StrictSerializer):
-    """What decides where a workspace fits. All names are slugs."""
+    """What decides where a workspace fits. References are short names."""
 
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
@@ -90,7 +90,7 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
 
 
 class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
-    """A new workspace for a team that is named elsewhere. All names are slugs."""
+    """A new workspace for a team that is named elsewhere. References are short names."""
 
     name = serializers.CharField(
         required=False,
@@ -130,7 +130,7 @@ class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
 
 
 class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializer):
-    """A request for a workspace. All names are slugs."""
+    """A request for a workspace. References are short names."""
 
     priority = _priority(default=0, help_text="Above 0 for owners of the team and operators only.")
 
