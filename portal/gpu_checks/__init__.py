@@ -1,7 +1,7 @@
-"""GPU checks and scrubs as the control plane sees them: asked for, sent, answered, acted upon.
+"""GPU checks and scrubs in the control plane.
 
-`runs`, `results`, `policy`, `preflight` and `settings` write, `lost_runs` and `lost_devices` end what has
-gone; `report_reader` and `baselines` judge, `selectors` read; `presenters`, `views` and `api` show it. In
-`kinds` each kind of run has a handler, which all of them ask. Locks are taken in one order: queue,
-workspace, device, run. The row is the truth; messages only hint.
+`runs`, `results`, `policy`, `preflight` and `settings` write; `lost_runs` and `lost_devices` handle losses;
+`report_reader` and `baselines` judge; `selectors` read; `presenters`, `views` and `api` present. Each kind of
+run has a handler in `kinds`. Locks are taken in one order: queue, workspace, device, run. The database row is
+authoritative; messages are only hints.
 """

@@ -1,4 +1,4 @@
-"""GPU checks over REST: asking for one, or for a reset, reading it, watching it; the schema of its report."""
+"""REST API of GPU checks and resets, and the schema of reports."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from portal.people.accounts.models import ApiToken
 from provisioning.gpu.check import schema
 
 ASKED_FOR = [(kind.value, kind.label) for kind in PROOFS]
-"""What somebody may ask for; a change of a MIG layout is asked for by a start."""
+"""Kinds that can be requested; a start requests changes of MIG layouts."""
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
-    """How far it has come. `phase`: prepare, start, beat, result, end; empty before it begins."""
+    """Progress of a run. `phase` is `prepare`, `start`, `beat`, `result` or `end`; empty before it starts."""
 
     phase = serializers.CharField(
         default="", help_text="`prepare`, `start`, `beat`, `result` or `end`; empty before it starts."
@@ -62,7 +62,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
 
 
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
-    """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
+    """A check or a scrub of one device. If `simulated`, it says nothing about hardware."""
 
     device = serializers.UUIDField(source="device_id", help_text="Id of the accelerator.")
     uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
@@ -117,7 +117,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
 
 
 class GpuCheckDetailSerializer(GpuCheckSerializer):
-    """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
+    """A run with its report, in the schema at `/schemas/gpu-check`; empty until done."""
 
     report = serializers.JSONField(help_text="The check's report. Its schema is at `/schemas/gpu-check`.")
 
@@ -148,7 +148,7 @@ class GpuCheckFilter(filters.FilterSet):
 
 
 def _version(run: GpuCheckRun) -> int:
-    """Changes with each thing that is learnt about the run; in milliseconds, for `Last-Event-ID`."""
+    """Return a version in milliseconds that changes with each update, for `Last-Event-ID`."""
     if run.finished_at is not None:
         return int(run.finished_at.timestamp() * 1000)
     at = run.lease_expires_at or run.created_at
@@ -312,7 +312,7 @@ class NodeLinkViewSet(ApiViewSet):
 
 
 class GpuCheckSchema(ApiView):
-    """A document, not a resource of rows."""
+    """The JSON Schema of reports."""
 
     tag = "gpus"
     operation_ids = {"get": "getGpuCheckSchema"}
@@ -333,7 +333,7 @@ def _hours(words: str) -> serializers.IntegerField:
 
 
 class PoolChecksSerializer(StrictSerializer):
-    """When a pool's devices are checked. Hours; 0 is never."""
+    """Settings for automatic checks of a pool's devices. 0 hours means never."""
 
     check_every_hours = _hours("After how many hours a device that is free is checked again; 0 for never.")
     check_level = serializers.ChoiceField(
@@ -356,7 +356,7 @@ class PoolChecksSerializer(StrictSerializer):
 
 
 class PoolChecks(ApiView):
-    """One setting of each pool, which is always there."""
+    """The settings of a pool, which always exist."""
 
     tag = "gpus"
     operation_ids = {"get": "getPoolChecks", "put": "setPoolChecks"}

@@ -1,4 +1,4 @@
-"""What a device's figures are held against besides the datasheet: earlier passes, its own and of others."""
+"""Baselines of a device's figures besides the datasheet: earlier passes of it and of other devices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
 from provisioning.gpu.check.thresholds import lacks_datasheet
 
 ENOUGH_DEVICES = 3
-"""With fewer others a median says more about them than about the model."""
+"""With fewer devices a median says more about them than about the model."""
 ENOUGH_NEIGHBOURS = 2
 AGREE = 0.1
-"""Figures of a model without a datasheet lie within this share of their median."""
+"""Maximum deviation from the median for figures of a model without a datasheet, as a share."""
 MAX_DEVICES = 64
 DRIVER, SOFTWARE = "driver_version", "software"
-"""Stand beside `free_mib` among the measures of a run."""
+"""Keys beside `free_mib` in the measures of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Figures by name: the medians of the fleet and of the node, both measured with `software`."""
+    """Medians of the fleet and of the node by figure, measured with `software`."""
 
     software: str = ""
     fleet: dict[str, float] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class Baselines:
 
 
 def of(device: Device) -> Baselines:
-    """What a check of this device is held against, of passes with the software that its node had last.
+    """Return the baselines for a check of this device, from passes with the last software of its node.
 
-    What the node has by now is known only by the check itself: with other software it leaves all this aside.
-    Without a datasheet there would be no first pass: there, what enough devices of the model agree on counts,
-    if nothing else was held against them.
+    A check with other software ignores them, as only the check knows the current software. Without a
+    datasheet no first pass would be possible; in that case, values that enough devices of the model agree on
+    are used.
     """
     alike = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
@@ -58,18 +58,18 @@ def of(device: Device) -> Baselines:
 
 
 def _software_of(devices: QuerySet[Device]) -> str:
-    """What the newest pass of any of these devices, or what was as good as one, was measured with."""
+    """Return the software of the newest pass or unrefuted check of these devices."""
     newest = GpuCheckRun.objects.filter(_NOT_REFUTED, device__in=devices).order_by("-created_at").first()
     return software_of(newest) if newest is not None else ""
 
 
 def software_of(run: GpuCheckRun) -> str:
-    """Driver and libraries of a run; empty where it does not say."""
+    """Return driver and libraries of a run, or an empty string."""
     return str(run.measures.get("free_mib", {}).get(SOFTWARE, ""))
 
 
 def clean_free_mib(device: Device) -> int | None:
-    """What the device had free when it was last clean, if its driver is still the same."""
+    """Return the free memory of the device when last clean, if its driver has not changed."""
     last = (
         GpuCheckRun.objects.filter(device=device, kind=CheckKind.SCRUB, verdict=CheckVerdict.PASS)
         .order_by("-created_at")
@@ -79,7 +79,7 @@ def clean_free_mib(device: Device) -> int | None:
 
 
 def _same_driver(run: GpuCheckRun, device: Device) -> bool:
-    """Another driver keeps another amount of memory for itself."""
+    """Another driver reserves another amount of memory."""
     return bool(run.measures.get("free_mib", {}).get(DRIVER) == device.node.driver_version)
 
 
@@ -88,7 +88,7 @@ _NOT_REFUTED = _PASSED | Q(kind=CheckKind.CHECK, unjudged=True)
 
 
 def _last_figures(devices: QuerySet[Device], software: str, which: Q) -> list[dict[str, float]]:
-    """The newest figures of each device, of its last such run of each level, if it was with this software."""
+    """Return the latest figures per device, from its last run per level, if measured with this software."""
     later = GpuCheckRun.objects.filter(
         which, device=OuterRef("device"), level=OuterRef("level"), created_at__gt=OuterRef("created_at")
     )
@@ -102,7 +102,7 @@ def _last_figures(devices: QuerySet[Device], software: str, which: Q) -> list[di
 
 
 def figures(run: GpuCheckRun) -> dict[str, float]:
-    """A run's figures by name."""
+    """Return a run's figures by name."""
     return {
         name: float(each["value"])
         for name, each in run.measures.items()
@@ -117,7 +117,7 @@ def _medians(of: list[dict[str, float]], enough: int) -> dict[str, float]:
 
 
 def _agreed(of: list[dict[str, float]], model: str) -> dict[str, float]:
-    """What enough devices agree on, of the figures for which the model has no datasheet."""
+    """Return the values that enough devices agree on, for figures without a datasheet."""
     found = {}
     for name in sorted({name for each in of for name in each if lacks_datasheet(name, model)}):
         values = [each[name] for each in of if name in each]

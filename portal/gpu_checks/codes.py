@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CheckCode(StrEnum):
-    """Refusals about GPU checks, and what came of them."""
+    """Errors about GPU checks, and their results."""
 
     CANCELLED = "check_cancelled"
     CHECK_BEGUN = "check_begun"

@@ -1,7 +1,7 @@
-"""What a node's watcher has seen of its devices between checks: they take no new work, and holders are told.
+"""Device errors seen by a node's watcher between checks: devices are cordoned and holders notified.
 
-What runs on such a device goes on as long as it can. A passing check puts the device back, as after a failed
-one; an XID that an application has caused never takes one out (`provisioning.gpu.check.consequences`).
+Workspaces on such a device keep running if they can. A passing check lifts the cordon, as after a failed
+check. An XID caused by an application never cordons a device (`provisioning.gpu.check.consequences`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ NOTICE = "workspace.device_error"
 
 
 def apply(found: DeviceErrors) -> int:
-    """Cordon the devices of that node that the errors speak against; how many errors counted.
+    """Cordon the devices of the node that the errors affect, and return the number of valid errors.
 
-    Never raises for what a node sends: what is about no device of its own is logged and left out. A second
-    time the same changes nothing.
+    Never raises for the content of a report; errors about unknown devices are logged and ignored. Idempotent.
     """
     gpus = {
         _slot(str(device.facts.get("pci_bus_id") or "")): device
@@ -61,13 +60,16 @@ def _of(found: DeviceErrors) -> Q:
 
 
 def _slot(bus: str) -> str:
-    """`0000:3b:00.0` → `0000:3b:00`."""
+    """Return the bus address without the function: `0000:3b:00.0` → `0000:3b:00`."""
     return bus.lower().partition(".")[0]
 
 
 @transaction.atomic
 def _act(device: Device, consequence: Consequence) -> None:
-    """The kernel's line is not shown: it may name a tenant's program."""
+    """Cordon the device and notify holders.
+
+    The kernel's line is not shown, as it may name a user's program.
+    """
     if not _is_out_for(device, consequence):
         cordon_device(
             actor=SYSTEM,
@@ -80,7 +82,7 @@ def _act(device: Device, consequence: Consequence) -> None:
 
 
 def _is_out_for(device: Device, consequence: Consequence) -> bool:
-    """Whether what brings the device back does away with this, too: errors come in storms of some kinds."""
+    """Return whether the current recovery already covers this one, as errors may come in bursts."""
     known = tuple(Action)
     return (
         device.cordoned
@@ -90,7 +92,7 @@ def _is_out_for(device: Device, consequence: Consequence) -> bool:
 
 
 def _holders(device: Device) -> QuerySet[Workspace]:
-    """Workspaces that have the GPU, a share of it or an instance on it."""
+    """Return workspaces with the GPU, a share of it or an instance on it."""
     its = Q(device=device) | Q(device__parent_uuid=device.uuid, device__node=device.node_id)
     grants = AllocatedDevice.objects.filter(its, active=True)
     held = Workspace.objects.filter(state__in=ENDS, pk__in=grants.values("allocation__workspace"))
@@ -98,7 +100,7 @@ def _holders(device: Device) -> QuerySet[Workspace]:
 
 
 def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Workspace]) -> None:
-    """Tell each holder once of a start, also who has read it: the errors may go on for hours."""
+    """Notify each holder once per start, even after it was read, as errors may continue for hours."""
     for workspace in workspaces:
         url = f"/workspaces/{workspace.pk}/"
         told = Notification.objects.filter(user=workspace.owner_id, kind=NOTICE, url=url)

@@ -1,4 +1,4 @@
-"""What GPU checks tell, within the room and to those above it."""
+"""Events of GPU checks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class HandOutCheckEnded(DomainEvent):
-    """A check before hand-out has ended; the workspace that waits for it is locked."""
+    """A preflight check has ended. The workspace that waits for it is locked."""
 
     workspace: Workspace

@@ -1,7 +1,7 @@
-"""Workspaces whose accelerator has vanished: they are told, and ended, since they cannot go on.
+"""Ends workspaces whose accelerator has disappeared, and notifies their owners.
 
-Found anew after each inventory, so that nobody is forgotten when a worker dies in between. What has not
-been started yet loses nothing: it is queued again at its old place and gets another device.
+They are searched after each inventory, so that none is missed if a worker dies. A workspace that has not been
+started is queued again at its old position.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ ENDS = (State.PROVISIONING, State.RUNNING)
 
 
 def end_all(event: InventoryApplied) -> int:
-    """End what holds a vanished device of a pool; how many were. Outside any transaction that holds locks.
+    """End workspaces with a missing device in the pool, and return their number.
 
-    Each in a transaction of its own, under its lock alone; one that cannot be ended keeps no other waiting.
+    Call it outside of transactions that hold locks. Each workspace has its own transaction and lock, so a
+    failure does not block the others.
     """
     held = _vanished().filter(
         allocation__workspace__state__in=ENDS, allocation__node__pool=event.pool, allocation__released_at=None
@@ -44,7 +45,7 @@ def end_all(event: InventoryApplied) -> int:
         try:
             ended += end(workspace_id)
         except (NotFound, StateConflict):
-            # It went by itself just now.
+            # It ended meanwhile.
             continue
         except Exception:
             log.exception("workspace %s, whose device has vanished, could not be ended", workspace_id)
@@ -53,7 +54,7 @@ def end_all(event: InventoryApplied) -> int:
 
 @transaction.atomic
 def end(workspace_id: UUID) -> bool:
-    """End one workspace if it holds a vanished device; False where it need not be ended any more."""
+    """End one workspace if it holds a missing device. Returns `False` if that is no longer needed."""
     workspace = locked(workspace_id)
     if workspace.state not in ENDS:
         return False
@@ -71,12 +72,12 @@ def end(workspace_id: UUID) -> bool:
 
 
 def _waits_for_checks(workspace: Workspace) -> bool:
-    """Whether nothing has been started: only then may its place be given back at once."""
+    """Return whether nothing has been started; only then its allocation may be released at once."""
     return workspace.state == State.PROVISIONING and workspace.waits_for_checks
 
 
 def _name(grant: AllocatedDevice) -> str:
-    """What it was called where it was granted, wherever it is now."""
+    """Return the name of the device on the node of its allocation, wherever it is now."""
     grant.device.node = grant.allocation.node
     return display_name(grant.device)
 
@@ -97,6 +98,6 @@ def _notify(workspace: Workspace, names: list[str]) -> None:
 
 
 def _vanished() -> QuerySet[AllocatedDevice]:
-    """Grants of devices that are nowhere, or in another node than where they were granted."""
+    """Return allocations of devices that are missing or now on another node."""
     elsewhere = ~Q(device__node=F("allocation__node"))
     return AllocatedDevice.objects.filter(Q(device__present=False) | elsewhere, active=True)

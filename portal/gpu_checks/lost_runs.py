@@ -1,4 +1,4 @@
-"""Runs that nobody answered for."""
+"""Runs without an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.gpu_checks.models import OPEN, GpuCheckRun
 
 
 def sweep_lost() -> int:
-    """Send again what nobody has answered, and give up on what was tried often enough; how many were lost."""
+    """Send runs without an answer again, give up after the last attempt, and return how many were lost."""
     now = timezone.now()
     nodes: set[UUID] = set()
     lost = 0
@@ -24,6 +24,6 @@ def sweep_lost() -> int:
         lost += results.silent(run_id)
     for node_id in sorted(nodes):
         runs.send_waiting(node_id)
-    # Whatever became of its run (rows can be deleted), a device without one is nobody's patient.
+    # Devices without a run are freed, as rows of runs can be deleted.
     peers.release_unheld(list(peers.unheld().values_list("pk", flat=True)))
     return lost

@@ -1,4 +1,4 @@
-"""GPU checks, scrubs, resets and changes of MIG layouts: each run with its cause and what came of it."""
+"""Models of runs on GPUs: checks, scrubs, resets and changes of MIG layouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckKind(models.TextChoices):
 
 
 class CheckCause(models.TextChoices):
-    """Why it was run."""
+    """Cause of a run."""
 
     SCHEDULE = "schedule", _("On schedule")
     NEW = "new", _("New device")
@@ -43,7 +43,7 @@ OPEN = (RunState.QUEUED, RunState.RUNNING)
 
 
 class CheckVerdict(models.TextChoices):
-    """The words of `provisioning.gpu.check`; a clean scrub is a pass."""
+    """The verdicts of `provisioning.gpu.check`; a clean scrub is a pass."""
 
     PASS = "pass", _("Passed")
     DEGRADED = "degraded", _("Degraded")
@@ -53,14 +53,14 @@ class CheckVerdict(models.TextChoices):
 
 
 class GpuCheckRun(models.Model):
-    """One run of the CUDA validation workload, one scrub or one reset of a device; or a GPU's new MIG layout.
+    """A check, scrub or reset of a device, an end of a link check, or a change of a MIG layout.
 
-    A device has one open run at most. `report` is what came back, in the published schema; `measures` are
-    its judged figures by name, with their floors, for trends. What a simulated pool says is marked
-    `simulated` and says nothing about any device. `plan` is the layout change: `destroy` and `create`.
-    `unjudged`: nothing else kept it from a pass than figures for which no floor is known.
-    `peers` are idle devices that it measures its links to, and that are kept free as long as it is open.
-    `partner` is the run at the other end of a link between two nodes; `plan` is then where both meet.
+    A device has at most one open run. `report` is the result in the published schema; `measures` are its
+    judged figures by name with their limits, for trends. Runs in simulated pools are marked `simulated` and
+    say nothing about hardware. `plan` is the layout change: `destroy` and `create`. `unjudged` means that
+    only figures without a known limit prevented a pass. `peers` are idle devices that links are measured to,
+    reserved while the run is open. `partner` is the run at the other end of a link between two nodes; `plan`
+    is then their meeting point.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -76,7 +76,7 @@ class GpuCheckRun(models.Model):
     requester = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
-    # The workspace that waits for it, at hand-out.
+    # The workspace that waits for this preflight check.
     workspace = models.ForeignKey(
         "workspaces.Workspace", on_delete=models.SET_NULL, null=True, blank=True, related_name="checks"
     )

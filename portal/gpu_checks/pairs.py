@@ -1,7 +1,8 @@
-"""Checks of the link between two nodes: which may be asked for, and the two runs that one is.
+"""Checks of the link between two nodes. Each link check consists of two runs.
 
-A link has two ends, so nothing that it comes to takes a device or a node out. Each end is a run like a check
-of its device, which is nobody's meanwhile. Each is bounded by its own deadline, and waits here for nothing.
+A link has two ends, so its result never cordons a device or a node. Each end is a run like a check of its
+device, which is not allocated meanwhile. Each run has its own deadline; this module does not wait for
+anything.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ RDMA = "rdma"
 
 @transaction.atomic
 def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id: UUID) -> GpuCheckRun:
-    """Have the link between two nodes checked, by one idle GPU of each; the run of the first is returned.
+    """Request a check of the link between two nodes, and return the run of the first node.
 
-    Nothing is placed on either GPU until its run has ended. Asking for what is under way between the two
-    already answers with that. Raises `NotAllowed`, `NotFound`, and `StateConflict` with what stands against
-    it (`refusal`).
+    It uses an idle GPU of each node. Nothing is placed on either GPU until its run has ended. A repeated
+    request returns the open run. Raises `NotAllowed`, `NotFound`, and `StateConflict` with the reason from
+    `refusal`.
     """
     require_operator(actor)
-    # Only cycles grant capacity, under this lock: none may be giving either device away just now.
+    # Only cycles allocate capacity, under this lock, so none can allocate either device meanwhile.
     PlacementLock.hold()
     node, other = _node(node_id), _node(with_node_id)
     under_way = GpuCheckRun.objects.filter(
@@ -78,7 +79,7 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
 
 
 def refusal(node: Node, other: Node) -> Reason | None:
-    """Why the link between two nodes cannot be checked now; None where it can."""
+    """Return why the link between two nodes cannot be checked now, or `None`."""
     if node.pk == other.pk or node.pool_id != other.pool_id:
         return Reason(CheckCode.LINK_NEEDS_TWO_NODES, {"node": node.name})
     if not (node.pool.runs_on_node or node.pool.simulated):
@@ -110,9 +111,9 @@ def _refusal_of_end(node: Node) -> Reason | None:
 
 
 def choice(node: Node) -> tuple[list[Node], Reason | None]:
-    """The nodes to which its link can be checked now, or why to none; as many queries for any number of them.
+    """Return the nodes to which its link can be checked now, or the reason if there is no such node.
 
-    Whether one of them is busy with other checks is found when it is asked for.
+    The number of queries is constant. Whether a node is busy with other checks is only detected on request.
     """
     rows = Node.objects.filter(pool=node.pool_id, retired=False).exclude(pk=node.pk).order_by("name")
     others = [each for each in rows if RDMA in each.provides]
@@ -125,7 +126,7 @@ def choice(node: Node) -> tuple[list[Node], Reason | None]:
 
 
 def idle_on(nodes: Collection[Node]) -> QuerySet[Device]:
-    """The whole GPUs of these nodes that are proven, and that something could be placed on now."""
+    """Return whole GPUs of these nodes that have passed a check and are free for placement."""
     held = AllocatedDevice.objects.filter(active=True, device__node__in=nodes)
     return Device.objects.filter(
         node__in=nodes, kind=DeviceKind.GPU.value, present=True, healthy=True, cordoned=False, checking=False,
@@ -141,7 +142,7 @@ def _node(node_id: UUID) -> Node:
 
 
 def _take(node: Node) -> Device:
-    """An idle GPU of the node, under lock. One that somebody else holds just now is left out."""
+    """Return an idle GPU of the node under lock, skipping locked ones."""
     found = idle_on([node]).select_related("node", "node__pool").order_by("index")
     device = found.select_for_update(of=("self",), skip_locked=True).first()
     if device is None:
@@ -152,7 +153,7 @@ def _take(node: Node) -> Device:
 
 
 def _ends(node: Node, other: Node) -> tuple[str, Node, Node]:
-    """The address where both meet, the node that has it, and the one that comes there."""
+    """Return the address where both meet, the node that listens there, and the node that connects."""
     for first, second in ((node, other), (other, node)):
         if address := address_of(first):
             return address, first, second
@@ -160,7 +161,7 @@ def _ends(node: Node, other: Node) -> tuple[str, Node, Node]:
 
 
 def address_of(node: Node) -> str:
-    """By which other machines reach a node; empty where nobody has told the portal."""
+    """Return the address at which other machines reach a node, or an empty string if unknown."""
     machine = by_name(node.pool, node.name)
     if machine is not None:
         return machine.gateway_host if machine.state == MachineState.ACTIVE else ""
@@ -169,7 +170,7 @@ def address_of(node: Node) -> str:
 
 
 def _port(address: str) -> int | None:
-    """A port at which no open check meets there, sure under `PlacementLock` alone; None: all are taken."""
+    """Return a port that no open check uses at the address, or `None`. Requires `PlacementLock`."""
     open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, state__in=OPEN)
     meetings = [plan.get("meeting", {}) for plan in open_runs.values_list("plan", flat=True)]
     taken = {each.get("port") for each in meetings if each.get("address") == address}
@@ -177,5 +178,5 @@ def _port(address: str) -> int | None:
 
 
 def _carries(node: Node) -> float:
-    """What the slowest of its ports that are up carries, GB/s; 0 where that is not told."""
+    """Return the bandwidth of its slowest active RDMA port in GB/s; 0 if unknown."""
     return slowest_port_gb_s(messages.load(each, RdmaPort) for each in node.facts.get("rdma") or ())

@@ -1,4 +1,4 @@
-"""Devices that a check measures its links to, and that are kept free for it as long as it goes on."""
+"""Peers: idle devices that a check measures its links to, reserved while it is open."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from portal.gpu_checks.models import OPEN, GpuCheckRun
 from provisioning.types import DeviceKind
 
 WANTED = 2
-"""A link has two ends: what is slow to one peer and fast to another is the fault of the first."""
+"""With two peers, a link that is slow only to one of them points to that peer."""
 
 
 def choose(device: Device) -> list[Device]:
-    """Two idle, proven GPUs that NVLinks join with this one, under lock; none where that would cost anybody.
+    """Return 2 idle, proven GPUs with an NVLink to this one, under lock, or an empty list.
 
-    Those that it was measured with longest ago come first, so that every pair has its turn. Nobody may be
-    waiting for capacity, and a device of the pool stays free. The caller holds `PlacementLock`.
+    The least recently measured come first, so that every pair is covered. No workspace may be waiting for
+    capacity, and a device of the pool stays free. The caller holds `PlacementLock`.
     """
     if not device.island or device.kind != DeviceKind.GPU or device.node.pool.simulated:
         return []
     free = _free(device)
     linked = free.filter(node=device.node_id, island=device.island, passed_at__isnull=False)
-    # One that somebody else holds just now is left out, and not waited for: they may wait for this device.
+    # Skip locked devices, because their holders may be waiting for this one.
     idle = list(linked.select_for_update(of=("self",), skip_locked=True))
     if len(idle) < WANTED or free.count() <= WANTED or selectors.somebody_waits():
         return []
@@ -40,7 +40,7 @@ def choose(device: Device) -> list[Device]:
 
 
 def _free(device: Device) -> QuerySet[Device]:
-    """The other whole GPUs of its pool that something could be placed on now."""
+    """Return the other whole GPUs of its pool that are free for placement."""
     held = AllocatedDevice.objects.filter(active=True, device__node__pool=device.node.pool_id)
     return (
         Device.objects.filter(
@@ -54,26 +54,26 @@ def _free(device: Device) -> QuerySet[Device]:
 
 
 def _last_measured(device: Device) -> dict[UUID, object]:
-    """When the device was last checked with each of its peers."""
+    """Return when the device was last checked with each of its peers."""
     runs = GpuCheckRun.objects.filter(device=device, peers__isnull=False).order_by()
     return dict(runs.values_list("peers").annotate(at=Max("created_at")))
 
 
 def hold(run: GpuCheckRun, its_peers: Collection[Device]) -> None:
-    """Keep them free for the run. They are locked, and nothing else is done with them."""
+    """Reserve the peers for the run. They are locked and have no open run."""
     run.peers.set(its_peers)
     Device.objects.filter(pk__in=[peer.pk for peer in its_peers]).update(checking=True)
 
 
 def release(run: GpuCheckRun) -> None:
-    """Give the peers of a run that ends back, once that has held."""
+    """Free the peers of an ending run after the transaction commits."""
     held = sorted(run.peers.values_list("pk", flat=True))
     if held:
         transaction.on_commit(partial(release_unheld, held))
 
 
 def release_unheld(devices: Collection[UUID]) -> None:
-    """Let go of those of these devices that no open run has, each by itself: its run may begin just now."""
+    """Free those devices that no open run uses, in one transaction each, as a run may begin meanwhile."""
     for pk in devices:
         with transaction.atomic():
             device = Device.objects.select_for_update().filter(pk=pk, checking=True).first()
@@ -86,6 +86,6 @@ def release_unheld(devices: Collection[UUID]) -> None:
 
 
 def unheld() -> QuerySet[Device]:
-    """Devices that are kept free for runs that are none any more."""
+    """Return devices that are reserved for runs that no longer exist."""
     open_runs = Q(checks__state__in=OPEN) | Q(peer_checks__state__in=OPEN)
     return Device.objects.filter(checking=True).exclude(pk__in=Device.objects.filter(open_runs).values("pk"))

@@ -1,6 +1,6 @@
-"""When devices are checked without being asked for: on schedule, new, back again, and after a failure.
+"""Automatic checks: scheduled, of new and returned devices, and after a failure.
 
-Only idle devices; a few at a time on a node, and never so many that a pool has nothing free left.
+Only idle devices are checked, a few at a time per node, and a pool always keeps free devices.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from provisioning.types import DeviceKind
 log = logging.getLogger(__name__)
 
 ON_A_NODE = 2
-"""Checks without anybody asking that are under way on a node at a time."""
+"""Maximum number of concurrent automatic checks on a node."""
 SHARE_OF_FREE = 4
-"""At most one in so many of a pool's free devices is checked at a time, and never the last one."""
+"""At most one in this many free devices of a pool is checked at a time, and never the last one."""
 AGAIN_AFTER = timedelta(minutes=5)
 MAX_AGAIN_AFTER = timedelta(hours=12)
 RETURNED_KEPT = timedelta(days=2)
@@ -39,7 +39,7 @@ UNDECIDED_AGAIN = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A check that is due; the lower its `rank`, the sooner."""
+    """A check that is due. Lower ranks go first."""
 
     rank: int
     device: Device
@@ -50,14 +50,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """When a device was last checked, and from when the time to its next check on schedule counts."""
+    """When a device was last checked, and when its interval for scheduled checks began."""
 
     last: datetime
     scheduled: datetime
 
 
 def run() -> int:
-    """Look after runs that are lost, and queue the checks that are due now; how many were queued."""
+    """Handle lost runs, queue the checks that are due, and return how many were queued."""
     lost_runs.sweep_lost()
     now = timezone.now()
     queued = 0
@@ -90,22 +90,22 @@ def _of_pool(pool: Pool, now: datetime) -> int:
 
 
 def _is_out(device: Device) -> bool:
-    """Whether nothing is placed on it anyhow: to check or scrub it takes nothing from anybody."""
+    """Return whether nothing is placed on it anyway, so that a check takes no capacity."""
     return device.cordoned or device.unscrubbed
 
 
 def _may_check(pool: Pool, free: int) -> int:
-    """How many more of the free devices may be checked now."""
+    """Return how many more of the free devices may be checked now."""
     under_way = (
         GpuCheckRun.objects.filter(
             device__node__pool=pool, device__cordoned=False, device__unscrubbed=False, state__in=OPEN
         )
-        # These devices are somebody's.
+        # These devices are allocated.
         .exclude(cause=CheckCause.HAND_OUT)
         .count()
     )
     if free + under_way == 1:
-        # The only device: when nobody waits for it.
+        # The only device is checked only if nobody waits for it.
         return 0 if selectors.somebody_waits() else 1 - under_way
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 
@@ -116,18 +116,17 @@ def _ask(wish: Wish) -> bool:
             actor=SYSTEM, device_id=wish.device.pk, level=wish.level, cause=wish.cause
         )
     except PortalError as error:
-        # Taken or gone between our look and our wish.
+        # The device was allocated or removed meanwhile.
         log.info("no %s of %s: %s", wish.cause, wish.device.uuid, error.message)
         return False
     return True
 
 
 def _idle(pool: Pool) -> QuerySet[Device]:
-    """Devices that nobody uses and nothing else is done with; partitioned GPUs are not among them."""
+    """Return idle devices without an open run, except partitioned GPUs."""
     devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
     if not pool.check_every_hours:
-        # Only what a check or a scrub took out, or that waits for one, is looked at, so the others need
-        # not be read.
+        # Only devices that a check or scrub cordoned, or that wait for a scrub, are relevant here.
         out = Q(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
         devices = devices.filter(out | Q(unscrubbed=True))
     return (
@@ -148,7 +147,7 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     yield from _second_looks(out, now)
     kept_back = [device for device in devices if device.unscrubbed and not device.cordoned]
     for device in kept_back:
-        # Its last holder has left, and nobody has scrubbed it since: that one never used it, say.
+        # It was released without a scrub, for example because the holder never used it.
         yield Wish(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
     if not pool.check_every_hours:
         return
@@ -172,10 +171,11 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
 
 
 def _last_checks(pool: Pool) -> dict[UUID, Checked]:
-    """When each device was last checked, whatever came of it; what came to nothing is tried again sooner.
+    """Return when each device was last checked, by device id. Lost runs are retried sooner.
 
-    The schedule counts from its last check of the pool's level, or from its first one: the quick ones before
-    hand-outs see less, and on a device that is handed out every day they would put it off for ever.
+    The interval counts from the last check of at least the pool's level, or from the first check. Quick
+    preflight checks see less, and would postpone scheduled checks forever on a device that is allocated every
+    day.
     """
     runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
     as_thorough = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
@@ -192,7 +192,7 @@ def _last_checks(pool: Pool) -> dict[UUID, Checked]:
 
 
 def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:
-    """When devices came back, by UUID: as inventory has told lately."""
+    """Return when devices came back recently, by UUID, from the audit log."""
     targets = EventTarget.objects.filter(
         kind=TargetKind.DEVICE,
         event__pool=pool,
@@ -203,7 +203,7 @@ def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:
 
 
 def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
-    """Devices that a check or a scrub took out, and that may be well again without anybody's help."""
+    """Return rechecks of devices that a check or scrub cordoned and that may recover without help."""
     for device in devices:
         proof = proof_that_lifts(device.cordon_cause)
         if proof is None or device.recovery not in proof.passes_by_itself:
@@ -213,7 +213,7 @@ def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
 
 
 def _again_at(device: Device, kind: CheckKind) -> datetime:
-    """After 5, 10, 20 … minutes, counted from the last failure."""
+    """Return the time of the next recheck: 5, 10, 20, … minutes after the last failure."""
     ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(state__in=OPEN)
     failures = 0
     last: datetime | None = None

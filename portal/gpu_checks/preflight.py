@@ -1,7 +1,7 @@
-"""Before a device is handed out: a quick check where its last good one is too old. And after: a scrub.
+"""Preflight checks of devices whose last pass is too old, and scrubs after their release.
 
-The workspace stays PROVISIONING without a command under way; it is started when all its checks have
-ended well. A device that fails goes out, and the workspace back into the queue at its old place.
+The workspace stays PROVISIONING without a command in flight, and is started once all its checks have passed.
+If a device fails, it is cordoned, and the workspace is queued again at its old position.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from portal.workspaces.transitions import advance
 from provisioning.types import WHOLE_DEVICE_MILLI, Op
 
 DEADLINE_S = 150
-"""All checks before one hand-out have this long together; a quick one takes some seconds."""
+"""Seconds for all checks of one start together; a quick check takes a few seconds."""
 CHANGE_DEADLINE_S = 900
-"""So long a workspace waits for other MIG layouts before its checks begin."""
+"""Seconds that a workspace waits for changes of MIG layouts before its checks begin."""
 CANNOT_FOR = timedelta(hours=1)
-"""Where the check could not be run at all it is not tried again before every hand-out, but after this."""
+"""Time until a check that could not run at all is tried again before a start."""
 FIRST_RESERVATION = 1
 GOOD = frozenset({CheckVerdict.PASS, CheckVerdict.DEGRADED})
 BAD = frozenset({CheckVerdict.FAIL, CheckVerdict.HUNG})
 
 
 def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
-    """Queue the checks that workspaces which have just got their place need; the keys of those that wait.
+    """Queue the preflight checks of newly placed workspaces, and return the keys of those that wait.
 
-    The caller holds their locks, and has written their allocations. Raises nothing: it is a part of a cycle.
+    The caller holds their locks and has written their allocations. Raises nothing, because it runs within a
+    scheduling cycle.
     """
     by_key = {each.pk: each for each in workspaces if may_have_checks(each)}
     if not by_key:
@@ -81,11 +82,11 @@ def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
 
 
 def hold_shares(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
-    """Those that got a share of a GPU which is to be scrubbed first: they are not started, and wait again.
+    """Return workspaces with a share of a GPU that has to be scrubbed first; they are queued again.
 
-    While a cycle decides, the last one may leave a GPU of which the cycle had seen a part free. Whoever comes
-    second sees the other: here, or in `scrub_after`, as both lock the device. The caller holds the locks of
-    the workspaces, has written their allocations, and sends them no command: `proceed` gives the places back.
+    The last holder may leave a GPU while a cycle allocates a share of it. Both this function and
+    `scrub_after` lock the device, so the later one detects the conflict. The caller holds the locks of the
+    workspaces, has written their allocations, and sends them no command; `proceed` releases them.
     """
     keys = [each.pk for each in workspaces]
     if not keys:
@@ -110,13 +111,13 @@ def _shares_of(workspaces: Iterable[UUID]) -> QuerySet[AllocatedDevice]:
 
 
 def _shared(device: Device, asked: Sequence[UUID]) -> bool:
-    """Whether somebody else is on it: then it can be checked no more."""
+    """Return whether another workspace uses the device, so that it cannot be checked."""
     others = device.allocated.filter(active=True).exclude(allocation__workspace=asked[0])
     return len(asked) > 1 or others.exists()
 
 
 def _stale(device: Device, now: datetime) -> bool:
-    """Whether its last good check is too old, and another one may tell more."""
+    """Return whether its last pass is too old and another check may help."""
     pool = device.node.pool
     since = now - timedelta(hours=pool.hand_out_max_age_hours)
     if device.passed_at is not None and device.passed_at > since:
@@ -131,7 +132,7 @@ def _stale(device: Device, now: datetime) -> bool:
 
 
 def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
-    """The hand-out checks of the workspace's present place."""
+    """Return the preflight checks of the workspace's current placement."""
     if workspace.placed_at is None:
         return GpuCheckRun.objects.none()
     held = AllocatedDevice.objects.filter(active=True, allocation__workspace=workspace)
@@ -145,14 +146,14 @@ def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 
 
 def may_have_checks(workspace: Workspace) -> bool:
-    """Whether it is worth looking: no query is made for what has no accelerator, or is never checked."""
+    """Return whether checks are possible. Avoids queries for workspaces without accelerators or checks."""
     wanted = workspace.resources.get("accelerators") or {}
     pool = workspace.pool
     return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
 
 
 def proceed(event: PreflightDue) -> None:
-    """The checks of a locked workspace have taken their time: give up on those under way, and conclude."""
+    """Handle the deadline of the checks of a locked workspace: give up on open ones, and conclude."""
     workspace = event.workspace
     now = timezone.now()
     own = GpuCheckRun.objects.filter(workspace=workspace, state__in=OPEN).values("device")
@@ -162,7 +163,7 @@ def proceed(event: PreflightDue) -> None:
         return
     changes = list(repartitions.of(workspace).filter(state__in=OPEN).order_by("device_id"))
     if any(each.report and results.conclude_change(each.pk) for each in changes):
-        # It has been handed on there, and its row is another one now.
+        # Concluding has already continued the workspace, and its row has changed.
         return
     under_way = changes or list(runs_of(workspace).filter(state__in=OPEN).order_by("device_id"))
     deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
@@ -178,11 +179,11 @@ def proceed(event: PreflightDue) -> None:
 
 
 def check_ended(event: HandOutCheckEnded) -> None:
-    """A check that a locked workspace waits for has ended: start it, take another device, or wait on."""
+    """Handle the end of a check of a locked workspace: start it, queue it again, or keep waiting."""
     workspace = event.workspace
     waiting = workspace.state == State.PROVISIONING and workspace.launched_at is None
     if not waiting or workspace.desired_state != DesiredState.RUNNING or workspace.lease:
-        # It is being stopped or deleted, or has been started by now.
+        # It is being stopped or deleted, or was already started.
         return
     _start_if_good(workspace)
 
@@ -195,7 +196,7 @@ def _start_if_good(workspace: Workspace) -> None:
 
 
 def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
-    """Note that these wait for changes of MIG layouts; their checks come after."""
+    """Record that these wait for changes of MIG layouts; their checks come afterwards."""
     its = list(workspaces)
     Workspace.objects.filter(pk__in=[each.pk for each in its]).update(checks_began_at=now)
     for each in its:
@@ -203,7 +204,7 @@ def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
 
 
 def _layouts_stand(workspace: Workspace) -> bool:
-    """Whether the MIG layouts that it waits for are there, and nothing else is to be waited for by that."""
+    """Return whether its MIG layouts are in place and no further checks are needed."""
     changes = list(repartitions.of(workspace).select_related("device", "device__node"))
     if not changes:
         return True
@@ -214,12 +215,12 @@ def _layouts_stand(workspace: Workspace) -> bool:
         params = {"device": display_name(bad.device), "problem": bad.summary}
         another(workspace, Reason(CheckCode.REPARTITION_FAILED, params))
         return False
-    # The new instances have never been checked: now is the time, once.
+    # The new instances have never been checked; check them once now.
     return runs_of(workspace).exists() or not begin([workspace], timezone.now())
 
 
 def _conclude(workspace: Workspace) -> bool:
-    """Whether the workspace may be started: all its checks have ended, none badly."""
+    """Return whether the workspace may start: all its checks have ended and none has failed."""
     its = list(runs_of(workspace).select_related("device", "device__node"))
     bad = [run for run in its if run.verdict in BAD]
     unknown = [run for run in its if not run.open and run.verdict not in GOOD | BAD]
@@ -248,7 +249,7 @@ def _check_failed(its: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reaso
 
 
 def another(workspace: Workspace, reason: Reason) -> None:
-    """Back into the queue at its old place: nothing has been started, so nothing is left behind."""
+    """Queue the workspace again at its old position. Nothing was started, so nothing is left behind."""
     advance(
         workspace,
         Trigger.NO_CAPACITY,
@@ -260,7 +261,7 @@ def another(workspace: Workspace, reason: Reason) -> None:
         placed_at=None,
         admitted_at=None,
         next_reconcile_at=None,
-        # It had its turn already: nobody who came to wait behind it goes before it now.
+        # It had its turn already, so later requests must not overtake it.
         queue={"reservation_seq": FIRST_RESERVATION},
         status={"reason": reason.as_json()},
         end_preemption=True,
@@ -277,16 +278,15 @@ def _look_again(workspace: Workspace, until: datetime) -> None:
         workspace.save(update_fields=["next_reconcile_at"])
 
 
-# --- after reclaim ---------------------------------------------------------------------------------
+# --- after release ---------------------------------------------------------------------------------
 
 
 def scrub_after(event: AllocationsReleased) -> int:
-    """Scrub devices whose holder has just left, before anybody else gets them; how many scrubs were queued.
+    """Scrub devices that were just released, and return how many scrubs were queued.
 
-    In the transaction that releases them; simulated ones only where their pool requires it. Real memory is
-    always scrubbed. One that somebody else has a part of, or that is not there, cannot be: where its pool
-    requires scrubs, nobody gets anything of it until it can. The policy looks after those that nobody scrubs
-    here.
+    Runs in the transaction of the release. Real devices are always scrubbed; simulated ones only if their
+    pool requires it. A device that is shared or missing cannot be scrubbed now. If its pool requires scrubs,
+    nothing is placed on it until it is scrubbed; the policy handles such devices later.
     """
     if not event.devices:
         return 0
@@ -306,7 +306,7 @@ def scrub_after(event: AllocationsReleased) -> int:
                 _keep_back(device)
             continue
         if device.checks.filter(state__in=OPEN).exists():
-            # Its tenant has not come to use it: the check before hand-out is still going on.
+            # Its holder never used it: the preflight check is still running.
             continue
         runs.make_run(actor=SYSTEM, device=device, kind=CheckKind.SCRUB, cause=CheckCause.RECLAIM)
         queued += 1

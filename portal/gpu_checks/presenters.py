@@ -1,4 +1,4 @@
-"""Checks and scrubs as pages show them: words, tones, measured values against their floors, and trends."""
+"""Presenters of checks and scrubs: texts, measured values with their limits, and trends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECOVERY: Mapping[str, str | Promise] = {
     "reboot": _("Drain its node and reboot it, then check the device again."),
     "replace": _("Have the device replaced. Until then it stays out."),
 }
-"""What brings a device back, by `provisioning.gpu.check.Action`."""
+"""How to recover a device, by `provisioning.gpu.check.Action`."""
 
 _LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckVerdict.PASS: (_("Passed"), "circle-check", "ok"),
@@ -110,7 +110,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TestRow:
-    """One test of a report."""
+    """A test of a report."""
 
     __test__ = False
 
@@ -123,7 +123,7 @@ class TestRow:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A judged figure: what it is, what it has to be, and how it was before."""
+    """A judged figure with its required value and its trend."""
 
     title: str
     value: str
@@ -135,7 +135,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A finding, with what to do about it."""
+    """A finding with its recommended action."""
 
     look: Look
     text: str
@@ -144,7 +144,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a device's page says of its checks. `may`, `may_reset`: whether the reader may ask for one."""
+    """The checks on a device's page. `may` and `may_reset` allow the reader to request one."""
 
     rows: tuple[Row, ...]
     open: GpuCheckRun | None
@@ -156,7 +156,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One run in full. `peers`: id and name of the devices that its links were measured to."""
+    """A run's page. `peers` are id and name of the devices that its links were measured to."""
 
     row: Row
     device_name: str
@@ -188,14 +188,14 @@ def row_of(run: GpuCheckRun) -> Row:
 
 
 def format_report_text(text: str) -> str:
-    """A sentence of a report with the names of figures as people say them."""
+    """Return a sentence of a report with readable names of figures."""
     for name, title in _METRICS.items():
         text = text.replace(name, str(title))
     return _BY_PATTERN.sub(lambda found: metric_title(found.group()), text)
 
 
 def block(actor: User, device: Device) -> Block:
-    """The checks of a device, the newest first."""
+    """Return the checks of a device, newest first."""
     runs = list(selectors.of_device(device)[:RUNS_SHOWN])
     under_way = next((run for run in runs if run.open), None)
     return Block(
@@ -209,7 +209,7 @@ def block(actor: User, device: Device) -> Block:
 
 
 def page(actor: User, run: GpuCheckRun) -> Page:
-    """Everything about one run. A report that is not as it should be shows what can be read of it."""
+    """Return the data of a run's page. An invalid report is shown as far as it is readable."""
     report = run.report if isinstance(run.report, dict) else {}
     earlier = selectors.before(run) if run.measures else []
     unavailable = report.get("unavailable") or {}
@@ -239,7 +239,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
 
 
 def _partner(run: GpuCheckRun) -> tuple[UUID, str] | None:
-    """The run at the other end of a link, and the name of its device."""
+    """Return the run at the other end of a link, and the name of its device."""
     far = run.partner
     return None if far is None else (far.pk, display_name(far.device))
 
@@ -256,7 +256,7 @@ def _test(data: Mapping[str, Any]) -> TestRow:
 
 
 def test_title(name: str) -> str:
-    """What a test does, in words."""
+    """Return the name of a test for display."""
     if name.startswith("exact_"):
         return gettext("Exact %(type)s product, bit by bit") % {"type": name.removeprefix("exact_").upper()}
     if name.startswith("burn_"):
@@ -268,7 +268,7 @@ test_title.__test__ = False  # type: ignore[attr-defined]
 
 
 def metric_title(name: str) -> str:
-    """What a figure is, in words."""
+    """Return the name of a figure for display."""
     if name.startswith("gemm_"):
         dtype, _, how = name.removeprefix("gemm_").removesuffix("_tflops").partition("_")
         text = gettext("%(type)s matrix product")
@@ -323,7 +323,7 @@ def _floor(fail_below: float | None, unit: str) -> str:
 
 
 def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheckRun]) -> Sparkline | None:
-    """How a figure went, once there are two."""
+    """Return the trend of a figure with at least 2 values, or `None`."""
     found = [run.measures.get(name) for run in earlier]
     values = [float(each["value"]) for each in found if isinstance(each, dict) and "value" in each]
     if len(values) < 2:
@@ -332,13 +332,13 @@ def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheck
 
 
 def format_measure(value: float, unit: str) -> str:
-    """A figure with its unit, to three digits or so."""
+    """Return a figure with its unit, to about 3 digits."""
     digits = 0 if abs(value) >= 1000 or float(value).is_integer() else 1 if abs(value) >= 100 else 2
     return f"{format_number(value, digits)} {unit}".strip()
 
 
 def _health(report: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
-    """What NVML said before and after, where anything changed."""
+    """Return the NVML values that changed between the start and the end."""
     before, after = report.get("health_before"), report.get("health_after")
     if not isinstance(before, dict) or not isinstance(after, dict):
         return ()

@@ -1,7 +1,7 @@
-"""Changes of MIG layouts before a start: the run of one, and which of them are to be concluded.
+"""Changes of MIG layouts before a start.
 
-A run stays open, and with it its GPU out of placement, until an inventory has shown the instances that its
-node says it made. The workspace that waits gets them in the same transaction.
+A run stays open, and its GPU excluded from placement, until an inventory shows the instances that its node
+reported. The waiting workspace gets them in the same transaction.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from provisioning.types import MigRepartition
 
 
 def begin(changes: Mapping[UUID, Sequence[MigRepartition]], workspaces: Iterable[Workspace]) -> None:
-    """Queue the changes that workspaces which have just got their place wait for.
+    """Queue the layout changes of newly placed workspaces.
 
-    The caller is a cycle: it holds the workspaces' locks and the right to grant capacity.
+    The caller is a scheduling cycle: it holds the workspaces' locks and the right to allocate capacity.
     """
     by_key = {each.pk: each for each in workspaces}
     plans = {change.parent_uuid: (key, change) for key, its in changes.items() for change in its}
@@ -46,7 +46,7 @@ def begin(changes: Mapping[UUID, Sequence[MigRepartition]], workspaces: Iterable
 
 
 def of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
-    """The changes for the workspace's present place."""
+    """Return the changes for the workspace's current placement."""
     if workspace.placed_at is None:
         return GpuCheckRun.objects.none()
     return GpuCheckRun.objects.filter(
@@ -55,7 +55,7 @@ def of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 
 
 def to_conclude(pool: Pool) -> list[UUID]:
-    """The open runs of a pool of which a node has said that they are done."""
+    """Return the open runs of a pool that their nodes have reported as done."""
     found = GpuCheckRun.objects.filter(
         kind=CheckKind.REPARTITION, state__in=OPEN, device__node__pool=pool
     ).exclude(report={})

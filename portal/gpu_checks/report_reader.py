@@ -1,6 +1,6 @@
-"""Reads what a node sends as a report. What is not a sound report of this very run says nothing: no pass.
+"""Reads reports of nodes. A report that is invalid or about another run is never a pass.
 
-The verdict is worked out again here from the report's own tests and findings, and the worse one counts.
+The verdict is computed again from the report's tests and findings, and the worse one counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_BYTES = 512 * 1024
 HEALTH_OF_THE_GPU = (
     "ecc_", "xid_", "remap", "retired", "sram_", "recovery_action", "lost", "nvml_hung", "abandoned",
 )  # fmt: skip
-"""Codes of findings about the whole GPU, on whichever of its instances they were seen."""
+"""Prefixes of codes of findings about the whole GPU, whichever instance they were seen on."""
 _WEIGHT = (
     CheckVerdict.PASS,
     CheckVerdict.DEGRADED,
@@ -47,7 +47,7 @@ _WEIGHT = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a run came to. `action` is what brings the device back; `report` is kept as it came."""
+    """Result of a run. `action` is the recovery of the device; `report` is stored as received."""
 
     verdict: CheckVerdict
     action: str
@@ -58,15 +58,15 @@ class Reading:
     of_the_parent: bool = False
     unjudged: bool = False
     between_peers: tuple[WrongPair, ...] = ()
-    """Wrong words that went from one of the run's peers to another; nothing against its own device."""
+    """Wrong words between two peers of the run, which do not count against its own device."""
 
 
 class Unsound(Exception):
-    """This is no report of that run; the message says why."""
+    """This is not a valid report of the run; the message says why."""
 
 
 def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
-    """The verdict of a check."""
+    """Return the result of a check."""
     if answer.failure is not None:
         return _failed(answer)
     try:
@@ -80,7 +80,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     worked_out = CheckVerdict(decided.value)
     reported = CheckVerdict(report["verdict"])
     if pretended:
-        # A report of a simulated device is never a pass. Within its pool, what it would have been counts.
+        # A simulated report is never a pass, except within its own pool.
         counts = CheckVerdict.INCONCLUSIVE if report["unavailable"] is not None else worked_out
     else:
         counts = max(reported, worked_out, key=_WEIGHT.index)
@@ -100,7 +100,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
 
 
 def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bool:
-    """Whether it would be a pass but for figures that there was nothing to hold against."""
+    """Return whether it would be a pass except for figures without a limit to compare with."""
     measured = {test.name for test in tests if test.required and test.status == Status.MEASURED}
     codes = {f"test_{name}" for name in measured}
     others = [test for test in tests if test.name not in measured]
@@ -110,7 +110,7 @@ def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bo
 
 
 def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
-    """What a scrub proved."""
+    """Return the result of a scrub."""
     if answer.failure is not None:
         return _failed(answer)
     try:
@@ -152,7 +152,7 @@ _SCRUBS: dict[ScrubVerdict, tuple[CheckVerdict, str]] = {
 
 
 def _failed(answer: CheckAnswer) -> Reading:
-    """The node could not run it, or it did not come back from it."""
+    """Return the result of a run that the node could not run or that hung."""
     assert answer.failure is not None
     verdict = CheckVerdict.HUNG if answer.failure.code == "hung" else CheckVerdict.INCONCLUSIVE
     action = "reboot" if verdict == CheckVerdict.HUNG else "retry"
@@ -206,7 +206,7 @@ def _software(report: dict[str, Any]) -> str:
 
 
 def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) -> dict[str, Any]:
-    """The judged figures by name, each with its floors: what trends are drawn of."""
+    """Return the judged figures by name with their limits, for trends."""
     found: dict[str, Any] = {}
     for test in tests:
         for each in test.judgements:
@@ -232,7 +232,7 @@ def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:
 
 
 def _summary(report: dict[str, Any], verdict: CheckVerdict, tests: tuple[TestResult, ...]) -> str:
-    """The sentence of a simulated report, where it would have been a pass."""
+    """Return the summary of a simulated report that would have been a pass."""
     if verdict != CheckVerdict.PASS:
         return str(report["summary"])
     passed = sum(1 for test in tests if test.status == Status.PASSED)

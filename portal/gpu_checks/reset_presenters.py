@@ -1,4 +1,4 @@
-"""The page that asks before a reset: what ends, what stays, who has it, and the reboot instead."""
+"""The confirmation page of a reset: what ends, what stays, the holders, and a reboot as the alternative."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ REBOOT = "sudo systemctl reboot"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A workspace that would be interrupted; `url` where the reader may see it, `until` if it has an end."""
+    """A workspace that would be interrupted.
+
+    `url` is set if the reader may see it, `until` if it has an end.
+    """
 
     name: str
     url: str
@@ -34,7 +37,7 @@ class Held:
 
 
 def question(actor: User, device: Device, action: str) -> dict[str, Any]:
-    """The context of `gpu_checks/reset.html`."""
+    """Return the context of `gpu_checks/reset.html`."""
     name, node = display_name(device), device.node.name
     refused = resets.refusal(device)
     return {
@@ -75,7 +78,7 @@ def _ends(device: Device) -> Iterable[str]:
 
 
 def _held(actor: User, workspaces: QuerySet[Workspace]) -> list[Held]:
-    """Each by its name, where the reader may see it."""
+    """Return the workspaces, by name only if they are visible to `actor`."""
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True))
     return [_one(workspace, workspace.pk in visible) for workspace in workspaces]
 

@@ -1,7 +1,7 @@
-"""Resets of GPUs that an operator asks for: what is refused, and the check that follows one.
+"""Resets of GPUs on request of an operator, and the check that follows.
 
-A reset is a run like a check: its device is nobody's meanwhile, and alone among the runs of its node, for
-whoever reads the driver's library there has to let go of it. What has begun is never sent a second time.
+A reset is a run like a check, but the only run on its node, because all readers of the driver's library have
+to release it. A reset that has begun is never sent again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ADVICE = ("reset", "drain_and_reset")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What of a device is decided upon: a form that asks for a reset is void when it has changed."""
+    """State of a device that the form for a reset was based on; the form is invalid after a change."""
 
     version_state: tuple[object, ...]
 
@@ -52,10 +52,10 @@ def seen_of(device: Device) -> Seen:
 def request_reset(
     *, actor: User | SystemActor, device_id: UUID, expected: frozenset[str] = etags.ANY
 ) -> GpuCheckRun:
-    """Have a GPU reset by its node; a check follows when it is done, and lifts its cordon as any other.
+    """Request a reset of a GPU by its node. A check follows and lifts the cordon if it passes.
 
-    Asking for what is under way already returns that run. Raises `NotAllowed`, `NotFound`,
-    `PreconditionFailed`, and `StateConflict` with what stands against it (`refusal`).
+    A repeated request returns the open run. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`, and
+    `StateConflict` with the reason from `refusal`.
     """
     require_operator(actor)
     PlacementLock.hold()
@@ -86,7 +86,7 @@ _PROBLEMS: dict[Any, ProblemCode] = {
 
 
 def refusal(device: Device) -> Reason | None:
-    """Why a GPU cannot be reset now; None where it can."""
+    """Return why a GPU cannot be reset now, or `None`."""
     name = display_name(device)
     if device.kind == DeviceKind.MIG:
         return Reason(CheckCode.RESET_OF_INSTANCE, {"device": name})
@@ -107,7 +107,7 @@ def refusal(device: Device) -> Reason | None:
 
 
 def is_called_for(device: Device) -> bool:
-    """Whether a reset may be asked for at all: it is out already, or its last check says so."""
+    """Return whether a reset may be requested: the device is cordoned, or its last check advises it."""
     if device.kind == DeviceKind.MIG:
         return False
     if device.cordoned or device.recovery in ADVICE:
@@ -117,7 +117,7 @@ def is_called_for(device: Device) -> bool:
 
 
 def siblings(device: Device) -> QuerySet[Device]:
-    """The GPUs that it is linked with: on some machines they are reset with it, or not at all."""
+    """Return the GPUs linked with it. Some machines reset them together or not at all."""
     if not device.island:
         return Device.objects.none()
     its = Device.objects.filter(node=device.node_id, island=device.island, present=True)
@@ -125,7 +125,7 @@ def siblings(device: Device) -> QuerySet[Device]:
 
 
 def workspaces_on(node: Node) -> QuerySet[Workspace]:
-    """Whom a reboot of the node would end."""
+    """Return the workspaces that a reboot of the node would end."""
     held = Allocation.objects.filter(node=node, released_at=None)
     return Workspace.objects.filter(pk__in=held.values("workspace")).select_related("owner").order_by("name")
 
@@ -137,7 +137,10 @@ def holders_of(device: Device) -> QuerySet[Workspace]:
 
 
 def check_again(device_id: UUID) -> None:
-    """Check a GPU that was reset; one that a scrub took out is scrubbed. Outside of the run's transaction."""
+    """Check a GPU after its reset, or scrub it if a scrub had cordoned it.
+
+    Runs after the run's transaction.
+    """
     device = Device.objects.filter(pk=device_id).first()
     if device is None:
         return

@@ -1,4 +1,4 @@
-"""Taking in what nodes say about checks and scrubs, and acting upon it: once, and never on a wrong report."""
+"""Applies reports of nodes about checks and scrubs. Each answer counts once, and only if it is valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_PROGRESS_LENGTH = 500
 
 
 def of_its_node(run: str, lease: str) -> bool:
-    """Whether the message comes from the node that was asked, under the run's present lease."""
+    """Return whether the message comes from the node that was asked, under the run's current lease."""
     try:
         found = GpuCheckRun.objects.filter(pk=UUID(run), lease=lease).select_related("device__node__pool")
     except ValueError:
@@ -51,7 +51,7 @@ def of_its_node(run: str, lease: str) -> bool:
 
 
 def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:
-    """Note how far a run has come, and that its node is alive; False when it is stale and was dropped."""
+    """Store the progress of a run and renew its lease. Returns `False` if it is stale and was dropped."""
     if not lease:
         return False
     now = timezone.now()
@@ -66,7 +66,7 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
         return True
     run = its.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
     if run is None or _too_long(run, now):
-        # One that tells for ever that it goes on is given up too, when its lease has run out.
+        # A run that reports progress forever is also given up, once its lease has expired.
         return False
     if not its.filter(state=RunState.RUNNING).update(**fields):
         return False
@@ -90,7 +90,7 @@ def _progress(sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply_answer(answer: CheckAnswer) -> bool:
-    """Take in how a run ended; False when the answer is stale, or about something else, and was dropped."""
+    """Apply the answer to a run. Returns `False` if it is stale or does not match, and was dropped."""
     try:
         run_id = UUID(answer.run)
     except ValueError:
@@ -110,14 +110,14 @@ def apply_answer(answer: CheckAnswer) -> bool:
 
 
 def inventory_applied(event: InventoryApplied) -> None:
-    """Changes of MIG layouts that the inventory shows are done. Each in a transaction of its own."""
+    """End changes of MIG layouts that the inventory confirms, in one transaction each."""
     for run_id in repartitions.to_conclude(event.pool):
         conclude_change(run_id)
 
 
 @transaction.atomic
 def conclude_change(run_id: UUID) -> bool:
-    """End a change of a MIG layout if it is seen to be done; whether it has ended by now."""
+    """End a change of a MIG layout if the inventory confirms it, and return whether it has ended."""
     workspace = _lock_waiting(run_id)
     try:
         run = locked_run(run_id)
@@ -133,7 +133,7 @@ def conclude_change(run_id: UUID) -> bool:
 
 
 def silent(run_id: UUID) -> bool:
-    """Nobody answers for an open run: it is sent again, or it is lost; whether it is lost now."""
+    """Handle an open run without an answer: send it again or give it up. Returns whether it is lost."""
     now = timezone.now()
     with transaction.atomic():
         workspace = _lock_waiting(run_id)
@@ -145,7 +145,7 @@ def silent(run_id: UUID) -> bool:
             return False
         repeatable = handler_of(run.kind).repeatable(run)
         if repeatable and run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
-            # What comes under the old lease from now on is too late.
+            # Messages under the old lease are dropped from now on.
             run.state, run.lease = RunState.QUEUED, ""
             run.lease_expires_at = run.started_at = None
             run.save(update_fields=["state", "lease", "lease_expires_at", "started_at"])
@@ -157,7 +157,7 @@ def silent(run_id: UUID) -> bool:
 
 
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
-    """Close a locked run without a result: what is not known is no pass."""
+    """Close a locked run without a result. Without a result there is no pass."""
     handler, words = handler_of(run.kind), sentence_of(reason)
     end(run, RunState.LOST, summary=words)
     name = display_name(run.device)
@@ -165,11 +165,11 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
     handler.lost(run, words)
 
 
-# --- who waits -------------------------------------------------------------------------------------
+# --- waiting workspaces ----------------------------------------------------------------------------
 
 
 def _lock_waiting(run_id: UUID) -> Workspace | None:
-    """The workspace that waits for this run, if one does, under its lock."""
+    """Return the workspace that waits for this run under its lock, or `None`."""
     waits = GpuCheckRun.objects.filter(pk=run_id).values_list("workspace_id", flat=True).first()
     if waits is None:
         return None

@@ -1,4 +1,4 @@
-"""Asking for checks and scrubs of single devices, sending them to nodes, and noticing that one is lost."""
+"""Requests for checks and scrubs of devices, and sending them to nodes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from provisioning.types import DeviceKind
 log = logging.getLogger(__name__)
 
 BEGIN_WITHIN_S = 30
-"""A message to a node is void after this."""
+"""Seconds after which a message to a node expires."""
 SILENT_S = 60
-"""A running check tells something every few seconds: after this silence it is lost."""
+"""Seconds without a message after which a run is lost; running checks report every few seconds."""
 MAX_ATTEMPTS = 3
 AT_ONCE_ON_NODE = 4
-"""More at a time would take the node's memory and PCIe bandwidth from each other."""
+"""More runs at a time would compete for the node's memory and PCIe bandwidth."""
 
 
 @transaction.atomic
@@ -63,12 +63,12 @@ def request_check(
     cause: CheckCause = CheckCause.OPERATOR,
     workspace: Workspace | None = None,
 ) -> GpuCheckRun:
-    """Have a device checked; the run is queued and goes to its node at once, where there is room.
+    """Request a check of a device. The run is queued and sent to its node as soon as possible.
 
-    Nothing is placed on the device until it has ended. Asking for what is under way already returns that
-    run. With cause HAND_OUT the device may be held by `workspace`, and by nobody else; the caller holds
-    the workspace's lock then. Raises `NotAllowed`, `InvalidInput` (level), `NotFound`, `NotPossible` (what
-    can never be checked) and `StateConflict` (in use, gone, something else under way).
+    Nothing is placed on the device until the run has ended. A repeated request returns the open run. With
+    cause HAND_OUT the device may be held by `workspace` only, and the caller holds the workspace's lock.
+    Raises `NotAllowed`, `InvalidInput` (level), `NotFound`, `NotPossible` (the device can never be checked)
+    and `StateConflict` (in use, missing, another run open).
     """
     require_operator(actor)
     if level not in CheckLevel.values:
@@ -81,7 +81,7 @@ def request_check(
 def request_scrub(
     *, actor: User | SystemActor, device_id: UUID, cause: CheckCause = CheckCause.OPERATOR
 ) -> GpuCheckRun:
-    """Have a device's memory cleared and proven clean; like `request_check` in everything else."""
+    """Request that a device's memory is cleared and verified; otherwise like `request_check`."""
     require_operator(actor)
     return _request(actor, device_id, CheckKind.SCRUB, CheckLevel.QUICK, cause, None)
 
@@ -95,7 +95,7 @@ def _request(
     workspace: Workspace | None,
 ) -> GpuCheckRun:
     if workspace is None:
-        # Only cycles grant capacity, under this lock: none may be giving the device away just now.
+        # Only cycles allocate capacity, under this lock, so none can allocate the device meanwhile.
         PlacementLock.hold()
     device = locked_device(device_id)
     under_way = open_run_on(device)
@@ -115,7 +115,7 @@ def _request(
         raise StateConflict(Reason(CheckCode.DEVICE_GONE, {"device": display_name(device)}))
     parent = Device.objects.filter(uuid=device.parent_uuid, checking=True) if device.parent_uuid else None
     if parent is not None and (at_work := parent.first()) is not None:
-        # Its layout is being changed: the instance may be about to go.
+        # Its layout is being changed, so the instance may be about to disappear.
         raise StateConflict(
             Reason(
                 CheckCode.CHECK_UNDER_WAY,
@@ -154,9 +154,9 @@ def make_run(
     its_peers: Collection[Device] = (),
     what: str = "",
 ) -> GpuCheckRun:
-    """Queue a run for a locked device that has none open, and send it once the transaction has held.
+    """Queue a run for a locked device without an open run, and send it after the transaction commits.
 
-    `its_peers` are locked, too, and free. `what` the audit log says is asked for; empty: the usual words.
+    `its_peers` are locked and idle. `what` is the text for the audit log; empty for the default.
     """
     run = GpuCheckRun.objects.create(
         device=device,
@@ -181,7 +181,7 @@ def make_run(
 
 @transaction.atomic
 def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
-    """Take back a run that has not begun. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
+    """Cancel a run that has not begun. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
     require_operator(actor)
     run = locked_run(run_id)
     if run.state != RunState.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
@@ -202,13 +202,13 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
 
 
 def send_on_commit(node_id: UUID) -> None:
-    """Send what waits for the node once the transaction has held."""
+    """Send the node's queued runs after the transaction commits."""
     transaction.on_commit(partial(send_waiting, node_id))
 
 
 @transaction.atomic
 def send_waiting(node_id: UUID) -> int:
-    """Send the node's queued runs, as many as may run there at a time; how many were sent."""
+    """Send the node's queued runs up to the limit per node, and return how many were sent."""
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
     if node is None:
         return 0
@@ -220,7 +220,7 @@ def send_waiting(node_id: UUID) -> int:
         .order_by("created_at")
     )
     busy = sum(1 for run in runs if _under_way(run, now))
-    # Somebody waits for a hand-out, and for a scrub somebody soon will; a schedule can wait.
+    # A preflight check delays a start, and a scrub may soon; scheduled checks can wait.
     urgent = {CheckCause.HAND_OUT: 0, CheckCause.RECLAIM: 1}
     waiting = [run for run in runs if run.state == RunState.QUEUED and not _under_way(run, now)]
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
@@ -228,7 +228,7 @@ def send_waiting(node_id: UUID) -> int:
     reserved = any(handler_of(run.kind).alone_on_node and _under_way(run, now) for run in runs)
     for run in waiting:
         if reserved or run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
-            # Those without attempts left are for `sweep_lost`.
+            # `sweep_lost` handles runs without attempts left.
             continue
         if handler_of(run.kind).alone_on_node:
             if busy + sent:
@@ -271,12 +271,12 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
     try:
         app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
     except Exception as error:
-        # The row keeps its lease until then, and is sent again.
+        # The row keeps its lease until it expires, and then is sent again.
         log.warning("%s was not sent to %s: %s", task, queue, error)
 
 
 def hard_limit(run: GpuCheckRun) -> timedelta:
-    """How long a run may be running, whatever its node says."""
+    """Return the maximum time of a run, whatever its node reports."""
     return timedelta(seconds=handler_of(run.kind).deadline_s(run) * 1.5 + 120)
 
 
@@ -284,13 +284,13 @@ def hard_limit(run: GpuCheckRun) -> timedelta:
 
 
 def locked_run(run_id: UUID) -> GpuCheckRun:
-    """The run, and its device, under lock; with both of its partner. Raises `NotFound`."""
+    """Return the run and its device under lock, and those of its partner. Raises `NotFound`."""
     its = GpuCheckRun.objects.filter(pk=run_id)
     ids = its.values_list("pk", "device_id", "partner_id", "partner__device_id")
     pk, device_id, partner_id, far_id = ids.first() or (None, None, None, None)
     if pk is None or device_id is None:
         raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
-    # In one order, whichever of the two ends is asked for: both may be answered for at the same time.
+    # Always in the same order, because answers for both ends may arrive at the same time.
     devices = {each: locked_device(each) for each in sorted(filter(None, (device_id, far_id)))}
     both = GpuCheckRun.objects.select_for_update(of=("self",)).filter(pk__in=filter(None, (pk, partner_id)))
     found = {each.pk: each for each in both.order_by("pk")}
@@ -303,7 +303,7 @@ def locked_run(run_id: UUID) -> GpuCheckRun:
 
 
 def end(run: GpuCheckRun, state: RunState, **fields: Any) -> None:
-    """Close a locked run; its device is free for others again, and the next run may go to the node."""
+    """Close a locked run, free its device, and let the next run go to the node."""
     fields |= {"state": state, "finished_at": timezone.now(), "lease": "", "lease_expires_at": None}
     for name, value in fields.items():
         setattr(run, name, value)
@@ -320,7 +320,7 @@ def end(run: GpuCheckRun, state: RunState, **fields: Any) -> None:
 def record(
     run: GpuCheckRun, device: Device, step: str, message: str, *, actor: User | SystemActor = SYSTEM
 ) -> None:
-    """One entry in the audit log about a run: `device.check_…`, `device.scrub_…` and so on."""
+    """Write an audit entry about a run, such as `device.check_…` or `device.scrub_…`."""
     events.record(
         actor=actor,
         kind=AuditKind(f"device.{run.kind}_{step}"),
@@ -338,6 +338,6 @@ def record(
 
 
 def busy_on_nodes(nodes: Collection[UUID]) -> Counter[UUID]:
-    """How many runs are open on each of the nodes."""
+    """Return the number of open runs per node."""
     found = GpuCheckRun.objects.filter(device__node__in=nodes, state__in=OPEN)
     return Counter(found.values_list("device__node_id", flat=True))

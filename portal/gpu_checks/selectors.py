@@ -1,4 +1,4 @@
-"""Reads of checks and scrubs. Everybody who is signed in may see them, as they may see the devices."""
+"""Read operations on checks and scrubs. All signed-in users may see them, like the devices."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TREND_RUNS = 30
 
 
 def checks() -> QuerySet[GpuCheckRun]:
-    """All runs with their device, node and pool, the newest first."""
+    """Return all runs with their device, node and pool, newest first."""
     return GpuCheckRun.objects.select_related(
         "device", "device__node", "device__node__pool", "requester", "partner__device__node"
     ).order_by("-created_at")
 
 
 def check_by_id(run_id: UUID) -> GpuCheckRun:
-    """Raises `NotFound`."""
+    """Return a run. Raises `NotFound`."""
     run = checks().filter(pk=run_id).first()
     if run is None:
         raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
@@ -36,12 +36,12 @@ def check_by_id(run_id: UUID) -> GpuCheckRun:
 
 
 def of_device(device: Device) -> QuerySet[GpuCheckRun]:
-    """The runs of a device, the newest first, without their reports."""
+    """Return the runs of a device without reports, newest first."""
     return checks().filter(device=device).defer("report")
 
 
 def before(run: GpuCheckRun) -> list[GpuCheckRun]:
-    """The finished checks of the same device and level up to this one, the oldest first: for trends."""
+    """Return finished runs of the same device and level up to this one, oldest first, for trends."""
     earlier = GpuCheckRun.objects.filter(
         device=run.device_id,
         kind=handler_of(run.kind).trend_kind,
@@ -53,7 +53,7 @@ def before(run: GpuCheckRun) -> list[GpuCheckRun]:
 
 
 def device_by_name(name: str) -> Device:
-    """A device by its id or by its UUID as the driver names it. Raises `NotFound`."""
+    """Return a device by id or by the driver's UUID. Raises `NotFound`."""
     devices = Device.objects.select_related("node", "node__pool")
     found = devices.filter(uuid=name).first()
     if found is None:
@@ -67,13 +67,13 @@ def device_by_name(name: str) -> Device:
 
 
 def open_run_on(device: Device) -> GpuCheckRun | None:
-    """What is under way on a device: a run of its own, or one of another device that needs its links."""
+    """Return the open run on a device: its own, or one of another device that uses it as a peer."""
     runs = GpuCheckRun.objects.filter(state__in=OPEN)
     return runs.filter(device=device).first() or runs.filter(peers=device).first()
 
 
 def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
-    """Of these devices, those that are kept free for another one's open check, with that one; one query."""
+    """Return which of these devices are reserved as peers, with the device being checked; one query."""
     checking = [each.pk for each in devices if each.checking]
     held = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__state__in=OPEN)
     rows = held.select_related("gpucheckrun__device__node")
@@ -81,5 +81,5 @@ def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
 
 
 def somebody_waits() -> bool:
-    """Whether a workspace waits for capacity."""
+    """Return whether a workspace waits for capacity."""
     return Workspace.objects.filter(state=State.PENDING).exists()

@@ -1,4 +1,4 @@
-"""When a pool's devices are checked: an operator's choice, pool by pool."""
+"""Settings for automatic checks of a pool's devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {name: getattr(Pool(), name) for name in NAMES}
 
 
 def values_of(pool: Pool) -> list[object]:
-    """A pool's settings, in the order of `NAMES`."""
+    """Return a pool's settings, in the order of `NAMES`."""
     return [getattr(pool, name) for name in NAMES]
 
 
@@ -38,7 +38,7 @@ def values_of(pool: Pool) -> list[object]:
 def set_checks(
     *, actor: User | SystemActor, slug: str, expected: frozenset[str] = etags.ANY, **wanted: Any
 ) -> Pool:
-    """Change some of a pool's settings (`NAMES`; hours, 0 is never). Repeating it is success.
+    """Change some of a pool's settings (`NAMES`; 0 hours means never). Idempotent.
 
     Raises `NotAllowed`, `NotFound`, `InvalidInput`, `PreconditionFailed`.
     """
@@ -76,7 +76,7 @@ def set_checks(
 
 
 def _give_all(pool: Pool) -> None:
-    """What waited for a scrub need not any more."""
+    """Return devices that wait for a scrub to service."""
     waiting = Device.objects.filter(node__pool=pool, unscrubbed=True)
     nodes = tuple(set(waiting.order_by().values_list("node_id", flat=True)))
     if nodes:
@@ -86,7 +86,7 @@ def _give_all(pool: Pool) -> None:
 
 
 def from_form(data: Any) -> dict[str, Any]:
-    """What a page sends. Raises `InvalidInput` for hours that are no whole number."""
+    """Return the settings in a form. Raises `InvalidInput` for hours that are not whole numbers."""
     found: dict[str, Any] = {"check_level": data.get("check_level", CheckLevel.STANDARD)}
     for name in ("check_every_hours", "hand_out_max_age_hours"):
         text = str(data.get(name, "")).strip()

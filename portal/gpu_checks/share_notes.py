@@ -1,7 +1,7 @@
-"""What a node's guard tells of workspaces that take more of a shared GPU's memory than their part.
+"""Reports of nodes about workspaces that exceed their share of a GPU's memory.
 
-It is kept with the workspace for its page (`workspaces.share_overuse`), stands in its timeline, and its owner
-is told. However often a node speaks, an hour has room for few entries and notices about a workspace.
+Reports are stored with the workspace for its page (`workspaces.share_overuse`), added to its timeline, and
+sent to its owner. Entries and notifications per hour and workspace are limited, however often a node reports.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_TOLD = {
     AuditKind.WORKSPACE_GPU_SHARE_ENDED: 20,
     AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN: 6,
 }
-"""So many entries of a kind, and notices of them, a workspace has in an hour."""
+"""Maximum number of entries, and of their notifications, per kind, hour and workspace."""
 WITHIN = timedelta(hours=1)
 MAX_ENDS_IN_S = 3600
 NAME_LENGTH = 64
@@ -71,10 +71,10 @@ Grants = Mapping[tuple[str, int, str], tuple[UUID, Device]]
 
 
 def apply(found: ShareNotes) -> int:
-    """Take in the notes about workspaces that hold a share of that device on that node; how many counted.
+    """Apply reports about workspaces that hold a share of the device on the node, and return their number.
 
-    Never raises for what a node sends: everything else is logged and left out. A second time the same
-    changes nothing but the time.
+    Never raises for the content of a report; invalid ones are logged and ignored. A repeated report only
+    updates the time.
     """
     grants = _grants(found)
     by_workspace: dict[UUID, list[tuple[ShareNote, Device]]] = {}
@@ -90,7 +90,7 @@ def apply(found: ShareNotes) -> int:
 
 
 def _grants(found: ShareNotes) -> Grants:
-    """The shares on that node: workspace, generation and device."""
+    """Return the shares on the node by workspace, generation and device."""
     rows = AllocatedDevice.objects.filter(
         active=True,
         milli__lt=WHOLE_DEVICE_MILLI,
@@ -110,7 +110,7 @@ def _grants(found: ShareNotes) -> Grants:
 
 
 def _sound(note: ShareNote) -> bool:
-    """Whether it says something that can be so."""
+    """Return whether the report is plausible."""
     if note.step not in CODES:
         return False
     over = note.used_mib > note.part_mib
@@ -148,7 +148,7 @@ def _take_in(workspace: Workspace, kept: dict[str, Any], note: ShareNote, device
     reason = Reason(code, _params(note, device, code))
     told = bool(before.get("told"))
     if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not was and not goes_on):
-        # That it is back is told where it was told that it was over.
+        # The end is only reported if the overuse was.
         may = told if code is ShareCode.BACK else _has_room(kept["told"], KINDS[code], now)
         if may:
             _record(workspace, device, reason)
@@ -180,12 +180,12 @@ def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
 
 
 def shown_name(process: str) -> str:
-    """A program's name, which it chooses itself: on one line, nothing that is not seen, and not long."""
+    """Return a program's name for display: printable and short, because the program chooses it."""
     return "".join(each if each.isprintable() else "?" for each in process[:NAME_LENGTH]).strip()
 
 
 def _has_room(told: dict[str, list[float]], kind: AuditKind, now: datetime) -> bool:
-    """Whether the hour has room for another entry of this kind, which is counted."""
+    """Count an entry of this kind, and return whether the hourly limit allows it."""
     at = now.timestamp()
     lately = [each for each in told.get(kind, []) if at - WITHIN.total_seconds() < each <= at]
     room = len(lately) < MOST_TOLD[kind]
@@ -218,10 +218,10 @@ def _record(workspace: Workspace, device: Device, reason: Reason) -> None:
 
 
 def _title(code: ShareCode) -> str:
-    """The title of the owner's notice; none where it tells of nothing to do.
+    """Return the title of the owner's notification, or an empty string if no action is needed.
 
-    Each step has one of its own: alike ones within seconds are one notice, and a process is killed some
-    seconds after it was asked.
+    Each step has its own title, because equal notifications within seconds are merged, and a process is
+    killed only seconds after the request to end.
     """
     match code:
         case ShareCode.OVER:

@@ -1,4 +1,4 @@
-"""Pages of GPU checks. Everybody who is signed in may look; operators ask for them."""
+"""Pages of GPU checks. All signed-in users may view them; operators may request checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from portal.people.accounts.policies import require_operator
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """The checks of a device as a part of its page; asking for one leads to its page."""
+    """Show the checks of a device as a part of its page. A POST requests one and redirects to it."""
     device = selectors.device_by_name(str(device_id))
     if request.method == "POST":
         kind = request.POST.get("kind")
@@ -42,7 +42,7 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def reset(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """Asks, with all that a reset or a reboot would interrupt; then has the GPU reset."""
+    """Confirm with everything that a reset or a reboot would interrupt, then request the reset."""
     require_operator(request.user)
     device = selectors.device_by_name(str(device_id))
     if request.method == "POST":
@@ -61,7 +61,7 @@ def reset(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 
 @require_POST
 def node_link(request: SignedInRequest, node_id: UUID) -> HttpResponse:
-    """Have the link of a node to another one checked; leads to the page of the run at its end."""
+    """Request a link check of a node, and redirect to the run at its end."""
     require_operator(request.user)
     try:
         run = pairs.request_link_check(
@@ -97,7 +97,7 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
-    """One check in full, live while it runs; a POST takes it back while it has not begun."""
+    """Show one run, live while it is open. A POST cancels it before it begins."""
     run = selectors.check_by_id(check_id)
     if request.method == "POST":
         runs.cancel_check(actor=request.user, run_id=run.pk)

@@ -1,4 +1,4 @@
-"""Texts of the refusals about GPU checks, and of what came of them where the node said nothing."""
+"""Texts of the reasons about GPU checks, and of results without a text from the node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOUNS = {
     "reset": _("reset"),
     "pair": _("check of a link"),
 }
-"""What a run is called inside a sentence, by its kind."""
+"""Nouns of runs within a sentence, by kind."""
 
 
 def _noun(params: Params) -> Params:
@@ -25,7 +25,7 @@ def _noun(params: Params) -> Params:
 
 
 def _check_failed(params: Params) -> Params:
-    """`devices` failed their checks before hand-out, or, with `unknown`, could not be checked."""
+    """Format `devices` that failed their preflight checks or, with `unknown`, could not be checked."""
     pattern = (
         gettext("%(device)s could not be checked")
         if params.get("unknown")

@@ -1,1 +1,1 @@
-"""Reports: what GPUs did by day, and figures for Prometheus."""
+"""Reports: daily GPU use and Prometheus metrics."""

@@ -1,4 +1,4 @@
-"""What GPUs did, over REST."""
+"""REST API of GPU use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from portal.reports.models import Dimension
 
 
 class GpuUseAmountsSerializer(serializers.Serializer[Any]):
-    """GPU-hours. What was not measured is neither used nor idle."""
+    """GPU-hours. Time without measurements is neither used nor idle."""
 
     capacity = serializers.FloatField(help_text="Of all devices; 0 if no devices are counted.")
     allocated = serializers.FloatField(help_text="Held by workspaces.")
@@ -60,7 +60,7 @@ class GpuUseDaySerializer(serializers.Serializer[Any]):
 
 
 class GpuUseSerializer(serializers.Serializer[Any]):
-    """What GPUs did from `since` until `until`, both included (UTC)."""
+    """GPU use from `since` to `until`, both inclusive (UTC)."""
 
     since = serializers.DateField(help_text="First day.")
     until = serializers.DateField(help_text="Last day (included).")
@@ -79,7 +79,7 @@ class GpuUseSerializer(serializers.Serializer[Any]):
 
 
 def amounts_json(amounts: Amounts) -> dict[str, Any]:
-    """Figures as REST and CSV have them: GPU-hours."""
+    """Return figures in GPU-hours for REST and CSV."""
 
     def hours(value: int) -> float:
         return round(value / MILLI_GPU_S_PER_HOUR, 3)
@@ -111,7 +111,7 @@ def _date(request: UserRequest, name: str) -> date | None:
 
 
 class GpuUse(ApiView):
-    """Sums, not a resource of rows."""
+    """Sums of GPU use."""
 
     tag = "reclaim"
     operation_ids = {"get": "getGpuUseReport"}

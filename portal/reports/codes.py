@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ReportCode(StrEnum):
-    """Refusals about reports."""
+    """Errors about reports."""
 
     BREAKDOWN_UNKNOWN = "breakdown_unknown"
     DAYS_OUT_OF_RANGE = "days_out_of_range"

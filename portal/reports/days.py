@@ -1,7 +1,7 @@
-"""Adds up what GPUs did on a day: the one place that makes rows of `GpuDay`. May be repeated.
+"""Sums of GPU use per day. Only this module writes `GpuDay`. Idempotent.
 
-Only real devices count, on a day on which they were measured or held. An instance (MIG) counts as its part of
-the GPU that it was cut from, and that GPU itself then not at all.
+A real device counts on days on which it was measured or allocated. A MIG instance counts as its part of the
+GPU, and then the GPU itself does not count.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ FIGURES = (
     "cost",
 )  # fmt: skip
 RECLAIMED_S = DAY_S
-"""For so long a stop counts as recovered, unless the workspace is started again before."""
+"""Seconds for which a stop counts as reclaimed, unless the workspace starts again earlier."""
 WAITED = timedelta(days=7)
-"""A request that has waited for longer counts no more."""
+"""Waiting time after which a request no longer counts."""
 AT_ONCE = 10
 BATCH = 2000
-# As which a device was held: a workspace that was resized since has another flavor.
+# The flavor at allocation, because a workspace may have been resized since.
 _FLAVOR = Coalesce(NullIf("allocation__flavor", Value("")), "allocation__workspace__flavor__slug")
 STOPS = frozenset(str(code.value) for code in CODES.values())
 OPENS = frozenset(
@@ -63,7 +63,7 @@ CLOSES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A device: what it counts as in thousandths of a GPU, its model, and where it is."""
+    """A device: its weight in thousandths of a GPU, its model, and its node."""
 
     milli: float
     model: str
@@ -72,7 +72,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who had a device, or waited for one."""
+    """The holder of a device, or of a request that waits for one."""
 
     team: str
     user: str
@@ -84,11 +84,11 @@ class _Sums:
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
-        # The day is known even where nothing was.
+        # The day has a row even without figures.
         self.found["", Dimension.ALL, ""].update()
 
     def add(self, part: _Part | None, holder: _Holder | None, **amounts: float) -> None:
-        """Amounts of a device (None: of none in particular) and of a holder (None: whoever had it)."""
+        """Add amounts of a device (`None` for none in particular) and a holder (`None` for all)."""
         keys: list[tuple[str, str]] = [(Dimension.ALL, "")]
         if part is not None:
             keys += [(Dimension.MODEL, part.model), (Dimension.NODE, part.node)]
@@ -120,9 +120,9 @@ class _Sums:
 
 
 def run(now: datetime | None = None) -> list[date]:
-    """Add up today, yesterday and days that are still missing; returns them.
+    """Write today, yesterday and missing days, and return them.
 
-    Shortly after midnight also all days of which minutes may still have come late.
+    Shortly after midnight it also writes all days with minutes that may have arrived late.
     """
     now = now or timezone.now()
     today = now.astimezone(UTC).date()
@@ -136,12 +136,12 @@ def run(now: datetime | None = None) -> list[date]:
 
 
 def keep_days() -> int:
-    """For how many days figures are kept: as long as what they are made of, and two years at least."""
+    """Return the retention of figures in days: that of the hourly data, but at least 2 years."""
     return max(int(settings.BERTH_KEEP_HOURS_DAYS), 731)
 
 
 def missing(newest: date) -> list[date]:
-    """Days with samples that have not been added up, the newest first: after an upgrade or a long outage."""
+    """Return days with samples but without sums, newest first, as after an upgrade or a long outage."""
     first_s = DeviceHour.objects.aggregate(first=Min("start_s"))["first"]
     if first_s is None:
         return []
@@ -154,7 +154,7 @@ def missing(newest: date) -> list[date]:
 
 
 def write(day: date, *, now: datetime | None = None) -> None:
-    """Make the rows of a day anew."""
+    """Replace the rows of a day."""
     rows = sums_of(day, now=now or timezone.now()).rows(day)
     with transaction.atomic():
         GpuDay.objects.filter(day=day).delete()
@@ -162,7 +162,7 @@ def write(day: date, *, now: datetime | None = None) -> None:
 
 
 def sums_of(day: date, *, now: datetime) -> _Sums:
-    """What happened on a day until `now`."""
+    """Return the sums of a day until `now`."""
     begin_s = datetime.combine(day, time(), UTC).timestamp()
     end_s = min(begin_s + DAY_S, now.timestamp())
     sums = _Sums()
@@ -197,12 +197,12 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
 def _seen(
     hours: Iterable[tuple[int, int, float]], from_s: float, until_s: float, end_s: float
 ) -> tuple[float, float]:
-    """Seconds measured and used from one moment to another: what an hour saw is shared out by time."""
+    """Return measured and used seconds in an interval. An hour's values are distributed evenly."""
     seen = used = 0.0
     for start_s, measured_s, used_s in hours:
         overlap = min(until_s, start_s + HOUR_S) - max(from_s, start_s)
         if overlap > 0:
-            # The hour under way has seen as much as there is of it.
+            # The current hour has values for its elapsed part only.
             part = overlap / max(1.0, min(HOUR_S, end_s - start_s))
             seen += measured_s * part
             used += used_s * part
@@ -210,9 +210,9 @@ def _seen(
 
 
 def _prices() -> dict[str, float]:
-    """What an hour of one device costs by flavor, in cents, as it is now: its part of the flavor's price."""
+    """Return the current price per hour and device by flavor, in cents."""
     rows = Flavor.objects.filter(price_cents__isnull=False, accelerator_count__gt=0)
-    # One that has been deleted may have left its short name to another.
+    # The slug of a deleted flavor may be in use by another one.
     return {
         slug: (price or 0) / (count * max(1, nodes))
         for slug, price, count, nodes in rows.order_by(F("deleted_at").asc(nulls_last=True)).values_list(
@@ -238,7 +238,7 @@ def _parts() -> dict[UUID, _Part]:
 def _hours(
     parts: dict[UUID, _Part], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[int, int, float]]]:
-    """Device → (begin, seconds measured, seconds used) of its hours of the day."""
+    """Return start, measured seconds and used seconds of the day's hours, by device."""
     found: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
     rows = DeviceHour.objects.filter(start_s__gte=begin_s, start_s__lt=end_s, gpu_s__isnull=False)
     for device, start_s, gpu_s, pct_s in rows.values_list(
@@ -252,7 +252,7 @@ def _hours(
 def _held(
     parts: dict[UUID, _Part], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[_Holder, int, float, float]]]:
-    """Device → (who, thousandths of it, from, until) within the day."""
+    """Return holder, thousandths, start and end of the day's allocations, by device."""
     begin, end = (datetime.fromtimestamp(each, UTC) for each in (begin_s, end_s))
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=begin), allocation__granted_at__lt=end
@@ -279,7 +279,7 @@ def _holder(who: Iterable[str | None]) -> _Holder:
 
 
 def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
-    """Devices of workspaces that Berth stopped, from their release on: for a day, or until the next start."""
+    """Add devices freed by stops of Berth, for a day or until the next start of the workspace."""
     since = datetime.fromtimestamp(begin_s - RECLAIMED_S, UTC)
     stops: dict[UUID, list[float]] = defaultdict(list)
     events = Event.objects.filter(
@@ -320,7 +320,7 @@ def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: flo
 
 
 def _waited(sums: _Sums, begin_s: float, end_s: float) -> None:
-    """GPUs that were asked for, from the request until they were placed, taken back or refused."""
+    """Add requested GPUs, from the request until placement, cancellation or failure."""
     since, end = datetime.fromtimestamp(begin_s, UTC) - WAITED, datetime.fromtimestamp(end_s, UTC)
     events = Event.objects.filter(kind__in=OPENS | CLOSES, at__gte=since, at__lt=end, workspace__isnull=False)
     waits: dict[UUID, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What GPUs did over a span of days: the one answer that page, REST and CSV show."""
+"""GPU use over a range of days, for the page, REST and CSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COST_PER_UNIT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Thousandths of GPU-seconds, and of cents for `cost`, as `GpuDay` has them."""
+    """Thousandths of GPU-seconds, and of cents for `cost`, as in `GpuDay`."""
 
     capacity: int = 0
     measured: int = 0
@@ -46,31 +46,32 @@ class Amounts:
 
     @property
     def money(self) -> float:
-        """What was held costs, in the site's currency."""
+        """The cost of allocated time, in the site's currency."""
         return self.cost / COST_PER_UNIT
 
     @property
     def idle(self) -> int:
-        """Held and measured, and not used."""
+        """Allocated and measured, but not used."""
         return max(0, self.held_measured - self.held_used)
 
     @property
     def missing(self) -> int:
-        """Held, and not measured: neither used nor idle."""
+        """Allocated and not measured: neither used nor idle."""
         return max(0, self.held - self.held_measured)
 
     @property
     def dark(self) -> float | None:
-        """The share without work, from 0 to 1, of what was measured; None where nothing was.
+        """The share of measured time without work, 0 to 1; `None` if nothing was measured.
 
-        Of devices, whoever had them; where there are none, as for a team, of what was held.
+        It covers devices with or without a holder, or, if there are no figures of devices (as for a team),
+        allocated time.
         """
         measured, used = (self.measured, self.used) if self.capacity else (self.held_measured, self.held_used)
         return max(0.0, 1 - used / measured) if measured else None
 
     @property
     def unmeasured(self) -> float | None:
-        """The share that was not measured, from 0 to 1, of what `dark` is about."""
+        """The share without measurements, 0 to 1, of the time that `dark` covers."""
         whole, measured = (self.capacity, self.measured) if self.capacity else (self.held, self.held_measured)
         return max(0.0, 1 - measured / whole) if whole else None
 
@@ -85,11 +86,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What GPUs did from `since` until `until`, both included (UTC).
+    """GPU use from `since` to `until`, both inclusive (UTC).
 
-    `days` has each day of the span, None where it has not been added up; `before` is the span of the same
-    length before. `lines` are broken down `by`, those that held most first, at most `MAX_ROWS`; `cut` says
-    that there are more.
+    `days` has each day of the range, `None` if it has no sums yet; `before` is the preceding range of the
+    same length. `lines` are broken down `by` a dimension, largest allocation first, up to `MAX_ROWS`; `cut`
+    means that there are more.
     """
 
     since: date
@@ -104,7 +105,7 @@ class Report:
 
 
 def may_choose(actor: User) -> QuerySet[Team]:
-    """The teams whose report the actor may read."""
+    """Return the teams whose report the actor may read."""
     if actor.sees_all:
         return Team.objects.order_by("slug")
     return Team.objects.filter(memberships__user=actor, memberships__role="owner").order_by("slug")
@@ -118,9 +119,9 @@ def report(
     team: str = "",
     by: str = Dimension.TEAM,
 ) -> Report:
-    """What GPUs did, from rows of days and whole months. Three queries, beside those that say who may.
+    """Return GPU use, from sums of days and whole months, with three queries plus permission checks.
 
-    For operators and auditors; of a team for its owners too. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
+    For operators and auditors, and for a team's owners. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
     """
     of_team = _team(actor, team)
     today = timezone.now().astimezone(UTC).date()
@@ -154,7 +155,7 @@ def report(
 
 
 def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dict[date, int]]:
-    """What was on each day, and what sums of months have to be made of to count; one query."""
+    """Return the amounts per day, and the expected `made_of` of months, with one query."""
     rows = GpuDay.objects.filter(
         team__in={"", team}, dimension=Dimension.ALL, day__range=(since, until)
     ).order_by("day")
@@ -169,9 +170,9 @@ def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dic
 
 
 def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date, int]) -> list[Line]:
-    """By key, those that held most first: sums of months where these are whole, and the days beside them.
+    """Return lines by key, largest allocation first, from sums of whole months and other days.
 
-    Two queries.
+    Uses two queries.
     """
     sums: dict[str, list[int]] = {}
     known: set[date] = set()
@@ -196,7 +197,7 @@ def _add(sums: dict[str, list[int]], key: str, figures: Sequence[int]) -> None:
 
 
 def _team(actor: User, slug: str) -> Team | None:
-    """The team that is asked for, after a check of who asks; None for the site."""
+    """Return the requested team, or `None` for the site. Checks permissions."""
     if not slug:
         if not actor.sees_all:
             require_operator(actor)

@@ -1,8 +1,8 @@
-"""What Prometheus reads: GPUs under the names of DCGM's exporter, and Berth's own gauges.
+"""Prometheus metrics: GPUs under the names of the DCGM exporter, and Berth's own gauges.
 
-A fixed number of queries for any number of devices. What was not measured has no sample; what is simulated
-carries the label `simulated="true"`. States and amounts are those of `inventory.device_states` and
-`inventory.counting`, as pages and REST show them.
+The number of queries is constant. Missing measurements have no sample; simulated devices have the label
+`simulated="true"`. States and amounts are those of `inventory.device_states` and `inventory.counting`, as in
+pages and REST.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from provisioning.types import DeviceInfo, DeviceKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ANY_POOL = ""
-# The library gives every counter's family the ending that OpenMetrics asks for. The exporter's have none.
+# The library adds the OpenMetrics suffix to counter families; the exporter has none.
 _AS_THE_EXPORTER = re.compile(
     rb"^# (HELP|TYPE) (%s)_total " % "|".join(sorted(dcgm_names.COUNTERS)).encode(), re.MULTILINE
 )
@@ -41,20 +41,20 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 def exposition(now: datetime | None = None) -> bytes:
-    """The whole page in Prometheus' text format 0.0.4."""
+    """Return all metrics in Prometheus' text format 0.0.4."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PortalCollector(now or timezone.now()))
     return _AS_THE_EXPORTER.sub(rb"# \1 \2 ", generate_latest(registry))
 
 
 class PortalCollector(Collector):
-    """Reads everything from the database, for one scrape. What has no samples is left out."""
+    """Reads all metrics from the database for one scrape. Families without samples are omitted."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
 
     def describe(self) -> Iterable[Family]:
-        """Nothing, so that registering reads nothing."""
+        """Return nothing, so that registration reads nothing."""
         return ()
 
     def collect(self) -> Iterator[Family]:
@@ -62,7 +62,7 @@ class PortalCollector(Collector):
 
 
 def families(now: datetime | None = None) -> list[Family]:
-    """Everything, in the order of the page."""
+    """Return all families in order."""
     now = now or timezone.now()
     devices: list[Any] = list(
         with_state(Device.objects.filter(KNOWN).select_related("node", "node__pool"), now).order_by(
@@ -88,7 +88,7 @@ def _as_exported(name: str, text: str) -> Family:
 
 
 def _newest(now: datetime) -> dict[str, Sample]:
-    """What nodes show now; the newest minute where they show nothing."""
+    """Return current samples of nodes, or the newest minute without one."""
     now_s = now.timestamp()
     return series.newest_minutes(now_s=now_s) | series.newest(now_s=now_s)
 
@@ -149,7 +149,7 @@ _AMOUNTS = {
 
 
 def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
-    """Each resource of each pool, in base units."""
+    """Return the amounts of each resource and pool, in base units."""
     by_pool = counting.by_pool(Node.objects.all(), now, counting.counted(devices))
     found = []
     for amount, text in _AMOUNTS.items():

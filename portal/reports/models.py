@@ -1,4 +1,4 @@
-"""What GPUs did on each day, added up: what reports read."""
+"""Daily and monthly sums of GPU use, which reports read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Dimension(models.TextChoices):
-    """By what the figures of a day are broken down; `ALL` is one row for everything."""
+    """Dimension of daily figures; `ALL` is a single row for everything."""
 
     ALL = "all", "Everything"
     TEAM = "team", "Team"
@@ -17,13 +17,13 @@ class Dimension(models.TextChoices):
 
 
 class GpuDay(models.Model):
-    """A day (UTC) of the site (`team` empty) or of one team, for one `key` of a dimension.
+    """A day (UTC) of the site (`team` is empty) or a team, for one `key` of a dimension.
 
-    `team` and `key` are names as people write them (slug, user name, model, `pool/node`): they outlive what
-    they name. Amounts are thousandths of a GPU-second. `capacity`, `measured` and `used` are of devices,
-    whoever had them: only the site's rows by `ALL`, `MODEL` and `NODE` have them. `used` is utilisation added
-    up: an hour at 50 % is half an hour. The `held_` ones are the same of the time in which a workspace had
-    the device: `held` is all of it. What was not measured is in neither `used` nor idle.
+    `team` and `key` are names (slug, user name, model, `pool/node`), so they outlive their objects. Amounts
+    are in thousandths of a GPU-second. `capacity`, `measured` and `used` are for devices with or without a
+    holder; only the site's rows by `ALL`, `MODEL` and `NODE` have them. `used` is summed utilisation: an hour
+    at 50 % is half an hour. The `held_` fields are the same for allocated time, and `held` is all of it. Time
+    without measurements is neither used nor idle.
     """
 
     day = models.DateField()
@@ -38,12 +38,12 @@ class GpuDay(models.Model):
     held_used = models.BigIntegerField(default=0)
     reclaimed = models.BigIntegerField(default=0)
     waited = models.BigIntegerField(default=0)
-    # In thousandths of a cent, at the prices of the day on which it was added up.
+    # In thousandths of a cent, at the prices when the sums were written.
     cost = models.BigIntegerField(default=0)
 
     class Meta:
         constraints = [
-            # Also the index by which a span of one team and dimension is read.
+            # Also the index for a range of one team and dimension.
             models.UniqueConstraint(fields=["team", "dimension", "day", "key"], name="gpu_day_once")
         ]
 
@@ -52,9 +52,9 @@ class GpuDay(models.Model):
 
 
 class GpuMonth(models.Model):
-    """A whole month (its first day) of `GpuDay`, added up by team, dimension and key, for spans of many days.
+    """Sums of `GpuDay` for a whole month (its first day), by team, dimension and key.
 
-    `made_of` says of which days it was made: it counts only while these are the days that there are.
+    `made_of` identifies the days in the sums. The row is valid only while these are the current days.
     """
 
     month = models.DateField()
@@ -74,7 +74,7 @@ class GpuMonth(models.Model):
 
     class Meta:
         constraints = [
-            # Also the index by which a span of one team and dimension is read.
+            # Also the index for a range of one team and dimension.
             models.UniqueConstraint(fields=["team", "dimension", "month", "key"], name="gpu_month_once")
         ]
 
@@ -83,7 +83,7 @@ class GpuMonth(models.Model):
 
 
 class MonthlyReport(models.Model):
-    """The owners of a team have been told of a month (its first day): written together with their notices."""
+    """Marks that a team's owners were notified about a month (its first day), in the same transaction."""
 
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     month = models.DateField()

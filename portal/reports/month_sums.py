@@ -1,7 +1,7 @@
-"""Adds up the days of whole months, so that a year need not be read day by day.
+"""Sums of whole months, so that a report over a year need not read every day.
 
-Sums of a month say of which days they were made. A day that was made anew is another one, so that its month's
-sums count no more, and its days are read, until they are made again: no report is ever of what has been.
+Sums of a month record which days they include. A rewritten day has another key, which invalidates the sums of
+its month. Reports then read its days until the sums are written again, so they are never outdated.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from portal.reports.days import BATCH, FIGURES, keep_days
 from portal.reports.models import Dimension, GpuDay, GpuMonth
 
 AT_ONCE = 3
-"""A run makes so many at most: after an upgrade there may be two years of them."""
+"""Maximum number of months per run; after an upgrade up to 2 years may be missing."""
 LATE_UNTIL_HOUR = 2
-"""Until then days of the month before may still be made anew, by each run."""
+"""Hour (UTC) until which each run may still rewrite days of the previous month."""
 
 SiteDay = tuple[date, int]
-"""A day, and the key of its row of everything: whoever makes the day anew gives it another one."""
+"""A day and the key of its total row. Rewriting the day changes the key."""
 
 
 def begin_of(day: date) -> date:
@@ -32,12 +32,12 @@ def begin_of(day: date) -> date:
 
 
 def end_of(month: date) -> date:
-    """Its last day."""
+    """Return the last day of the month."""
     return begin_of(month + timedelta(days=31)) - timedelta(days=1)
 
 
 def made_of(days: Iterable[SiteDay]) -> dict[date, int]:
-    """By month what its sums have to be made of, for days in order."""
+    """Return the identity of the days of each month, for days in order."""
     found = {}
     for month, rows in groupby(days, key=lambda row: begin_of(row[0])):
         text = " ".join(f"{day}:{pk}" for day, pk in rows)
@@ -46,14 +46,14 @@ def made_of(days: Iterable[SiteDay]) -> dict[date, int]:
 
 
 def run(now: datetime | None = None) -> list[date]:
-    """Add up months that are over, the newest first, a few at once; returns them. May be repeated."""
+    """Write sums of past months, newest first, a few per run, and return them. Idempotent."""
     now = (now or timezone.now()).astimezone(UTC)
     oldest = now.date() - timedelta(days=keep_days())
     days = GpuDay.objects.filter(
         team="", dimension=Dimension.ALL, day__gte=oldest, day__lt=begin_of(now.date())
     )
     wanted = made_of(days.order_by("day").values_list("day", "pk"))
-    # The first days of the oldest go one by one.
+    # The oldest month is incomplete, because its days expire one by one.
     wanted.pop(begin_of(oldest), None)
     GpuMonth.objects.exclude(month__in=list(wanted)).delete()
     if now.hour < LATE_UNTIL_HOUR:
@@ -67,7 +67,7 @@ def run(now: datetime | None = None) -> list[date]:
 
 
 def _make(month: date, of_days: int) -> None:
-    """Its rows anew. Where a day is made anew meanwhile, they are of one that is no more and never count."""
+    """Replace the rows of a month. If a day is rewritten meanwhile, the rows are invalid."""
     days = GpuDay.objects.filter(day__range=(month, end_of(month))).order_by()
     sums = days.values_list("team", "dimension", "key").annotate(*(Sum(name) for name in FIGURES))
     rows = [

@@ -1,7 +1,7 @@
-"""Tells the owners of teams once a month what their GPUs did: a notice, and a mail to who wants mails.
+"""Monthly notifications of team owners about GPU use, also by e-mail.
 
-A row for each team and month is written together with its notices: who is killed before that has told nobody,
-and of two that do it at a time one finds the row.
+A row per team and month is written in the transaction of the notifications. A crash before the commit
+notifies nobody, and of two concurrent runs one finds the row.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from portal.reports.models import Dimension, GpuDay, MonthlyReport
 log = logging.getLogger(__name__)
 KIND = "ledger.month"
 FROM_HOUR = 6
-"""Of the first day (UTC): the last hours of the month may come late."""
+"""Hour of the first day (UTC), because the last hours of the month may arrive late."""
 WITHIN_DAYS = 7
-"""A month that nobody could tell of in the first days of the next one is not told of."""
+"""Days after which a missed month is no longer reported."""
 MOST_IDLE = 3
 
 
 def run(now: datetime | None = None) -> int:
-    """Tell of the last month, where that is due; how many teams were told of."""
+    """Notify the owners about the last month if due, and return the number of teams."""
     now = (now or timezone.now()).astimezone(UTC)
     if now.day > WITHIN_DAYS or (now.day == 1 and now.hour < FROM_HOUR):
         return 0
@@ -58,7 +58,7 @@ def _told(team: Team, since: date, until: date) -> bool:
                 _tell(team, since, until)
             return new
     except Exception:
-        # One team must not keep the others from being told; it is tried again within the hour.
+        # One team must not block the others; it is retried within the hour.
         log.exception("the owners of %s were not notified of %s", team.slug, since)
         return False
 
@@ -75,7 +75,7 @@ def _tell(team: Team, since: date, until: date) -> None:
 
 
 def words(team: Team, since: date, until: date) -> list[str]:
-    """What the notice says, sentence by sentence."""
+    """Return the sentences of the notification."""
     rows = GpuDay.objects.filter(team=team.slug, dimension=Dimension.ALL, day__range=(since, until))
     sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
     found = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
@@ -96,7 +96,7 @@ def words(team: Team, since: date, until: date) -> list[str]:
 
 
 def most_idle(team: Team, since: date, until: date) -> list[tuple[str, float]]:
-    """Of which workspaces GPUs were idle for the most GPU-hours, as `owner/name`, as far as that is kept."""
+    """Return the workspaces with the most idle GPU-hours as `owner/name`, from retained data."""
     begin = datetime.combine(since, time(), UTC)
     end = datetime.combine(until, time(), UTC) + timedelta(days=1)
     spells = IdleSpell.objects.filter(

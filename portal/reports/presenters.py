@@ -1,4 +1,4 @@
-"""What the page of the report shows: words, and the geometry of its chart. Pure functions."""
+"""Presenters of the report: texts and the geometry of its chart. Pure functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table, in words. A dash is what was not measured, or does not count for it."""
+    """A row of the table as text. A dash means not measured or not applicable."""
 
     key: str
     allocated: str
@@ -53,7 +53,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The share without work by day. `line` breaks where nothing is known; `gaps` are these days."""
+    """The share without work per day. `line` has breaks on days without data, which are `gaps`."""
 
     line: str
     gaps: tuple[Bar, ...]
@@ -63,12 +63,12 @@ class Chart:
 
 
 def hours(amount: int) -> str:
-    """GPU-hours with one decimal."""
+    """Return GPU-hours with one decimal."""
     return format_number(amount / MILLI_GPU_S_PER_HOUR, 1)
 
 
 def row(key: str, amounts: Amounts) -> Row:
-    """Figures in words."""
+    """Return the figures as text."""
     unseen = not amounts.held_measured
     return Row(
         key or _("none"),
@@ -84,7 +84,7 @@ def row(key: str, amounts: Amounts) -> Row:
 
 
 def finding(found: Report) -> str:
-    """The dark share and where it goes, in a sentence."""
+    """Return a sentence about the share without work, compared with the days before."""
     dark, before = found.total.dark, found.before.dark
     if dark is None:
         return _("Nothing was measured in these days.")
@@ -101,7 +101,7 @@ def finding(found: Report) -> str:
 
 
 def caveat(found: Report) -> str:
-    """What the figure says nothing about; empty where everything was measured."""
+    """Return a sentence about time without measurements, or an empty string."""
     share = found.total.unmeasured
     if not share or round(100 * share) == 0:
         return ""
@@ -111,7 +111,7 @@ def caveat(found: Report) -> str:
 
 
 def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
-    """The share without work of each day."""
+    """Return the chart of the share without work per day."""
     width = (RIGHT - LEFT) / len(days)
     values = [amounts.dark if amounts is not None else None for _day, amounts in days]
     spots: list[Spot | None] = [

@@ -1,4 +1,4 @@
-"""The report of what GPUs did, as a page and as CSV; templates/reports/ says what it expects."""
+"""The report of GPU use as a page and as CSV; templates are in templates/reports/."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from portal.reports.api import amounts_json
 from portal.reports.models import Dimension
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would take for a formula, at the beginning of a cell."""
+"""Leading characters of a cell that a spreadsheet would read as a formula."""
 DEFAULT_SPAN = 30
 
 
 def _report(request: SignedInRequest) -> gpu_use.Report:
-    """What the query asks for; what is not understood there is as if it were left out."""
+    """Return the report for the query. Invalid parameters use their defaults."""
     team = strip_nul(request.GET.get("team", ""))
     by, span = request.GET.get("by", ""), request.GET.get("span", "")
     days = int(span) if span in map(str, gpu_use.SPANS) else DEFAULT_SPAN
@@ -42,7 +42,7 @@ def _report(request: SignedInRequest) -> gpu_use.Report:
 @require_safe
 @never_cache
 def gpu_use_page(request: SignedInRequest) -> HttpResponse:
-    """Who held GPUs, and how much of it was used. Owners who do not see the site are led to their team."""
+    """Show GPU use by holder. Team owners without access to the site are redirected to their team."""
     teams = list(gpu_use.may_choose(request.user)[:500])
     if not request.GET.get("team") and not request.user.sees_all and teams:
         return redirect(f"{reverse('reports:gpu-use')}?team={teams[0].slug}")
@@ -76,7 +76,7 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def gpu_use_csv(request: SignedInRequest) -> HttpResponse:
-    """The lines of the report, in GPU-hours; an empty cell is what is not known."""
+    """Return the lines of the report in GPU-hours as CSV. Unknown values are empty cells."""
     found = _report(request)
     answer = HttpResponse(content_type="text/csv; charset=utf-8")
     name = f"berth-gpu-use-{found.since}-{found.until}-{found.by}.csv"

@@ -1,4 +1,4 @@
-"""The page that Prometheus reads."""
+"""The endpoint for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN = "text/plain; charset=utf-8"
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Gauges for who may read pools: by a token in the header, or signed in. 401 and 403 in plain text."""
+    """Return metrics for a token with access to pools, or a signed-in user; else 401 or 403 as plain text."""
     if refused := _refusal(request):
         return refused
     return HttpResponse(report.exposition(), content_type=report.CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""Texts of the refusals of reports."""
+"""Texts of the reasons about reports."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The site as a file: exported, compared and applied through each room's own services."""
+"""The site as a file: exported, compared and applied through the services of each section."""

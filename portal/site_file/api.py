@@ -1,4 +1,4 @@
-"""The site as a file over REST; for administrators, read by auditors."""
+"""REST API of the site file, for administrators and, read-only, for auditors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCOPES = {"GET": Scope.SITE_READ, "*": Scope.SITE_WRITE}
 
 
 class SiteSerializer(serializers.Serializer[Any]):
-    """The present site, as `docs/site.schema.json` describes it, and as the text of a file."""
+    """The site as described in `docs/site.schema.json`, and as the text of a file."""
 
     site = serializers.DictField(help_text="The site, as `docs/site.schema.json` describes it.")
     yaml = serializers.CharField(help_text="The site file as YAML.")
@@ -47,7 +47,7 @@ class StepSerializer(serializers.Serializer[Step]):
 
 
 class PlanSerializer(serializers.Serializer[Any]):
-    """What would be done, or was."""
+    """The planned or applied changes."""
 
     same = serializers.BooleanField(help_text="Whether the site is as the file says.")
     steps = StepSerializer(many=True, help_text="Planned changes, in order.")

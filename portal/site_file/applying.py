@@ -1,4 +1,4 @@
-"""Applying a site file: each step by the service of its room, all of them or none."""
+"""Applies a site file in one transaction, through the services of each section."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ from portal.workspaces.secrets import documents as vault_secrets
 
 
 def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
-    """What applying the text would do. Raises `NotAllowed`, `InvalidInput`. For administrators."""
+    """Return what applying the text would change. For administrators. Raises `NotAllowed`, `InvalidInput`."""
     require_administrator(actor)
     wanted, lines = read(text)
     return _plan(_as_kept(wanted, lines), prune=prune)
 
 
 def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
-    """Make the site as the text says, all of it or nothing; returns what was done.
+    """Apply the text in one transaction, and return the steps. Idempotent.
 
-    Applying the same again does nothing. Raises what `compare` does, and what a room refuses, with the line
-    of the file.
+    Raises the exceptions of `compare`, and errors of services with their line in the file.
     """
     require_administrator(actor)
     wanted, lines = read(text)
@@ -70,7 +69,7 @@ def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
 
 
 def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
-    """The site with sources of environments and days as they would be kept, so that equal ones are alike."""
+    """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
         kept = {target: policy_documents.as_kept(given) for target, given in policies.items()}
         wanted = {**wanted, "reclaim_policies": kept}
@@ -85,13 +84,13 @@ def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
 
 
 def _with_places(document: dict[str, Any]) -> dict[str, Any]:
-    """An entry with its secrets in Vault as they would be kept."""
+    """Return an entry with its places in Vault normalised."""
     places = document.get("vault_secrets")
     return document if places is None else {**document, "vault_secrets": vault_secrets.as_kept(places)}
 
 
 def _ordered(steps: list[Step]) -> list[Step]:
-    """What is named before what names it, and the other way round for what is deleted."""
+    """Order steps by dependency: referenced entries first, and deletions in reverse."""
     made = [step for step in steps if step.act in (Act.CREATE, Act.CHANGE)]
     gone = [step for step in steps if step.act is Act.DELETE]
     inner = [step for step in made if step.section == "cohorts" and step.act is Act.CREATE]
@@ -99,7 +98,7 @@ def _ordered(steps: list[Step]) -> list[Step]:
     ordered: list[Step] = []
     while inner:
         free = [step for step in inner if (step.wanted or {}).get("parent") not in names]
-        # Those of a circle come as they stand: the service says what is wrong with them.
+        # A cycle is passed on unchanged; the service reports the error.
         for step in free or inner[:]:
             ordered.append(step)
             inner.remove(step)
@@ -119,7 +118,7 @@ def _carry_out(actor: User, step: Step, lines: Lines, *, first: bool) -> None:
 
 @contextmanager
 def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
-    """What a room refuses, with the line of the file on which the entry stands."""
+    """Add the line of the entry in the file to errors of services."""
     try:
         yield
     except PortalError as error:
@@ -158,7 +157,7 @@ def _pool(actor: User, step: Step) -> None:
 
 
 def _with_secrets(present: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says, and what it never holds as it is."""
+    """Return the given values, plus stored secrets, which a file never contains."""
     secret = {
         name: value for name, value in present.items() if is_secret_name(name) and "{" not in str(value)
     }
@@ -196,7 +195,7 @@ def _named_cohort(slug: str | None) -> Cohort | None:
 
 
 def _quotas(actor: User, wanted: Mapping[str, Any], **owner: Any) -> None:
-    """Have the owner's quotas as `wanted`, and no others."""
+    """Make the owner's quotas equal to `wanted`."""
     present = set(next(iter(owner.values())).quotas.values_list("resource", flat=True))
     for resource, quota in wanted.items():
         limits.set_quota(actor=actor, **owner, resource=resource, **quota)
@@ -263,7 +262,7 @@ def _rate(actor: User, step: Step) -> None:
 
 
 def _entry(actor: User, step: Step, *, first: bool) -> None:
-    """A template or flavor. Successors come in a second round, when all that they may name are there."""
+    """Apply a template or flavor. The second pass sets successors, once all entries exist."""
     model: Any = Template if step.section == "templates" else Flavor
     rows: Any = selectors.all_templates() if model is Template else selectors.all_flavors()
     found = rows.filter(slug=step.name).first()
@@ -291,7 +290,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
 
 
 def _environment(actor: User, step: Step, *, first: bool) -> None:
-    """A software environment; its successor in the second round."""
+    """Apply an environment. The second pass sets its successor."""
     found = Environment.objects.filter(slug=step.name).first()
     if step.act is Act.DELETE:
         if found is not None:
@@ -319,7 +318,7 @@ def _named_team(slug: str | None) -> Team | None:
 
 
 def _policy(actor: User, step: Step) -> None:
-    """A reclaim policy, by what it is for."""
+    """Apply a reclaim policy, by its target."""
     if step.act is Act.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
@@ -341,7 +340,7 @@ def _rule(actor: User, step: Step) -> None:
 
 _SUCCEEDED: dict[str, Any] = {"flavors": _entry, "templates": _entry, "environments": _environment}
 SUCCEEDED = frozenset(_SUCCEEDED)
-"""Sections whose entries name successors, which come when all of them are there."""
+"""Sections whose entries have successors, which are set in a second pass."""
 _HOW = {
     "pools": _pool,
     "cohorts": _cohort,

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SiteCode(StrEnum):
-    """Refusals about site files."""
+    """Errors about site files."""
 
     FILE_ANCHOR = "file_anchor"
     FILE_LINE = "file_line"

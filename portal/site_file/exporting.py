@@ -1,4 +1,4 @@
-"""The present site as a document, without secrets."""
+"""Export of the site as a document without secrets."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ RULE = ("resource", "amount_at_most", "hours_at_most", "enabled")
 
 
 def export(*, actor: User | SystemActor) -> dict[str, Any]:
-    """All that a site file holds, without users, workspaces and secrets. For administrators and auditors."""
+    """Return the site without users, workspaces and secrets. For administrators and auditors."""
     require_see_people(actor)
     return current()
 
 
 def current() -> dict[str, Any]:
-    """The same for the portal itself; a fixed number of queries but for what entries name."""
+    """Return the site without a permission check. The number of queries hardly depends on its size."""
     of_teams, of_templates = vault_secrets.of_all()
     return {
         "berth": VERSION,
@@ -79,7 +79,7 @@ def current() -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such, where YAML can."""
+    """Writes multi-line strings as block scalars where possible."""
 
 
 def _as_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -91,13 +91,13 @@ _Dumper.add_representer(str, _as_text)
 
 
 def as_yaml(site: dict[str, Any]) -> str:
-    """The document as the text of a file."""
+    """Return the document as the text of a site file."""
     body: str = yaml.dump(site, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return HEAD + body
 
 
 def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
-    """An entry's document, without its short name, and without values that look like secrets."""
+    """Return an entry's document without its slug and without values that look like secrets."""
     found = {name: value for name, value in document.items() if name != "slug"}
     for field in ("env", "config"):
         if isinstance(found.get(field), dict):

@@ -1,4 +1,4 @@
-"""What would have to change for the site to be as a file says. Pure: documents in, steps out."""
+"""Compares a site with a site file. Pure functions: documents in, steps out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SECTIONS = (
 MAX_LINES = 40
 NONE_KEPT: Mapping[str, Collection[str]] = {}
 KEPT = frozenset({"teams"})
-"""What is never deleted: a team's workspaces and records are charged to it."""
+"""Sections without deletions: workspaces and records are charged to teams."""
 
 
 class Act(StrEnum):
-    """What a step does."""
+    """Action of a step."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -32,7 +32,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change. `wanted` is the document of the file, None for a deletion."""
+    """One change. `wanted` is the document in the file, or `None` for a deletion."""
 
     section: str
     name: str
@@ -42,7 +42,7 @@ class Step:
 
     @property
     def words(self) -> list[str]:
-        """In words: one line for each field."""
+        """The changes as text, one line per field."""
         if self.act is Act.CHANGE:
             return [line for each in self.changes for line in _in_words(each)]
         if self.act is Act.BY_HAND:
@@ -57,10 +57,10 @@ def plan(
     prune: bool = False,
     kept: Mapping[str, Collection[str]] = NONE_KEPT,
 ) -> list[Step]:
-    """The steps from the present site to the wanted one.
+    """Return the steps from the present site to the wanted one.
 
-    Sections, entries and fields that the file does not name stay as they are; with `prune`, entries that a
-    section of the file does not name are deleted, but for those that are `kept`, by section.
+    Sections, entries and fields missing in the file stay unchanged. With `prune`, entries missing in a listed
+    section are deleted, except for those in `kept` (by section).
     """
     steps: list[Step] = []
     for section in SECTIONS:
@@ -102,7 +102,7 @@ def _alike(name: str, before: Any, after: Any) -> bool:
     if name == "teams" and isinstance(before, list) and isinstance(after, list):
         return sorted(before) == sorted(after)
     if name == "build":
-        # What has been asked for stays so.
+        # A requested build cannot be withdrawn.
         return bool(before) or not after
     if name == "quotas":
         return _filled(before or {}) == _filled(after or {})
@@ -131,7 +131,7 @@ def _rule_name(rule: Mapping[str, Any]) -> str:
 
 
 def _in_words(change: Difference) -> list[str]:
-    """A change in words; of a text of several lines, those that come and go."""
+    """Return a change as lines of text; for multi-line text only the added and removed lines."""
     before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
         lines = [

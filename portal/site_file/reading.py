@@ -1,4 +1,4 @@
-"""A site file's text: parsed as plain YAML, checked against the schema, with the line of each mistake."""
+"""Parses a site file as plain YAML and validates it against the schema, with line numbers of errors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_DEPTH = 20
 MAX_MISTAKES = 20
 Path = tuple[Any, ...]
 SWITCHES = frozenset({("pools", "rebalancing")})
-"""Section and field of what may be `off`, which YAML takes for a boolean where it has no quotes."""
+"""Section and field of values that may be `off`, which YAML reads as a boolean if unquoted."""
 
 
 class Lines(dict[Path, int]):
-    """The line, from 1, on which each value stands."""
+    """The line of each value, from 1."""
 
     def of(self, path: Sequence[Any]) -> int:
-        """That of the value, or of the nearest around it."""
+        """Return the line of the value, or of its nearest parent."""
         where = tuple(path)
         while where not in self and where:
             where = where[:-1]
@@ -35,13 +35,13 @@ class Lines(dict[Path, int]):
 
 
 def read(text: str) -> tuple[dict[str, Any], Lines]:
-    """The site that the text describes. Raises `InvalidInput` with the lines of all mistakes."""
+    """Return the site described by the text. Raises `InvalidInput` with the lines of all errors."""
     if len(text) > MAX_LENGTH:
         raise _refused([Reason(SiteCode.FILE_TOO_LARGE, {"most": MAX_LENGTH})])
     if not storable(text):
         raise _refused([Reason(SiteCode.FILE_SIGN)])
     try:
-        # Anchors could make much of little; without them a document is as large as its text.
+        # Without anchors a document cannot be larger than its text.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if getattr(event, "anchor", None):
                 raise _at(event.start_mark.line if event.start_mark else 0, SiteCode.FILE_ANCHOR)
@@ -83,7 +83,7 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -
         found = loader.construct_object(node)
         plain = isinstance(found, str | int | float | bool | None)
         if not plain or (isinstance(found, int | float) and ":" in str(node.value)):
-            # What YAML takes for a date, or for a number in sixties, is a text that lacks its quotes.
+            # An unquoted string that YAML reads as a date or a sexagesimal number.
             raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason=f"write “{node.value}” in quotes")
         switch = len(path) == 3 and (path[0], path[2]) in SWITCHES
         return "off" if switch and found is False else found

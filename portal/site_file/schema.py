@@ -1,4 +1,4 @@
-"""The JSON Schema of a site file, made of the models' own fields; docs/site.schema.json is this."""
+"""The JSON Schema of a site file, made from the models' fields and written to docs/site.schema.json."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number
 
 
 def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
-    """What a column takes."""
+    """Return the schema of a model field."""
     if isinstance(field, models.BooleanField):
         return {"type": "boolean"}
     if isinstance(field, models.IntegerField):
@@ -93,7 +93,7 @@ RESOURCE = r"^[a-z][a-z0-9:._+-]*$"
 
 
 def schema() -> dict[str, Any]:
-    """The whole schema (JSON Schema 2020-12)."""
+    """Return the whole schema (JSON Schema 2020-12)."""
     quota = _object(
         {"quota": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
         ("quota",),

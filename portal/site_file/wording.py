@@ -1,4 +1,4 @@
-"""Texts of the refusals about site files."""
+"""Texts of the reasons about site files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a workspace may enter the queue, asked of the scheduler."""
+"""Port to the scheduler: whether a workspace may enter the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How a workspace enters the queue: `without_gpus`, with its accelerators released."""
+    """How a workspace enters the queue: `without_gpus` means with its accelerators released."""
 
     without_gpus: bool = False
 
@@ -25,7 +25,7 @@ class AdmissionPolicy(Protocol):
         """Return how the workspace, which is locked or not yet saved, enters the queue. Changes nothing.
 
         With `unapproved`, a request that needs an approval is admitted and waits for the approval. With
-        `gpus_optional`, a request that would wait for its accelerators and can start at once without them
+        `gpus_optional`, a request that would wait for its accelerators, but can start at once without them,
         is admitted without them.
 
         Raises `NeedsApproval` and `NotPossible`.

@@ -1,4 +1,4 @@
-"""What agents report. Their bearer token names the workspace and its generation by itself."""
+"""API for agents. Their bearer token contains the workspace and its generation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Report = Callable[[HttpRequest, UUID, int, dict[str, Any]], HttpResponse]
 
 
 def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
-    """Check the token and the body, then call `handle`; 410 tells the agent that its time is over."""
+    """Wrap `handle` with checks of token and body. 410 tells the agent that its start is over."""
 
     @login_not_required
     @csrf_exempt
@@ -94,7 +94,7 @@ def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: di
     try:
         given = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
     except (StateConflict, Unavailable) as error:
-        # 409 ends the start, 503 has the agent ask again for a while.
+        # 409 ends the start; 503 makes the agent retry for a while.
         return plain_response(error.status, error.reason.code.value, error.message, request)
     return JsonResponse(given, headers={"Cache-Control": "no-store"})
 

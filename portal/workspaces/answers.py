@@ -1,6 +1,6 @@
-"""Whether an answer comes from the node that was asked; others are refused, and operators told.
+"""Checks that an answer comes from the node that was asked; others are refused and operators notified.
 
-An answer under a lease that the row no longer holds is late, as after a move, and simply does not count.
+An answer under an expired lease is late, as after a move, and is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provisioning.types import HomeDeleted, Result
 
 
 def of_a_command(result: Result) -> bool:
-    """Of the node to which the workspace's command went."""
+    """Return whether it comes from the node that got the workspace's command."""
     try:
         key = UUID(result.ref.workspace_id)
     except ValueError:
@@ -31,7 +31,7 @@ def of_a_command(result: Result) -> bool:
 
 
 def of_a_deletion(answer: HomeDeleted) -> bool:
-    """Of the node whose home was to be deleted."""
+    """Return whether it comes from the node of the home to delete."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
     found = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
@@ -40,7 +40,7 @@ def of_a_deletion(answer: HomeDeleted) -> bool:
 
 
 def of_a_move(answer: HomeMoved) -> bool:
-    """Of the node that was asked about this move."""
+    """Return whether it comes from the node that got the command of this move."""
     try:
         found = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
     except ValueError:
@@ -53,7 +53,7 @@ def of_a_move(answer: HomeMoved) -> bool:
 
 
 def of_an_archive(answer: HomeArchived) -> bool:
-    """Of the node that has the home of this archive."""
+    """Return whether it comes from the node of this archive."""
     try:
         found = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
     except ValueError:
@@ -67,6 +67,6 @@ def of_an_archive(answer: HomeArchived) -> bool:
 
 
 def of_a_listing(pool_slug: str, node_name: str) -> bool:
-    """Of the very node that tells what it has, in a pool of its own."""
+    """Return whether it comes from the node that the listing is about, in a pool of its own."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     return pool is not None and node_messages.is_of_the_pool(pool, [node_name])

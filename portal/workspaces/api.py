@@ -1,4 +1,4 @@
-"""Workspaces over REST: what the pages can do, for programs."""
+"""REST API of workspaces."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ T = TypeVar("T")
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
 LOOK_AGAIN_S = 2
-"""After how long a workspace that starts or ends may be further."""
+"""Seconds after which a starting or ending workspace may have progressed."""
 TAIL = OpenApiParameter(
     "tail",
     {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
@@ -310,7 +310,7 @@ class WorkspaceViewSet(ListViewSet):
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
     def _act(self, service: Callable[..., T], **given: Any) -> T:
-        """Call the service, under the client's precondition where it sends one, and return its answer."""
+        """Call the service, with the client's precondition if any, and return its result."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
@@ -371,7 +371,7 @@ class WorkspaceViewSet(ListViewSet):
         if after is None:
             raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
         if log_stream.is_over(workspace, after):
-            # Tells a browser's EventSource not to come back.
+            # Tells a browser's EventSource not to reconnect.
             return HttpResponse(status=204)
         token = request.auth if isinstance(request.auth, ApiToken) else None
         look = log_stream.follow(user, workspace_id, lines, lambda: accounts.still_valid(user, token))
@@ -391,12 +391,12 @@ def _tail(request: UserRequest) -> int:
 
 
 def location_of(workspace: Workspace) -> str:
-    """The path at which it is read."""
+    """Return the URL path of the workspace in REST."""
     return reverse("api:workspace-detail", args=[workspace.pk])
 
 
 def team_named(actor: User, slug: str) -> Team:
-    """The team named, or the only one that the actor has."""
+    """Return the named team, or the actor's only one."""
     if slug:
         with named_in("team"):
             return accounts.team_by_slug(actor, slug)

@@ -1,4 +1,4 @@
-"""Questions to a node that somebody waits for: one task, one sealed answer on a short-lived list."""
+"""Synchronous questions to a node: one task, and one sealed answer on a short-lived Redis list."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ TIMEOUT_S = 4
 def ask(
     task: str, given: dict[str, Any], *, pool: Pool, node: str, about: str, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """The node's answer to `task`, which gets what is `given` and a `reply_key`; `about` is part of that key.
+    """Return the node's answer to `task`, which gets the arguments `given` and a `reply_key`.
 
-    Only what the node itself has sealed counts. Raises `Unavailable` where there is none in `timeout_s`.
+    `about` is part of that key. Only answers sealed by the node count. Raises `Unavailable` if there is none
+    within `timeout_s`.
     """
     queue = node_commands.queue_of(pool, node)
     reply_key = f"{REPLY_PREFIX}{queue}:{about}:{uuid.uuid4().hex}"

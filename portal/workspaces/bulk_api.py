@@ -1,4 +1,4 @@
-"""Many workspaces in one request: each is stopped or deleted as if it were asked for alone."""
+"""REST API of bulk actions: each workspace is stopped or deleted as if requested alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTE = (
 
 
 class IdField(serializers.UUIDField):
-    """An id as text: numbers, and so booleans, are no ids here, as the document says."""
+    """An id as text. Numbers and booleans are not accepted, as the OpenAPI document says."""
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, str):
@@ -38,7 +38,7 @@ class IdField(serializers.UUIDField):
 
 
 class WorkspacesSerializer(StrictSerializer):
-    """Which workspaces."""
+    """The workspaces to act on."""
 
     workspaces = serializers.ListField(
         child=IdField(),
@@ -51,7 +51,7 @@ class WorkspacesSerializer(StrictSerializer):
 
 
 class BulkResultSerializer(serializers.Serializer[Any]):
-    """What became of one of them: the workspace as it is now, or why it was refused."""
+    """The result for one workspace: its new state, or why the request failed."""
 
     id = serializers.UUIDField(help_text="Of the workspace, as it was named.")
     status = serializers.IntegerField(help_text="What it would have been answered alone, as 202 or 404.")
@@ -62,7 +62,7 @@ class BulkResultSerializer(serializers.Serializer[Any]):
 
 
 class BulkSerializer(serializers.Serializer[Any]):
-    """A result for each workspace that was named, in that order."""
+    """A result for each workspace, in the order of the request."""
 
     results = BulkResultSerializer(many=True, help_text="One for each.")
 
@@ -73,7 +73,7 @@ class BulkView(ApiView):
     act: ClassVar[Callable[..., Workspace]]
 
     def answer(self, request: UserRequest) -> Response:
-        """Act on each in a transaction of its own, so that no lock is held for longer than one takes."""
+        """Act on each workspace in its own transaction, so that locks are held only briefly."""
         wanted = list(dict.fromkeys(body_of(request, WorkspacesSerializer)["workspaces"]))
         problems: dict[Any, dict[str, Any]] = {}
         for workspace_id in wanted:

@@ -1,4 +1,4 @@
-"""What people may say anew of a workspace that is there: its name, how long it is needed, its priority."""
+"""Changes of an existing workspace: name, expected time, priority."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from portal.workspaces.services import NAME_UNIQUE
 from portal.workspaces.transitions import locked
 
 CHANGEABLE = frozenset({State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPED, State.FAILED})
-"""The others are on their way to one of these, or to their end."""
+"""The other states are transitions to one of these, or to the end."""
 RENAMEABLE = CHANGEABLE - {State.PROVISIONING, State.RUNNING}
-"""What runs bears its name on its node, where it says which specification it was started with."""
+"""A running workspace has its name on its node, in the specification of its start."""
 
 
 @transaction.atomic
@@ -40,10 +40,10 @@ def change(
     expected_s: int | None = None,
     priority: int | None = None,
 ) -> Workspace:
-    """Change what is given; saying what is so already changes nothing.
+    """Change the given fields; unchanged values have no effect.
 
     Raises `InvalidInput` (name, time, priority), `NotAllowed` (the workspace, a priority above 0) and
-    `StateConflict` (on its way to another state, the name is taken, it runs, its end says how long).
+    `StateConflict` (in transition, name taken, running, or the end determines the expected time).
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -68,7 +68,7 @@ def change(
         setattr(workspace, field, value)
     _save(workspace, sorted(changes))
     if changes.keys() - {"name"}:
-        # Its rank in the queue, and what others are told about when it ends.
+        # These affect its rank in the queue, and estimates of when it ends.
         emit(RequestChanged(workspace))
     events.record(
         actor=actor,
@@ -81,7 +81,7 @@ def change(
 
 
 def _within_life(workspace: Workspace, expected_s: int | None) -> int | None:
-    """None is needed for longer than it lives, as when it is asked for."""
+    """A workspace cannot be needed for longer than its lifetime."""
     if expected_s is None or workspace.lifetime_s is None:
         return expected_s
     return min(expected_s, workspace.lifetime_s)

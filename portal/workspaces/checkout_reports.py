@@ -1,6 +1,6 @@
-"""What became of the repositories that a workspace clones: said by its agent, shown on its page and by REST.
+"""Reports about repositories that a workspace clones, from its agent, for its page and REST.
 
-It is kept in `WorkspaceStatus.checkouts`, by kind, for the present start.
+They are stored in `WorkspaceStatus.checkouts`, by kind, for the current start.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ FAILURES = {
     "unreachable": GitCode.NOT_CLONED_UNREACHABLE,
     "wrong_secret": GitCode.NOT_CLONED_WRONG_SECRET,
 }
-"""What the agent's codes mean; each takes `url`, `ref`, `host` and `secret`."""
+"""Reasons for the agent's codes; each takes `url`, `ref`, `host` and `secret`."""
 
 
 @transaction.atomic
 def report(*, workspace_id: UUID, generation: int, said: CheckoutReport) -> None:
-    """A step of a clone, says its agent. Nothing follows an end. Raises `Revoked`."""
+    """Store a step of a clone. Steps after the final one are ignored. Raises `Revoked`."""
     try:
         workspace = locked(workspace_id)
     except NotFound:
@@ -128,10 +128,10 @@ def _message(said: CheckoutReport, url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckoutRow:
-    """A repository of a workspace, as its page and REST show it.
+    """A repository of a workspace, for its page and REST.
 
-    `state` is waiting, cloning, cloned, kept, installing, installed or failed; `message` and `next_action`
-    say why it failed, `detail` what was said then.
+    `state` is waiting, cloning, cloned, kept, installing, installed or failed. `message` and `next_action`
+    explain a failure, `detail` is its output.
     """
 
     kind: str
@@ -158,14 +158,14 @@ class CheckoutRow:
 
     @property
     def label(self) -> str:
-        """What it is, in words."""
+        """The name of its kind."""
         return _("Dotfiles") if self.kind == CheckoutKind.DOTFILES else _("Git repository")
 
 
 def rows_of(
     git: Mapping[str, Any], checkouts: Mapping[str, Any], *, ended: bool = False
 ) -> list[CheckoutRow]:
-    """What a workspace with this `git` and these reports clones or has cloned, its own repository first."""
+    """Return the repositories for this `git` and these reports, the workspace's own one first."""
     found = []
     for kind in CheckoutKind:
         kept = checkouts.get(kind.value) or {}
@@ -197,7 +197,7 @@ def rows_of(
 
 
 def _words(state: str, folder: str, kept: Mapping[str, Any]) -> str:
-    """How far it is, in a few words."""
+    """Return the progress as text."""
     named = {"folder": f"~/{folder}", "commit": kept.get("commit", "")[:SHORT], "note": kept.get("note", "")}
     match state:
         case "cloning":
@@ -223,6 +223,6 @@ def _words(state: str, folder: str, kept: Mapping[str, Any]) -> str:
 
 
 def note_of(workspace: Workspace) -> list[CheckoutRow]:
-    """What the page of a workspace says of its repositories."""
+    """Return the repositories for the page of a workspace."""
     ended = workspace.state in (State.TERMINATED, State.FAILED)
     return rows_of(workspace.git, workspace.status.checkouts, ended=ended)

@@ -1,6 +1,6 @@
-"""Repositories that a workspace clones at its start: which, and with what credential.
+"""Repositories that a workspace clones at start, and their credentials.
 
-The agent clones them once the app has been started, and a start goes on whatever becomes of them
+The agent clones them after the app has started; a failed clone does not fail the start
 (`checkout_reports.py`).
 """
 
@@ -32,18 +32,18 @@ from provisioning.types import CheckoutKind, CheckoutSpec
 log = logging.getLogger(__name__)
 BY_USER, BY_TEMPLATE = "user", "template"
 DEFAULT_USER = "oauth2"
-"""The name beside a token that stands alone: the usual servers take any."""
+"""User name beside a token without one; the common servers accept any."""
 _KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)(.*)", re.DOTALL)
 
 
-# --- asking for one -----------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def asked_for(*, owner: User, team: Team, template: Template, git: Source | None) -> dict[str, Any]:
-    """What a new workspace keeps: the repository of the request, else its template's; empty for none.
+    """Return the repository of a new workspace: from the request, else from its template; empty for none.
 
-    Raises `InvalidInput` for what is not taken, for a secret that there is not, and where no node has git. A
-    template's repository refuses nothing: what is wrong with it is said once it cannot be cloned.
+    Raises `InvalidInput` for invalid values, an unknown secret, or if no node has git. Errors in a template's
+    repository do not fail the request; they are reported when it cannot be cloned.
     """
     if git is None:
         if not template.git_url:
@@ -67,12 +67,12 @@ def asked_for(*, owner: User, team: Team, template: Template, git: Source | None
     return {"url": url, "ref": ref, "secret": secret, "by": BY_USER} if url else {}
 
 
-# --- a start ------------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A repository of a start. `secret` names what opens it, looked up among `sources`."""
+    """A repository of a start. `secret` is the name of its credential, looked up in `sources`."""
 
     kind: CheckoutKind
     url: str
@@ -82,10 +82,10 @@ class Wanted:
 
 
 def wanted_of(workspace: Workspace) -> list[Wanted]:
-    """What a start of the workspace clones now: its repository, and its user's dotfiles or its template's.
+    """Return what a start clones now: the repository, and the dotfiles of its owner or its template.
 
-    A template's repository is opened by a secret of the template or of the team and by none of the user's:
-    who keeps a template must not send a user's token to a server of their choice.
+    A template's repository is opened only by secrets of the template or the team. A maintainer of a template
+    must not be able to send a user's token to a server of their choice.
     """
     found = []
     if workspace.git:
@@ -112,7 +112,7 @@ def wanted_of(workspace: Workspace) -> list[Wanted]:
 
 
 def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
-    """The same for the node."""
+    """Return the same as specifications for the node."""
     return tuple(
         CheckoutSpec(
             kind=each.kind,
@@ -128,7 +128,7 @@ def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
 
 
 def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
-    """The secret that opens each repository which names one; None where there is none any more."""
+    """Return the secret of each repository that names one; `None` if it does not exist."""
     named = [each for each in wanted_of(workspace) if each.secret]
     if not named:
         return []
@@ -145,7 +145,7 @@ def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
 def credentials(
     rows: list[tuple[Wanted, Secret | None]], *, owner: User, now: datetime, fetched: effective.Fetched
 ) -> list[dict[str, str]]:
-    """For the agent of a start: what opens each of the repositories, or `problem` where nothing does."""
+    """Return the credentials of repositories for the agent, or a `problem` if there is none."""
     found = []
     for each, secret in rows:
         try:
@@ -163,9 +163,9 @@ def credentials(
 
 
 def _credential(url: str, value: str) -> dict[str, str]:
-    """What a secret says to the server of `url`, as `provisioning/agent/program/git_settings.py` takes it."""
+    """Return the credential for the server of `url`, in the format of `agent/program/git_settings.py`."""
     read = git_urls.parsed(url)
-    # OpenSSH reads no key with the line ends of Windows.
+    # OpenSSH does not read keys with CR LF line ends.
     value = value.replace("\r\n", "\n")
     key = _KEY.search(value)
     if isinstance(read, git_urls.UrlProblem) or (key is not None) != (read.scheme == "ssh"):

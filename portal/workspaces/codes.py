@@ -1,4 +1,4 @@
-"""Codes of workspaces, their clones and their shares of GPUs."""
+"""Codes of workspaces, their clones and their GPU shares."""
 
 # ruff: noqa: S105  (codes that name a token are no secrets)
 from __future__ import annotations
@@ -7,9 +7,9 @@ from enum import StrEnum
 
 
 class WorkspaceCode(StrEnum):
-    """Refusals about workspaces, and why they failed."""
+    """Errors about workspaces, and reasons of failures."""
 
-    # Refusals.
+    # Errors.
     CHANGED_MEANWHILE = "changed_meanwhile"
     EXPECTED_BY_END = "expected_by_end"
     EXPECTED_OUT_OF_RANGE = "expected_out_of_range"
@@ -51,7 +51,7 @@ class WorkspaceCode(StrEnum):
     FILES_IN_ANOTHER_POOL = "files_in_another_pool"
     ENVIRONMENT_NOT_FOR_TEAM = "environment_not_for_team"
     ENTRY_IN_USE = "entry_in_use"
-    # Why it failed, or goes back into the queue.
+    # Reasons why it failed or is queued again.
     APP_EXITED = "app_exited"
     DEVICE_LOST = "device_lost"
     LOST = "lost"
@@ -63,7 +63,7 @@ class WorkspaceCode(StrEnum):
 
 
 class GitCode(StrEnum):
-    """Repositories that workspaces clone: what is refused, and what became of a clone."""
+    """Repositories that workspaces clone: errors of requests and results of clones."""
 
     NOT_INSTALLED = "git_not_installed"
     SECRET_UNKNOWN = "git_secret_unknown"
@@ -87,7 +87,7 @@ class GitCode(StrEnum):
 
 
 class ShareCode(StrEnum):
-    """How a workspace stands to its part of a GPU's memory, by what its node's guard tells."""
+    """Use of a GPU share by a workspace, as reported by its node's guard."""
 
     OVER = "gpu_share_over"
     ASKED = "gpu_share_process_asked"
@@ -97,7 +97,7 @@ class ShareCode(StrEnum):
 
 
 class ExtensionCode(StrEnum):
-    """Refusals to extend a workspace."""
+    """Errors about extensions of workspaces."""
 
     EXTENSION_TOO_SHORT = "extension_too_short"
     EXTENSION_TOO_LONG = "extension_too_long"
@@ -107,7 +107,7 @@ class ExtensionCode(StrEnum):
 
 
 class EfficiencyCode(StrEnum):
-    """Hints about what a workspace makes of its GPUs."""
+    """Hints about the GPU use of a workspace."""
 
     NONE_USED = "no_gpu_used"
     SOME_UNUSED = "some_gpus_unused"

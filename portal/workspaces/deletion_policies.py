@@ -1,4 +1,4 @@
-"""What workspaces keep from being deleted: templates, flavors and accounts in use."""
+"""Deletion policies: templates, flavors and accounts that workspaces use are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NAMED_OF_ACCOUNT = 20
 
 
 class KeepEntriesInUse(EntryDeletionPolicy):
-    """A template or flavor stays while workspaces use it: they could not be started again."""
+    """Keeps templates and flavors in use, because their workspaces could not start again."""
 
     def require_deletable(self, entry: Template | Flavor) -> None:
         using = Workspace.objects.live().filter(
@@ -32,7 +32,7 @@ class KeepEntriesInUse(EntryDeletionPolicy):
 
 
 class KeepAccountsWithWorkspaces(AccountDeletionPolicy):
-    """An account stays while it has workspaces, unless they are to be deleted with it."""
+    """Keeps accounts with workspaces, unless these are deleted with the account."""
 
     def require_deletable(self, user: User, *, delete_workspaces: bool) -> None:
         if delete_workspaces:

@@ -1,4 +1,4 @@
-"""Sends commands to the node plane. Losing one costs time, never work: the row stays due."""
+"""Sends commands to the node plane. A lost command costs only time, because the row stays due."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def ref_of(workspace: Workspace) -> WorkspaceRef:
 
 
 def spec_of(workspace: Workspace) -> WorkspaceSpec:
-    """The full specification of the workspace's present generation, its secrets included."""
-    # As it stood when this start was placed: the same command may have to be sent again.
+    """Return the full specification of the workspace's current generation, including its secrets."""
+    # As of the placement, because the same command may have to be sent again.
     template = as_of(workspace.template, workspace.placed_at)
     cloned = checkouts.specs_of(workspace)
     return WorkspaceSpec(
@@ -84,23 +84,23 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
 
 
 def digest_of(workspace: Workspace) -> str:
-    """The environment that it runs in; empty for what its node has by itself."""
+    """Return the digest of the environment, or an empty string for the software of the node."""
     return next(iter(held_environments.digests_in(workspace.request.needs)), "")
 
 
 def environment_name_of(workspace: Workspace) -> str:
-    """The name by which what its user installs is kept, so that it is there in the next version, too."""
+    """Return the name under which user packages are kept, so that they persist across versions."""
     return _slug_of(workspace.environment_version_id) if workspace.environment_version_id else ""
 
 
 @lru_cache(maxsize=1024)
 def _slug_of(version_id: uuid.UUID) -> str:
-    """The short name of a version's environment, which never changes: a batch of starts asks for it often."""
+    """Return the slug of a version's environment. It never changes, and a batch of starts needs it often."""
     return EnvironmentVersion.objects.values_list("environment__slug", flat=True).get(pk=version_id)
 
 
 def resets_packages(workspace: Workspace) -> bool:
-    """Whether its present start removes what its user has installed: asked for before it was placed."""
+    """Return whether the current start removes the user's packages, as requested before its placement."""
     after = workspace.packages_reset_after
     return after is not None and workspace.generation > after
 
@@ -115,7 +115,7 @@ def held_by(workspace: Workspace) -> list[Allocation]:
 
 
 def placement_of(allocations: list[Allocation]) -> Placement:
-    """The placement that active allocations stand for."""
+    """Return the placement described by active allocations."""
     return Placement(
         tuple(
             NodePlacement(
@@ -131,10 +131,10 @@ def placement_of(allocations: list[Allocation]) -> Placement:
 
 
 def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None = None) -> None:
-    """Take the lease for one command and send it once the transaction has held.
+    """Take the lease for one command, and send it after the transaction commits.
 
-    The caller holds the row's lock, and may give the active allocations if it has them at hand. If
-    sending fails, or the command or its answer is lost, the lease runs out and the sweep sends again.
+    The caller holds the row lock, and may pass the active allocations. If sending fails, or the command or
+    its answer is lost, the lease expires and the sweep sends the command again.
     """
     if allocations is None:
         allocations = held_by(workspace)
@@ -146,17 +146,17 @@ def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None =
 
 
 def new_lease(now: datetime) -> dict[str, Any]:
-    """The columns of a workspace, or of several at once, for which a command is about to be sent.
+    """Return lease columns for a command, for one workspace or several.
 
-    A lease is only ever compared with that of the workspace which the answer names.
+    Leases are only compared with the workspace named in the answer, so several workspaces can share one.
     """
     expires = now + timedelta(seconds=settings.NODE_LEASE_S)
     return {"lease": uuid.uuid4().hex, "lease_expires_at": expires, "next_reconcile_at": expires}
 
 
 def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: list[Allocation]) -> None:
-    """Send a command under the lease that the row has, once the transaction has held."""
-    assert workspace.lease_expires_at is not None  # every lease has an end
+    """Send a command under the lease of the row, after the transaction commits."""
+    assert workspace.lease_expires_at is not None  # every lease expires
     command = Command(
         op=op,
         pool=config,
@@ -172,7 +172,7 @@ def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: l
 
 
 def _grace_s(workspace: Workspace) -> float | None:
-    """A user who has been deactivated may not keep an open connection by an app that resists its end."""
+    """Limits how long an app that resists its end can keep connections of a deactivated user open."""
     return None if workspace.owner.is_active else DEACTIVATED_GRACE_S
 
 
@@ -183,9 +183,10 @@ def _pool_of(workspace: Workspace) -> Pool:
 
 
 def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
-    """The node to talk to: where it is, or was last; any node of the pool when it never was anywhere.
+    """Return the node that gets commands: the current or last one, or any node if it was never placed.
 
-    Where that machine has gone, another one of the pool is asked, which finds nothing; empty: there is none.
+    If that machine is gone, another node of the pool is asked, which finds nothing. Empty if the pool has no
+    node.
     """
     if allocations:
         return allocations[0].node.name
@@ -202,18 +203,18 @@ def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
 
 
 def somebody_to_ask(workspace: Workspace) -> bool:
-    """Whether there is a worker for the commands about one that holds nothing."""
+    """Return whether a worker exists for commands about a workspace without allocations."""
     return not _pool_of(workspace).runs_on_node or bool(first_node(workspace, []))
 
 
 def node_asked(workspace: Workspace) -> str:
-    """The node that the workspace's commands go to now."""
+    """Return the node that currently gets the workspace's commands."""
     held = workspace.allocations.filter(released_at=None).order_by("node__name")
     return held.values_list("node__name", flat=True).first() or first_node(workspace, [])
 
 
 def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -> None:
-    """Stop or delete something that no workspace stands behind; nobody waits for the answer."""
+    """Stop or delete something that belongs to no workspace. The answer is ignored."""
     command = Command(
         op=op,
         pool=node_commands.config_of(pool),
@@ -236,7 +237,7 @@ def request_owned(pool: Pool, node_name: str) -> None:
 
 
 def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
-    """Ask the node and wait a few seconds for its answer. Raises `Unavailable`."""
+    """Return the log from the node, waiting a few seconds for its answer. Raises `Unavailable`."""
     pool = workspace.pool
     if pool is None:
         return workspace.status.log_tail
@@ -257,7 +258,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
 
 
 def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
-    """Ask the node for what this start's log has grown by; see `Driver.read_log`. Raises `Unavailable`."""
+    """Return what this start's log has grown by; see `Driver.read_log`. Raises `Unavailable`."""
     pool = workspace.pool
     assert pool is not None
     body = asking.ask(
@@ -282,10 +283,10 @@ def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, 
 
 
 def hint(workspace_id: uuid.UUID) -> None:
-    """Ask the control worker to look at one row now rather than at the next sweep."""
+    """Ask the control worker to reconcile one row now instead of at the next sweep."""
     node_commands.send("control.reconcile", "control", workspace_id=str(workspace_id))
 
 
 def hint_later(workspace_id: uuid.UUID, seconds: float) -> None:
-    """Like `hint`, after a while; the row's `next_reconcile_at` holds the time, should the hint be lost."""
+    """Like `hint`, after a delay. If the hint is lost, the row's `next_reconcile_at` has the time."""
     node_commands.send("control.reconcile", "control", countdown=seconds, workspace_id=str(workspace_id))

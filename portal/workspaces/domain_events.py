@@ -1,4 +1,4 @@
-"""What workspaces tell the rooms above them. Each workspace is locked by the emitter, or new."""
+"""Events of workspaces for rooms above them. Each workspace is locked by the emitter, or new."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from provisioning.types import HomeUsage
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceQueued(DomainEvent):
-    """A person has put a workspace into the queue, and waits for what becomes of it."""
+    """A person queued a workspace and waits for the result."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(DomainEvent):
-    """These are in another state than before."""
+    """The state of these workspaces has changed."""
 
     workspaces: tuple[Workspace, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestChanged(DomainEvent):
-    """Another desired state than before, or another rank in the queue; the state is what it was."""
+    """The desired state or the rank in the queue has changed; the state has not."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked(DomainEvent):
-    """A person has said that it shall be stopped, or stay so; it may be that already."""
+    """A person asked to stop the workspace, or to keep it stopped."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceExtended(DomainEvent):
-    """A person has moved the end of a running workspace by so many seconds."""
+    """A person extended a running workspace by `seconds`."""
 
     workspace: Workspace
     seconds: int
@@ -51,21 +51,21 @@ class WorkspaceExtended(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class EndpointChanged(DomainEvent):
-    """Its app answers, or will answer, somewhere else than before."""
+    """The endpoint of its app has changed."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceReady(DomainEvent):
-    """Its app answers: its user can work from now on."""
+    """Its app answers: the owner can work from now on."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceFailed(DomainEvent):
-    """It could not be started, or ended without being asked to; `reason` says why."""
+    """It failed to start, or ended unexpectedly; `reason` says why."""
 
     workspace: Workspace
     termination: TerminationReason
@@ -74,28 +74,28 @@ class WorkspaceFailed(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceWaits(DomainEvent):
-    """A workspace waits for a place, as it did before or again."""
+    """A workspace is queued, still or again."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightDue(DomainEvent):
-    """A workspace that waits for checks of its devices is to be looked at."""
+    """A workspace that waits for checks of its devices is due."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionDue(DomainEvent):
-    """The time at which a running workspace has to make room has come."""
+    """The time of a workspace's preemption has come."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationsReleased(DomainEvent):
-    """A workspace has given back what it held; `used` says whether its programs may have run there."""
+    """A workspace released its allocation; `used` says whether its programs may have run there."""
 
     workspace: Workspace
     devices: tuple[UUID, ...]
@@ -104,7 +104,7 @@ class AllocationsReleased(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class HomesMeasured(DomainEvent):
-    """A node has measured home folders that lie on it, whether anybody's or nobody's."""
+    """A node measured its home folders, with or without an owner."""
 
     node: Node
     homes: tuple[HomeUsage, ...]
@@ -112,7 +112,7 @@ class HomesMeasured(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class StrangersFound(DomainEvent):
-    """A node has told of all that runs there; these external names are of no workspace and end now."""
+    """A node reported workspaces that are unknown here, by external names. They are being ended."""
 
     pool: Pool
     node: str

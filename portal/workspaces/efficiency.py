@@ -1,7 +1,7 @@
-"""How much of its GPU time a workspace uses in its present life, and one hint, from measured samples only.
+"""GPU efficiency of a workspace since its start, with one hint, from measured samples only.
 
-Of the last seven days at most, and of whole devices: a share's samples are its neighbours' too, and MIG
-instances tell no utilisation. Where too little was measured nothing is said.
+Covers at most the last 7 days, and whole devices only: samples of a share include its neighbours, and MIG
+instances report no utilisation. Without enough samples there is no result.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 HOUR_S = 3600
 SPAN = timedelta(days=7)
 MIN_MEASURED_S = 3 * HOUR_S
-"""Of each device, before anything is said of them."""
+"""Required seconds per device for a result."""
 MIN_MEASURED = 0.8
-"""The share of the time that has to be measured, for a hint."""
+"""Required share of measured time for a hint."""
 UNUSED = 0.01
-"""A device that was used for less did nothing; one look at it now and then is no use."""
+"""A device used less than this is unused; occasional short use does not count."""
 IN_USE = 0.05
 LITTLE = 0.2
-"""Of memory, or of time."""
+"""Threshold for memory and for time."""
 HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What a device did while the workspace had it: seconds that tell its utilisation, this added up, and
-    the most memory that was in use at a time, with what there is (None, 0: not measured, not known)."""
+    """What a device did while the workspace had it.
+
+    `measured_s` are the seconds with a utilisation sample, `used_s` the sum of utilisation over them.
+    `memory_max_mib` is the peak memory use (`None` if not measured), `memory_mib` the size (0 if unknown).
+    """
 
     uuid: str
     measured_s: int
@@ -49,14 +52,17 @@ class DeviceUse:
 
     @property
     def used(self) -> float:
-        """The share of the measured time, 0 to 1."""
+        """The used share of the measured time, 0 to 1."""
         return self.used_s / self.measured_s if self.measured_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """`used` is the share of the measured GPU time, None where too little was measured; `measured` is the
-    share of the time from `since` until `until` that it knows of."""
+    """GPU efficiency of a workspace.
+
+    `used` is the share of the measured GPU time, or `None` if too little was measured. `measured` is the
+    measured share of the time between `since` and `until`.
+    """
 
     since: datetime
     until: datetime
@@ -66,7 +72,7 @@ class Efficiency:
 
 
 def judge(devices: Sequence[DeviceUse], held_s: float) -> tuple[float | None, float, Reason | None]:
-    """The share used, the share measured, and the one hint, for devices that were held for so long."""
+    """Return the used share, the measured share, and one hint, for devices held for `held_s` seconds."""
     if not devices or held_s <= 0:
         return None, 0.0, None
     seen_s = sum(each.measured_s for each in devices)
@@ -78,7 +84,7 @@ def judge(devices: Sequence[DeviceUse], held_s: float) -> tuple[float | None, fl
 
 
 def _hint(devices: Sequence[DeviceUse], used: float) -> Reason | None:
-    """The one thing that would help most, the plainest first; None where nothing stands out."""
+    """Return the most useful hint, or `None`."""
     idle = [each for each in devices if each.used < UNUSED]
     percent = round(used * 100)
     if len(idle) == len(devices):
@@ -94,7 +100,7 @@ def _hint(devices: Sequence[DeviceUse], used: float) -> Reason | None:
 
 
 def _memory_share(devices: Sequence[DeviceUse]) -> float | None:
-    """The most that was in use of any of them, as a share; None where one was not measured."""
+    """Return the highest peak memory use as a share, or `None` if a device was not measured."""
     shares = [
         each.memory_max_mib / each.memory_mib
         for each in devices
@@ -104,7 +110,10 @@ def _memory_share(devices: Sequence[DeviceUse]) -> float | None:
 
 
 def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Efficiency | None:
-    """None where it does not run, has no whole device, or is simulated. Two queries, whatever it holds."""
+    """Return the efficiency, or `None` if it is not running, has no whole device, or is simulated.
+
+    Uses two queries.
+    """
     if workspace.state != State.RUNNING or workspace.simulated or not workspace.accelerated:
         return None
     now = now or timezone.now()
@@ -124,7 +133,7 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
     if not held or not whole:
         return None
     began_s = max(max(row[-1] for row in held).timestamp(), (now - SPAN).timestamp())
-    # Whole hours of its own: what was in a device's memory before was another's.
+    # Full hours only, because earlier samples include the memory of the previous holder.
     since_s = -(-began_s // HOUR_S) * HOUR_S
     sums: dict[UUID, dict[str, Any]] = {
         row["series__device_id"]: dict(row)

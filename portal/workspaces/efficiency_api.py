@@ -1,4 +1,4 @@
-"""How much of its GPU time a workspace uses, over REST."""
+"""REST API of GPU efficiency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.workspaces.efficiency import efficiency_of
 
 
 class EfficiencyHintSerializer(serializers.Serializer[Any]):
-    """What would help most."""
+    """The most useful change."""
 
     message = serializers.CharField()
     next_action = serializers.CharField()
@@ -26,7 +26,7 @@ class EfficiencyHintSerializer(serializers.Serializer[Any]):
 
 
 class EfficiencySerializer(serializers.Serializer[Any]):
-    """What a workspace made of its GPUs in its present life, of seven days at most."""
+    """GPU efficiency of a workspace since its start, over at most 7 days."""
 
     since = serializers.DateTimeField(allow_null=True, help_text="null: it has no whole GPU now.")
     until = serializers.DateTimeField(
@@ -41,7 +41,7 @@ class EfficiencySerializer(serializers.Serializer[Any]):
 
 
 class WorkspaceEfficiency(ApiView):
-    """How much of its GPU time a workspace uses."""
+    """GPU efficiency of a workspace."""
 
     tag = "workspaces"
     operation_ids = {"get": "getWorkspaceEfficiency"}

@@ -1,4 +1,4 @@
-"""What a workspace may reach, as its pool, team and template say: for its node, and in words for people."""
+"""Network egress of a workspace by its pool, team and template, for its node and as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioning.types import EgressLimit
 
 
 def limits_of(template: Template, team: Team) -> tuple[EgressLimit, ...]:
-    """What the template and the team add to what a workspace's pool and node say."""
+    """Return the limits that template and team add to those of pool and node."""
     return tuple(
         EgressLimit(each.egress, _allow(each.egress_allow) if each.egress == Egress.LIST else "")
         for each in (template, team)
@@ -31,15 +31,15 @@ def _allow(text: str) -> str:
 
 
 def started_with(workspace: Workspace) -> tuple[EgressLimit, ...]:
-    """What counts for the present start: what template and team said when it was placed."""
+    """Return the limits of the current start: those of template and team at its placement."""
     placed = workspace.placed_at
     return limits_of(catalog.as_of(workspace.template, placed), team_egress.as_of(workspace.team, placed))
 
 
 def of_workspace(workspace: Workspace) -> tuple[str, str]:
-    """What its present start may reach, and what its next one may where that differs; in words or empty.
+    """Return what the current start may reach, and what the next one may if that differs, as text or empty.
 
-    The second one is `_("What its pool allows")` where nothing will be limited any more.
+    The second is `_("What its pool allows")` if no limits will remain.
     """
     now = in_words(started_with(workspace), workspace.pool)
     then = in_words(limits_of(workspace.template, workspace.team), workspace.pool)
@@ -49,7 +49,7 @@ def of_workspace(workspace: Workspace) -> tuple[str, str]:
 
 
 def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
-    """A sentence for people; empty where nothing is limited, or where it is not known."""
+    """Return a sentence, or an empty string if nothing is limited or the limits are unknown."""
     if pool is None or not pool.limits_egress:
         return ""
     said = [*limits]
@@ -59,7 +59,7 @@ def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
 
 
 def words_of(limits: list[EgressLimit] | tuple[EgressLimit, ...]) -> str:
-    """What all of them allow, in a sentence; empty where they close nothing."""
+    """Return what all limits together allow as a sentence; empty if they close nothing."""
     try:
         policy = functools.reduce(
             tightest, (policy_of(limit.egress, limit.allow) for limit in limits), Policy()

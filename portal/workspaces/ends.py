@@ -1,4 +1,4 @@
-"""When running workspaces end by themselves: written here alone, after they have become ready."""
+"""Automatic ends of running workspaces. Only this module changes them after a workspace is ready."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from portal.workspaces.models import Workspace
 
 
 def move_end(workspace: Workspace, ends_at: datetime) -> None:
-    """Have a locked workspace end at `ends_at`. Whoever was about to stop it for its end before does not.
+    """Set the end of a locked workspace to `ends_at`, and invalidate a pending stop for its old end.
 
-    Somebody has said how long it is needed: estimates of others rest on it from now on.
+    The end is also the new expected time, which estimates use.
     """
     began = workspace.placed_at or workspace.requested_at
     workspace.ends_at = ends_at
@@ -28,6 +28,9 @@ def move_end(workspace: Workspace, ends_at: datetime) -> None:
 
 
 def shift_ends(by: timedelta) -> int:
-    """Have all that runs end later (or, where a clock was put back, as much earlier); how many these are."""
+    """Move the ends of all running workspaces by `by`, and return their number.
+
+    `by` is negative after a clock was set back.
+    """
     running = Workspace.objects.filter(state=State.RUNNING, ends_at__isnull=False)
     return running.update(ends_at=F("ends_at") + by)

@@ -1,4 +1,4 @@
-"""A workspace's events over REST: a list, and a stream that goes on."""
+"""REST API of a workspace's events: a list, and a live stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from portal.workspaces.serializers import EventSerializer
 
 
 def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:
-    """The events after `Last-Event-ID`, then each new one as it happens."""
+    """Stream the events after `Last-Event-ID`, then each new one as it happens."""
     user = request.user
     workspace = selectors.workspace_by_id(user, workspace_id)
     after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
@@ -45,11 +45,11 @@ def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | Streamin
             return stream.Batch(over=True)
         rows = list(selectors.events_of(seen, after=after)[: stream.BATCH])
         data: Any = EventSerializer(rows, many=True).data
-        # Nothing follows the end. The state was read before the events, so none is left behind.
+        # The state was read before the events, so none is missed before the end.
         return stream.Batch(list(data), over=seen.state == State.TERMINATED and len(rows) < stream.BATCH)
 
     if workspace.state == State.TERMINATED and not selectors.events_of(workspace, after=after).exists():
-        # Tells a browser's EventSource not to come back.
+        # Tells a browser's EventSource not to reconnect.
         return HttpResponse(status=204)
     return stream.response(live.workspace_channel(workspace_id), look, after=after, user_id=user.pk)
 

@@ -1,4 +1,4 @@
-"""How far the end of a workspace may be moved, and moving it."""
+"""Extending workspaces, and the limits for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from portal.workspaces.transitions import locked
 
 HOUR_S = 3600
 OFFERED_S = 2 * HOUR_S
-"""What one click adds."""
+"""Seconds added by one click."""
 MIN_EXTENSION_S = 900
 
 
@@ -45,20 +45,20 @@ class Extension:
 
 
 def longest_s(workspace: Workspace) -> int | None:
-    """How long it may live in all, by template, flavor, site and policies; None where nothing limits that."""
+    """Return the maximum lifetime in seconds by template, flavor, site and policies, or `None`."""
     lives = (terms_of(workspace.template, workspace.flavor).max_s, extension_policy().longest_s(workspace))
     return min((each for each in lives if each is not None), default=None)
 
 
 def longest_end(workspace: Workspace) -> datetime | None:
-    """Until when it may be extended; None where nothing limits that. It runs."""
+    """Return the latest possible end of a running workspace, or `None` for no limit."""
     max_s = longest_s(workspace)
     began = workspace.ready_at
     return None if max_s is None or began is None else began + timedelta(seconds=max_s)
 
 
 def extendable_s(workspace: Workspace) -> int:
-    """By how many seconds its end may be moved now: 0 where it has none, does not run, or cannot go on."""
+    """Return by how many seconds its end can move; 0 without an end, if not running, or at its limit."""
     ends_at = workspace.runs_until
     if ends_at is None:
         return 0
@@ -69,15 +69,16 @@ def extendable_s(workspace: Workspace) -> int:
 
 
 def offered_s(workspace: Workspace) -> int:
-    """What one click adds to its life, in seconds; 0 where it cannot be extended."""
+    """Return how many seconds one click adds; 0 if it cannot be extended."""
     return min(OFFERED_S, extendable_s(workspace))
 
 
 def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: str = "") -> Extension:
-    """Move the end of a running workspace by `seconds`; what was said of its stop is taken back.
+    """Move the end of a running workspace by `seconds`, and cancel an announced stop.
 
-    Raises `InvalidInput` (too little, too much), `NotAllowed`, `NotFound` and `StateConflict` (it does not
-    run, has no end, has its longest life, its team's GPU-hours are spent; the key came with another request).
+    Raises `InvalidInput` (too little, too much), `NotAllowed`, `NotFound` and `StateConflict`: not running,
+    no end, maximum lifetime reached, GPU-hours of the team spent, or the idempotency key was used with
+    another request.
     """
     with transaction.atomic():
         workspace = locked(workspace_id)
@@ -119,8 +120,8 @@ def _check(workspace: Workspace, seconds: int) -> None:
 
 def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
     before = workspace.ends_at
-    assert before is not None  # `_check` has seen to it
-    # One that is over its end, and is about to be stopped, gets all that is added.
+    assert before is not None  # checked by `_check`
+    # A workspace past its end, about to be stopped, gets the full extension from now.
     ends_at = max(before, timezone.now()) + timedelta(seconds=seconds)
     longest = longest_end(workspace)
     if longest is not None:

@@ -1,4 +1,4 @@
-"""How far the end of a workspace may be moved, asked of the policies that end workspaces."""
+"""Port to the policies that end workspaces: limits of extensions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class ExtensionPolicy(Protocol):
     """Decides how far people may extend workspaces."""
 
     def longest_s(self, workspace: Workspace) -> int | None:
-        """Return for how many seconds a policy lets the workspace run in all; None for no limit."""
+        """Return the maximum total lifetime of the workspace in seconds by policy, or `None` for no limit."""
 
     def require_extendable(self, workspace: Workspace, until: datetime) -> None:
-        """Check that a running workspace, which is locked, may go on until then. Changes nothing.
+        """Check that a running workspace, which is locked, may run until then. Changes nothing.
 
-        Raises `StateConflict` where its team's GPU-hours are spent, or somebody has booked that time.
+        Raises `StateConflict` if the GPU-hours of its team are spent, or somebody has reserved that time.
         """
 
 

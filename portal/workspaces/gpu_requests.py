@@ -1,4 +1,4 @@
-"""What a workspace asks for without its accelerators, and with them again."""
+"""The resource request of a workspace without its accelerators, and with them again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CHANGED = ("accelerators", "cpu_milli", "memory_mib")
 
 
 def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
-    """Return what changes in `resources`: no accelerators, cores and memory up to the site's setting.
+    """Return the changes of `resources` for a release: no accelerators, and limited cores and memory.
 
-    A workspace with a GPU has much of its node beside it, and nobody else could use that GPU without.
+    A workspace with a GPU has much of its node; nobody could use the freed GPU without cores and memory.
     """
     cores, memory_gib = settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB
     cpu_milli, memory_mib = resources["cpu_milli"], resources["memory_mib"]
@@ -29,7 +29,7 @@ def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_gpus(workspace: Workspace) -> dict[str, Any]:
-    """Return the resources of a workspace with the accelerators that it has released, in JSON form."""
+    """Return the resources of a workspace with its released accelerators, as JSON."""
     return {**workspace.resources, **(workspace.released_resources or {})}
 
 

@@ -1,4 +1,4 @@
-"""Pages that release a workspace's GPUs and attach them again: they ask first, since its app restarts."""
+"""Pages that release and attach the GPUs of a workspace. They confirm first, as its app restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from portal.workspaces.views import to_workspace
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Ask what ends and what stays; then release its GPUs."""
+    """Confirm, then release the GPUs."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
@@ -54,7 +54,7 @@ def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Say whether its GPUs are free now, and what ends; then attach them."""
+    """Show when its GPUs are free and what ends, then attach them."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
@@ -81,7 +81,7 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
-    """Whether it would start with its GPUs at once, were they asked for now; and when, in sentences."""
+    """Return whether it would start with its GPUs at once, and the forecast in sentences."""
     forecast = start_forecasts().attached(workspace)
     if forecast.starts_now:
         return True, [_("its GPUs are free: it starts with them at once")]

@@ -1,8 +1,8 @@
-"""Accelerators that a workspace gives back while it goes on without them, and takes again.
+"""Releasing the accelerators of a workspace, and attaching them again.
 
-No driver can take a device from an app that runs or give it one: what runs is stopped and started anew with
-the same files, and kernels lose their variables. Its claim ends, as after any stop, once its absence has been
-observed; then it waits in the queue like a start.
+No driver can add devices to a running app or remove them. A running workspace is therefore stopped and
+started again with the same files; kernels lose their variables. Its allocation ends once its absence was
+observed, and then it is queued like a start.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from portal.workspaces.services import count_start
 from portal.workspaces.transitions import advance, locked, set_rows
 
 CHANGEABLE = frozenset({State.PENDING, State.RUNNING, State.STOPPED, State.FAILED})
-"""The others are on their way to one of these."""
+"""The other states are transitions to one of these."""
 
 
 @transaction.atomic
 def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | None = None) -> Workspace:
-    """Have a workspace go on without accelerators; `cause` is why, for the audit log.
+    """Release the accelerators of a workspace; `cause` is the reason for the audit log. Idempotent.
 
-    What runs is started anew without them, what waits goes on waiting for less, and what is stopped starts
-    without them the next time. Releasing twice is success.
+    A running workspace restarts without them, a queued one asks for less, and a stopped one starts without
+    them.
 
-    Raises `NotAllowed`, `NotFound`, `StateConflict` (it has none, or is on its way to another state), and
-    what a start may raise: nothing is changed then.
+    Raises `NotAllowed`, `NotFound`, `StateConflict` (it has none, or is in transition), and the exceptions of
+    a start; then nothing is changed.
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -67,9 +67,9 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
 
 @transaction.atomic
 def attach(*, actor: User, workspace_id: UUID) -> Workspace:
-    """Have a workspace take its accelerators again: what runs stops now, and starts once they are free.
+    """Attach the released accelerators again. Idempotent.
 
-    Attaching twice is success. Raises as `release` does.
+    A running workspace stops now and starts once they are free. Raises the exceptions of `release`.
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -103,9 +103,10 @@ def change(
     refusal: WorkspaceCode = WorkspaceCode.GPU_NOT_CHANGEABLE,
     **fields: Any,
 ) -> None:
-    """Have a locked workspace ask for `asked` from now on, with `fields` that go with it.
+    """Change the request of a locked workspace to `asked`, and set `fields` with it.
 
-    What runs with anything else is started anew. `refusal` says why not, while it is on its way elsewhere.
+    A running workspace with other resources restarts. `refusal` is the code of the error for a workspace in
+    transition.
     """
     if workspace.state not in CHANGEABLE:
         raise StateConflict(Reason(refusal, {"name": workspace.name}), state=workspace.state)
@@ -118,21 +119,21 @@ def change(
     now = timezone.now()
     events.record(actor=actor, kind=kind, workspace=workspace, message=message, cause=said, data=data)
     if workspace.state == State.RUNNING and workspace.request == before:
-        # It has all of it already: its GPUs are released, and the rest is the same.
+        # It already has these resources, because its GPUs are released and the rest is equal.
         Workspace.objects.filter(pk=workspace.pk).update(**fields)
         emit(RequestChanged(workspace))
         return
     if workspace.state in (State.RUNNING, State.PENDING):
-        # Asked before anything ends: what would be refused keeps what it has.
+        # Check before anything stops, so that a refused workspace keeps what it has.
         policies.require_active_owner(workspace.owner)
         policies.require_place(workspace)
         require_use(workspace.team, workspace.template, workspace.flavor)
         count_start(actor)
         admission_policy().admit(workspace)
-        # It takes its turn as one that is asked for now.
+        # It is queued as a new request.
         fields["requested_at"] = workspace.requested_at = now
     if workspace.state == State.RUNNING:
-        # Its user still wants it to run, so it is queued again as soon as nothing of it is left.
+        # The desired state is still running, so it is queued again once nothing of it is left.
         advance(
             workspace,
             Trigger.STOP,

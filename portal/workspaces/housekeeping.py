@@ -1,4 +1,4 @@
-"""What is done from time to time for all workspaces together."""
+"""Periodic work for all workspaces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from provisioning.types import Observation
 
 
 def ask_for_owned() -> None:
-    """Ask every pool what of ours it has, for the orphan sweep."""
+    """Ask every pool for its running workspaces, for the orphan sweep."""
     for pool in Pool.objects.filter(enabled=True):
         for node in nodes_to_ask(pool):
             dispatch.request_owned(pool, node)
 
 
 def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> None:
-    """End orphans; an answer about a pool that has gone meanwhile is dropped."""
+    """End orphans of a node. An answer about a deleted pool is dropped."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
@@ -30,5 +30,5 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
 
 
 def clean_up() -> None:
-    """Forget the answers to requests that nobody will repeat any more."""
+    """Delete expired idempotency records."""
     idempotency.delete_expired()

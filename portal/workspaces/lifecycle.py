@@ -1,6 +1,6 @@
-"""The life of a workspace as data: states, triggers, and one transition table.
+"""The lifecycle of a workspace as data: states, triggers, and one transition table.
 
-FAILED means that nothing is left running. Every transitional state names in `TARGET` where it leads.
+FAILED means that nothing is left running. `TARGET` has the target of every transitional state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from portal.workspaces.codes import WorkspaceCode
 
 
 class State(models.TextChoices):
-    """What a workspace is doing."""
+    """State of a workspace."""
 
     PENDING = "pending", _("Queued")
     PROVISIONING = "provisioning", _("Starting")
@@ -29,7 +29,7 @@ class State(models.TextChoices):
 
 
 class DesiredState(models.TextChoices):
-    """What its user wants of it."""
+    """State that the owner wants."""
 
     RUNNING = "running", "Running"
     STOPPED = "stopped", "Stopped"
@@ -37,7 +37,7 @@ class DesiredState(models.TextChoices):
 
 
 class QueueOutcome(models.TextChoices):
-    """What the queue has decided about a workspace that waits."""
+    """Decision of the queue about a workspace."""
 
     QUEUED = "queued", "Queued"
     NEEDS_APPROVAL = "needs_approval", "Needs approval"
@@ -45,7 +45,7 @@ class QueueOutcome(models.TextChoices):
 
 
 class PreemptionCause(models.TextChoices):
-    """Why a workspace has to make room."""
+    """Cause of a preemption."""
 
     IN_TEAM = "in_team", "A request of its team has a higher priority"
     RECLAIM = "reclaim", "A team takes its quota back"
@@ -56,7 +56,7 @@ class PreemptionCause(models.TextChoices):
 
 
 class Trigger(models.TextChoices):
-    """What moves a workspace from one state to another."""
+    """Trigger of a state transition."""
 
     PLACE = "place", "Placed"
     CANCEL = "cancel", "Cancelled"
@@ -92,7 +92,7 @@ FAILURES = frozenset(
     }
 )
 
-# A person may change their mind while a workspace waits or starts: see docs/adr/0004.
+# Users may change their mind while a workspace waits or starts (docs/adr/0004).
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.PENDING, Trigger.PLACE): State.PROVISIONING,
     (State.PENDING, Trigger.CANCEL): State.TERMINATED,
@@ -132,7 +132,7 @@ DELETABLE = frozenset(
 )
 
 NOT_CHECKED: dict[str, Any] = {"checks_began_at": None, "checks_ended_at": None}
-"""The columns that only mean something while, and after, its devices are checked before it starts."""
+"""Columns about device checks before a start, reset."""
 JUST_REQUESTED: dict[str, Any] = {
     "pool": None,
     "admitted_at": None,
@@ -142,7 +142,7 @@ JUST_REQUESTED: dict[str, Any] = {
     "ends_at": None,
     **NOT_CHECKED,
 }
-"""The columns of a workspace that has just been asked for."""
+"""Columns of a workspace after a new request."""
 NOT_QUEUED: dict[str, Any] = {
     "nominated": False,
     "reservation_seq": 0,
@@ -154,9 +154,9 @@ NOT_QUEUED: dict[str, Any] = {
     "blocker": {},
     "digest": "",
 }
-"""The columns of its queue entry of which nothing holds any more once it waits no more."""
+"""Columns of a queue entry that is no longer queued."""
 NO_TROUBLE: dict[str, Any] = {"reason": {}}
-"""Of its status: nothing is wrong with it."""
+"""Columns of a status without a problem."""
 NOTHING_SEEN: dict[str, Any] = {
     "reason": {},
     "log_tail": "",
@@ -166,11 +166,11 @@ NOTHING_SEEN: dict[str, Any] = {
     "checkouts": {},
     "gpu_shares": {},
 }
-"""The status of a workspace that has just been asked for."""
+"""Columns of a status after a new request."""
 
 
 def target_of(state: str, trigger: Trigger, reason: str = "") -> State:
-    """Where `trigger` leads from `state`, or `StateConflict`. GONE depends on the reason."""
+    """Return the state after `trigger`. Raises `StateConflict`. GONE depends on `reason`."""
     try:
         target = TRANSITIONS[State(state), trigger]
     except KeyError:

@@ -1,7 +1,7 @@
-"""The log of a workspace as it grows: the node is asked from where the reader stopped, and no further.
+"""Live log of a workspace: the node is read from the position of the reader.
 
-The id of a message holds the start (`generation`), how far its log is told in bytes, and whether that was
-all. A reader that comes back with it is told nothing twice.
+The id of a message encodes the start (`generation`), the position in bytes, and whether the log is complete.
+A reader that resumes with it gets nothing twice.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from provisioning.types import LogPiece
 
 POLL_S = 2.0
 SILENT_S = 10.0
-"""So long a node that did not answer is left alone."""
+"""Seconds without requests to a node that did not answer."""
 TRIES = 3
-"""As often a stopped workspace's node is asked for the rest before it is done without."""
+"""Attempts to read the rest of a stopped workspace's log before the stream gives up."""
 _PLACES = 10**11
-"""More than a log has bytes."""
+"""Larger than any log in bytes."""
 OVER = frozenset({State.STOPPED, State.FAILED, State.TERMINATED})
 KEPT = frozenset({State.FAILED, State.TERMINATED})
-"""Of these the node has nothing any more; the last lines were kept."""
+"""In these states the node has no log; the last lines are stored."""
 
 EXECUTOR = ThreadPoolExecutor(max_workers=8, thread_name_prefix="logs")
-"""A node that does not answer holds these threads, and none that other streams read with."""
+"""Separate threads, so that unresponsive nodes do not block other streams."""
 
 
 def number_of(generation: int, reached: int, *, over: bool) -> int:
@@ -41,19 +41,19 @@ def number_of(generation: int, reached: int, *, over: bool) -> int:
 
 
 def parts_of(number: int) -> tuple[int, int, bool]:
-    """Generation, position in bytes and whether it was all."""
+    """Return generation, position in bytes, and whether the log is complete."""
     place, over = divmod(number, 2)
     return *divmod(place, _PLACES), bool(over)
 
 
 def is_over(workspace: Workspace, after: int) -> bool:
-    """Whether a reader that has come to `after` has been told everything."""
+    """Return whether a reader at `after` has received everything."""
     generation, _reached, over = parts_of(after)
     return over and workspace.state in OVER and generation == workspace.generation
 
 
 def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[], bool]) -> stream.Look:
-    """Reads for a stream. Each look asks anew whether the user may see the workspace."""
+    """Return the read function of a stream. Each read checks again whether the user may see the workspace."""
     silent_until, failures = 0.0, 0
 
     def look(after: int) -> stream.Batch:
@@ -85,7 +85,7 @@ def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[
             words = message_of(error.reason)
             if given_up:
                 return _told(workspace, LogPiece("", position or 0), message=words, over=True)
-            # The reader stays where it is: who has read nothing yet still begins with the last lines.
+            # Keep the position, so that a reader without any lines still begins with the last lines.
             return _told(workspace, LogPiece("", 0), message=words, number=after)
         failures = 0
         if not piece.text and not over:
@@ -96,7 +96,7 @@ def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[
 
 
 def _asked(workspace: Workspace) -> bool:
-    """Whether its node is asked; before its first start none knows of it."""
+    """Return whether its node can be read; before the first start no node knows the workspace."""
     return workspace.pool is not None and workspace.generation > 0 and workspace.state != State.PENDING
 
 

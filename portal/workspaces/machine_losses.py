@@ -1,4 +1,4 @@
-"""What is said, and what becomes, of workspaces on a machine that is believed no more."""
+"""Workspaces on machines that are revoked, have left or are removed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from portal.workspaces.transitions import advance, set_rows
 
 
 def placed_on(pool_id: Any, node: str) -> WorkspaceQuerySet:
-    """The workspaces that have something on the node of this name."""
+    """Return the workspaces with an allocation on the node with this name."""
     there = Allocation.objects.filter(node__pool=pool_id, node__name=node, released_at=None)
     return Workspace.objects.filter(pk__in=there.values("workspace"))
 
 
 @transaction.atomic
 def machine_ended(event: MachineEnded) -> None:
-    """Say of everything that is placed there that it can no longer be seen or entered."""
+    """Record that workspaces on an ended machine can no longer be observed or entered."""
     there = placed_on(event.pool_id, event.name).filter(state__in=HOLDING)
     rows = list(
         Workspace.objects.select_for_update(of=("self",)).filter(pk__in=there.values("pk")).order_by("pk")
@@ -54,11 +54,10 @@ def machine_ended(event: MachineEnded) -> None:
 
 
 def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Workspace]:
-    """End what is placed on the node of a removed machine without its having been seen to end.
+    """End workspaces on the node of a removed machine without a confirmed end.
 
-    Inside a transaction, under the lock of placement. What holds other machines too is ended there by
-    command.
-    Devices that were held are scrubbed before anybody gets them, should the machine come back.
+    Runs in a transaction under the placement lock. Parts on other machines are ended there by command. Held
+    devices are cordoned until they are scrubbed, in case the machine comes back.
     """
     there = placed_on(node.pool_id, node.name)
     rows = list(

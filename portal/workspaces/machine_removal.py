@@ -1,7 +1,7 @@
-"""Removing a machine for good, with what is placed there and the homes that lie only there.
+"""Removal of a machine, with the workspaces placed there and the homes stored only there.
 
-The one place where capacity is given back without its having been seen to be free: an operator says so for a
-machine that has left or is revoked, and types its name.
+This is the only place that releases capacity without a confirmed absence. An operator confirms it by typing
+the name of a machine that has left or is revoked.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from provisioning.types import home_key
 
 MAX_NAMED = 500
 KEPT = (HomeArchiveState.READY, HomeArchiveState.RESTORING)
-"""States of archives that hold all of a home."""
+"""States of archives that contain a complete home."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What removing a machine gives up: names of at most `MAX_NAMED` workspaces and homes, and how many.
+    """What is lost with a machine: up to `MAX_NAMED` names of workspaces and homes, and their counts.
 
-    `archive_count` archives of homes lie there and are lost with it; of the homes `archived` have one on
-    another machine, too, which stays.
+    `archive_count` archives on it are lost too. `archived` are homes that also have an archive on another
+    machine.
     """
 
     machine: Machine
@@ -49,12 +49,12 @@ class Losses:
 
     @property
     def any(self) -> bool:
-        """Whether its name has to be typed."""
+        """Whether the name has to be typed to confirm."""
         return bool(self.workspace_count or self.home_count)
 
 
 def losses_of(actor: User, machine_id: UUID) -> Losses:
-    """What would be given up now. Raises `NotFound`, `NotAllowed`."""
+    """Return what would be lost now. Raises `NotFound`, `NotAllowed`."""
     machine = machines.machine(actor, machine_id)
     there = machine_losses.placed_on(machine.pool_id, machine.name)
     homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
@@ -84,7 +84,7 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
 
 
 class KeepMachinesWithHomes(MachineRemovalPolicy):
-    """A machine stays while homes lie only there, unless their loss is confirmed (`remove`)."""
+    """Keeps a machine while homes exist only there, unless their loss is confirmed (`remove`)."""
 
     def require_removable(self, pool_id: UUID, name: str) -> None:
         count = HomePlace.objects.filter(node__pool=pool_id, node__name=name).count()
@@ -93,10 +93,10 @@ class KeepMachinesWithHomes(MachineRemovalPolicy):
 
 
 def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> None:
-    """Remove a machine that has left or is revoked with all that is lost by it; `confirm` is its name.
+    """Remove a machine that has left or is revoked, with its losses; `confirm` must be its name.
 
-    Raises `NotFound`, `NotAllowed`, `InvalidInput` for another name, `StateConflict` for one that is joined,
-    `Unavailable` while Redis still knows it.
+    Raises `NotFound`, `NotAllowed`, `InvalidInput` for another name, `StateConflict` if it is joined, and
+    `Unavailable` while Redis still lists it.
     """
     require_operator(actor)
     machine = machines.machine(actor, machine_id)

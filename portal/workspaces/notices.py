@@ -1,4 +1,4 @@
-"""What users are told about their workspaces while they are elsewhere."""
+"""Notifications of users about their workspaces."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from portal.workspaces.lifecycle import TerminationReason
 from portal.workspaces.troubles import error_code_of
 
 FOLD = timedelta(minutes=15)
-"""Of those that fail within this time, as with their node, one is told and counts the others."""
+"""Failures within this time, as of one node, are folded into one notification."""
 MACHINE_OUT_OF_MEMORY = "machine_out_of_memory"
-"""A driver's code: not the workspace's own limit was reached."""
+"""A driver's code: the memory of the machine was full, not the limit of the workspace reached."""
 LONG_WAIT = timedelta(minutes=2)
-"""Who waited for a place so long has gone on to something else, and is told when it is ready."""
+"""Waiting time after which the owner is notified when the workspace is ready."""
 
 
 def failed(event: WorkspaceFailed) -> None:
-    """Tell the owner of one that could not be started, or that ended without being asked to.
+    """Notify the owner of a workspace that failed to start or ended unexpectedly.
 
-    Where its machine's memory was full, operators are told too.
-    Of a GPU that has vanished, or a machine that was removed, the owner is told by whoever knows.
+    If the machine's memory was full, operators are notified too. Lost devices and removed machines have their
+    own notifications.
     """
     if event.reason.code in (WorkspaceCode.DEVICE_LOST, WorkspaceCode.MACHINE_REMOVED):
         return
@@ -55,7 +55,7 @@ def failed(event: WorkspaceFailed) -> None:
 
 
 def ready(event: WorkspaceReady) -> None:
-    """Tell the owner of one that waited long for its place that it runs now."""
+    """Notify the owner that a workspace is ready after a long wait."""
     workspace = event.workspace
     placed_at = workspace.placed_at or workspace.ready_at
     if placed_at is None or placed_at - workspace.requested_at < LONG_WAIT:

@@ -1,4 +1,4 @@
-"""What a new workspace is asked to be."""
+"""The request for a new workspace."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MAX_PRIORITY = 100
 class WorkspaceOrder:
     """A new workspace of `template` on `flavor`, charged to `team`.
 
-    - `name` is empty for a name that the portal chooses.
-    - `lifetime_s` is after how many seconds the workspace stops, as template, flavor and site allow; None for
-      their default.
-    - `expected_s` is for how many seconds the workspace is needed, for estimates; None for `lifetime_s`, or
-      else what the flavor says.
-    - `checkpointed` says whether the work continues after a preemption; None for what template and flavor
-      say.
-    - `environment` is the software that the workspace runs in; None for its template's.
-    - `secrets` are the names of secrets that it gets beside those that all get.
-    - `git` is the repository to clone at its start; None for its template's, an empty address for none.
-    - With `start_without_gpu`, a workspace that would wait and can start at once without its accelerators
-      starts with them released.
+    - `name` is empty for a generated name.
+    - `lifetime_s` is the time after which the workspace stops, within the limits of template, flavor and
+      site; `None` for their default.
+    - `expected_s` is the time for which the workspace is needed, for estimates; `None` for `lifetime_s`, or
+      else the flavor's default.
+    - `checkpointed` says whether the work continues after a preemption; `None` for the default of template
+      and flavor.
+    - `environment` is the software environment; `None` for the template's.
+    - `secrets` are names of secrets in addition to those that all workspaces get.
+    - `git` is the repository to clone at start; `None` for the template's, an empty URL for none.
+    - With `start_without_gpu`, a workspace that would be queued, but can start at once without its
+      accelerators, starts with them released.
     """
 
     team: Team
@@ -53,32 +53,32 @@ class WorkspaceOrder:
 
     @property
     def requested_name(self) -> str:
-        """The name as it is stored; empty for one that the portal chooses."""
+        """The normalised name, or an empty string for a generated one."""
         return self.name.strip().lower()
 
     @property
     def duration_s(self) -> int:
-        """For how many seconds estimates expect the workspace to run."""
+        """How many seconds estimates expect the workspace to run."""
         stated = (seconds for seconds in (self.expected_s, self.lifetime_s) if seconds)
         return expected_of(self.template, self.flavor, min(stated, default=None))
 
     @property
     def loses_work(self) -> bool:
-        """Whether a preemption loses the work."""
+        """Whether a preemption loses work."""
         if self.checkpointed is None:
             return self.template.loses_work_on(self.flavor)
         return not self.checkpointed
 
     def require_in_range(self) -> None:
-        """Raises `InvalidInput` for an expected time or a priority out of range."""
+        """Raise `InvalidInput` if the expected time or the priority is out of range."""
         require_in_range(self.expected_s, self.priority)
 
     def granted_lifetime_s(self) -> int | None:
-        """Return for how many seconds the workspace may run, None for no end. Raises `InvalidInput`."""
+        """Return the lifetime in seconds, or `None` for no limit. Raises `InvalidInput`."""
         return lifetime_of(self.template, self.flavor, self.lifetime_s, expected_s=self.expected_s)
 
     def digest(self) -> str:
-        """Return what identifies the order: an idempotency key is refused with another one."""
+        """Return a digest of the order, which detects reuse of an idempotency key with another order."""
         return digest_of(
             self.team.slug,
             self.template.slug,
@@ -96,7 +96,7 @@ class WorkspaceOrder:
 
 
 def require_in_range(expected_s: int | None, priority: int = 0) -> None:
-    """Raises `InvalidInput` for an expected time or a priority out of range."""
+    """Raise `InvalidInput` if the expected time or the priority is out of range."""
     if expected_s is not None and not MIN_EXPECTED_S <= expected_s <= MAX_EXPECTED_S:
         reason = Reason(WorkspaceCode.EXPECTED_OUT_OF_RANGE)
         raise InvalidInput(reason, errors={"expected_hours": [reason]})

@@ -1,4 +1,4 @@
-"""What REST takes of a new workspace, and of one that is changed."""
+"""Serializers of requests for new and changed workspaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.workspaces.order import MAX_EXPECTED_S, MAX_PRIORITY, MIN_EXPECTED_S
 
 
 class GitSerializer(StrictSerializer):
-    """A repository that a workspace clones at its start."""
+    """A repository that a workspace clones at start."""
 
     url = serializers.CharField(
         max_length=500,
@@ -58,7 +58,7 @@ def _priority(**more: Any) -> serializers.IntegerField:
 
 
 class WorkspaceShapeSerializer(StrictSerializer):
-    """What decides where a workspace fits; all by short name."""
+    """What decides where a workspace fits. References are short names."""
 
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
@@ -74,7 +74,7 @@ class WorkspaceShapeSerializer(StrictSerializer):
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):
-    """Who pays for a workspace, and whether it waits for accelerators."""
+    """The team that is charged, and whether the workspace waits for accelerators."""
 
     team = serializers.CharField(
         required=False, max_length=40, help_text="May be left out where you have just one team."
@@ -90,7 +90,7 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
 
 
 class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
-    """A new workspace, for a team that is named elsewhere; all by short name."""
+    """A new workspace for a team that is named elsewhere. References are short names."""
 
     name = serializers.CharField(
         required=False,
@@ -130,13 +130,13 @@ class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
 
 
 class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializer):
-    """A request for a workspace; all by short name."""
+    """A request for a workspace. References are short names."""
 
     priority = _priority(default=0, help_text="Above 0 for owners of the team and operators only.")
 
 
 class WorkspaceChangeSerializer(StrictSerializer):
-    """Changes of a workspace. Omitted fields keep their values."""
+    """Changes of a workspace. Omitted fields stay unchanged."""
 
     name = serializers.CharField(
         required=False,
@@ -150,7 +150,7 @@ class WorkspaceChangeSerializer(StrictSerializer):
 
 
 class ExtendSerializer(StrictSerializer):
-    """By how much a workspace shall live longer."""
+    """By how much to extend a workspace."""
 
     hours = HoursField(
         source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."
@@ -160,7 +160,7 @@ class ExtendSerializer(StrictSerializer):
 
 
 class ResizeSerializer(StrictSerializer):
-    """Which flavor a workspace shall have."""
+    """The new flavor of a workspace."""
 
     flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
 
@@ -187,10 +187,10 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
 
 
 def _git_of(request: Request, body: Mapping[str, Any]) -> Any:
-    """The repository of a request, None where none was named. Raises `PermissionDenied`.
+    """Return the repository of a request, or `None`. Raises `PermissionDenied`.
 
-    A secret is sent to the server that the request names: that is for tokens that may open workspaces, in
-    which they could read it as well.
+    The secret is sent to the server in the request. This requires a token that may open workspaces, because
+    such a token could read the secret there as well.
     """
     git = body["git"]
     if git is not None and git["secret"]:

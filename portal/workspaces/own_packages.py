@@ -1,7 +1,7 @@
-"""What a user has installed on top of a workspace's environment: seen, removed, made an environment of.
+"""Packages that a user has installed on top of a workspace's environment.
 
-It lies in the user's home, by the environment's name and Python, so it is the same for all workspaces of the
-user in the team that run in this environment. Nobody but that user sees or changes it.
+They are stored in the user's home, by environment name and Python version. All workspaces of the user in the
+team with this environment share them. Only that user can see and change them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._!+-
 
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
-    """A package of the user's, and the environment's version that it stands before, if there is one."""
+    """A package of the user, and the version in the environment that it overrides, if any."""
 
     name: str
     version: str
@@ -47,16 +47,17 @@ class OwnPackage:
 
 @dataclass(frozen=True, slots=True)
 class OwnPackages:
-    """What a user has installed, by name, and the Python that it is for; empty where that is not known."""
+    """The user's packages by name, and their Python version; empty if unknown."""
 
     packages: tuple[OwnPackage, ...] = ()
     python: str = ""
 
 
 def read(*, actor: User, workspace: Workspace) -> OwnPackages:
-    """Ask the node, whether the workspace runs or not; before its user's first start there is nothing.
+    """Return the user's packages, read from the node even if the workspace is stopped.
 
-    Raises `NotAllowed`, `StateConflict` (simulated) and `Unavailable` (the node is away, or cannot tell).
+    Empty before the user's first start. Raises `NotAllowed`, `StateConflict` (simulated) and `Unavailable`
+    (the node does not answer or cannot read them).
     """
     policies.require_home(actor, workspace)
     place = home_places.node_of(workspace)
@@ -78,7 +79,7 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
 
 
 def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
-    """The answer of a node, of which only what is a name and a version counts."""
+    """Parse a node's answer; anything but names and versions is ignored."""
     said, python = body.get("packages"), body.get("python")
     found = []
     for each in said[:MAX_PACKAGES] if isinstance(said, list) else ():
@@ -95,7 +96,7 @@ def _versions_of(version: EnvironmentVersion | None) -> dict[str, str]:
 
 
 def sharing(workspace: Workspace) -> WorkspaceQuerySet:
-    """Other workspaces of its user with the same packages on top: same team, same environment."""
+    """Return the owner's other workspaces with the same packages: same team, same environment."""
     others = Workspace.objects.live().filter(owner=workspace.owner_id, team=workspace.team_id)
     version = workspace.environment_version
     if version is None:
@@ -107,9 +108,9 @@ def sharing(workspace: Workspace) -> WorkspaceQuerySet:
 
 @transaction.atomic
 def reset(*, actor: User, workspace_id: UUID) -> Workspace:
-    """Have the next start remove what its user has installed. Asking twice is success.
+    """Remove the user's packages at the next start. Idempotent.
 
-    Raises `NotAllowed`, and `StateConflict` for one that is simulated or does not start any more.
+    Raises `NotAllowed`, and `StateConflict` if the workspace is simulated or cannot start again.
     """
     workspace = locked(workspace_id)
     policies.require_home(actor, workspace)
@@ -129,9 +130,9 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
 
 @transaction.atomic
 def keep(*, actor: User, workspace_id: UUID) -> Workspace:
-    """Take a reset back. What a start that is under way removes is gone; where none was asked for, success.
+    """Cancel a reset of the packages. Idempotent.
 
-    Raises `NotAllowed`, and `StateConflict` where the start that removes them has been placed.
+    Raises `NotAllowed`, and `StateConflict` if the start that removes them is already placed.
     """
     workspace = locked(workspace_id)
     policies.require_home(actor, workspace)
@@ -151,7 +152,7 @@ def keep(*, actor: User, workspace_id: UUID) -> Workspace:
 
 
 def reset_waits(workspace: Workspace) -> bool:
-    """Whether the next start removes them, and this can be taken back."""
+    """Return whether the next start removes the packages and this can be cancelled."""
     return workspace.packages_reset_after is not None and not dispatch.resets_packages(workspace)
 
 
@@ -161,7 +162,7 @@ def _set(workspace: Workspace, after: int | None) -> None:
 
 
 def requirements(workspace: Workspace, own: OwnPackages) -> str:
-    """A list that makes the same: what the environment asks for in its versions, and what is on top."""
+    """Return a requirements list with the environment's versions and the user's packages."""
     version = workspace.environment_version
     return sources.with_packages(
         version.source_kind if version is not None else SourceKind.PACKAGES,
@@ -182,10 +183,10 @@ def save(
     description: str = "",
     source: str = "",
 ) -> Environment:
-    """Make an environment for a team, or for everybody, of what `read` found; its build is asked for.
+    """Create an environment from the result of `read`, for a team or for everybody, and queue its build.
 
-    With `source` this list is taken, as its user has changed it. Raises as
-    `portal.catalog.environments.services.create` does, and `StateConflict` where nothing is installed.
+    `source` replaces the generated list. Raises the exceptions of
+    `portal.catalog.environments.services.create`, and `StateConflict` if nothing is installed.
     """
     policies.require_home(actor, workspace)
     if not own.packages and not source.strip():

@@ -1,4 +1,4 @@
-"""What a user has installed on top of a workspace's environment, over REST."""
+"""REST API of packages installed on top of a workspace's environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 
 
 class OwnPackageSerializer(serializers.Serializer[Any]):
-    """A package of the user's own."""
+    """A package of the user."""
 
     name = serializers.CharField()
     version = serializers.CharField(help_text="Installed version.")
@@ -28,7 +28,7 @@ class OwnPackageSerializer(serializers.Serializer[Any]):
 
 
 class OwnPackagesSerializer(serializers.Serializer[Any]):
-    """What its user has installed on top of the workspace's environment."""
+    """Packages that the owner has installed on top of the workspace's environment."""
 
     environment = serializers.CharField(allow_null=True, help_text="Null: what its node has by itself.")
     python = serializers.CharField(help_text="As `3.12`; empty where it is not known.")
@@ -43,7 +43,7 @@ class OwnPackagesSerializer(serializers.Serializer[Any]):
 
 
 class ResetSerializer(serializers.Serializer[Any]):
-    """Whether the next start removes what was installed."""
+    """Whether the next start removes the user's packages."""
 
     reset_at_next_start = serializers.BooleanField(
         help_text="Whether the next start removes the user's own packages."
@@ -51,7 +51,7 @@ class ResetSerializer(serializers.Serializer[Any]):
 
 
 class SaveSerializer(StrictSerializer):
-    """An environment of what is there."""
+    """An environment made of the user's packages."""
 
     name = serializers.CharField(max_length=80)
     slug = serializers.CharField(max_length=40, required=False, help_text="Made of the name without it.")
@@ -144,7 +144,7 @@ class PackagesSaveView(ApiView):
         policies.require_home(request.user, workspace)
         given = body_of(request, SaveSerializer)
         team = None if given.pop("everybody") else workspace.team
-        # The node is asked before the transaction of a key, which would wait for it.
+        # The node is asked before the transaction of the idempotency key, which would wait for it.
         own = own_packages.read(actor=request.user, workspace=workspace)
 
         def saved() -> Response:

@@ -1,4 +1,4 @@
-"""Pages of what a user has installed on top; templates/workspaces/ says what each expects."""
+"""Pages of user packages; templates are in templates/workspaces/."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMED = 5
 
 
 class SaveForm(forms.Form):
-    """An environment of what somebody has."""
+    """Form for an environment made of the user's packages."""
 
     name = forms.CharField(
         label=gettext_lazy("Name"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
@@ -71,7 +71,7 @@ def _listed(workspace_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def packages(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """What one has installed, asked of the node."""
+    """List the user's packages, from the node."""
     workspace = _home_of(request, workspace_id)
     own, problem = own_packages.OwnPackages(), ""
     try:
@@ -97,7 +97,7 @@ def packages(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Ask what is removed; then have the next start do it."""
+    """Confirm, then remove the packages at the next start."""
     workspace = _home_of(request, workspace_id)
     if request.method == "POST":
         try:
@@ -134,7 +134,7 @@ def _reset_question(request: SignedInRequest, workspace: Workspace) -> dict[str,
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Take a reset back. A GET only shows the list."""
+    """Cancel a reset. A GET only shows the list."""
     _home_of(request, workspace_id)
     if request.method == "POST":
         try:
@@ -149,7 +149,7 @@ def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def save(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Make an environment of what one has."""
+    """Create an environment of the user's packages."""
     workspace = _home_of(request, workspace_id)
     if not _may_save(request.user, workspace):
         environment_policies.require_manage(request.user, workspace.team)

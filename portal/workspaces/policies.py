@@ -1,4 +1,4 @@
-"""Who may do what with a workspace."""
+"""Permissions for workspaces."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
 
 def visible_to(actor: User, workspaces: WorkspaceQuerySet) -> WorkspaceQuerySet:
-    """One's own, those of teams that one owns or views, and all for who sees all."""
+    """Return own workspaces and those of teams owned or viewed; all for operators and auditors."""
     if actor.sees_all:
         return workspaces
     return workspaces.filter(Q(owner=actor) | Q(team__in=teams_seen(actor)))
 
 
 def teams_seen(actor: User) -> QuerySet[Team]:
-    """Teams of which the actor sees every workspace, as their owner or viewer."""
+    """Return teams whose workspaces the actor sees, as an owner or viewer."""
     return Team.objects.filter(
         memberships__in=Membership.objects.filter(user=actor, role__in=[Role.OWNER, Role.VIEWER])
     )
 
 
 def sees_others(actor: User) -> bool:
-    """Whether the actor may see workspaces that are not his own."""
+    """Return whether the actor may see workspaces of others."""
     return actor.sees_all or teams_seen(actor).exists()
 
 
 def operated_teams(actor: User) -> set[UUID] | None:
-    """Teams whose workspaces the actor operates whoever's they are, as their owner; None for all."""
+    """Return the teams in which the actor operates all workspaces, as an owner; `None` for all teams."""
     if actor.operates:
         return None
     return set(actor.memberships.filter(role=Role.OWNER).values_list("team_id", flat=True))
 
 
 def may_operate(actor: User | SystemActor, workspace: Workspace) -> bool:
-    """Start, stop and delete."""
+    """Return whether the actor may start, stop and delete it."""
     if isinstance(actor, SystemActor) or actor.operates or workspace.owner_id == actor.pk:
         return True
     return is_owner(actor, workspace.team)
 
 
 def may_open(actor: User, workspace: Workspace) -> bool:
-    """Only its own user works in it: whoever opens it acts as that user."""
+    """Return whether the actor may open it: only the owner, because the app acts as the owner."""
     return actor.is_active and workspace.owner_id == actor.pk
 
 
@@ -61,12 +61,12 @@ def require_open(actor: User, workspace: Workspace) -> None:
 
 
 def uses_home(actor: User, workspace: Workspace) -> bool:
-    """Whether the home folder that the workspace uses is the actor's: nobody else's business is in it."""
+    """Return whether the home of the workspace belongs to the actor. Nobody else may see it."""
     return actor.is_active and workspace.owner_id == actor.pk
 
 
 def require_home(actor: User, workspace: Workspace) -> None:
-    """Raise `NotAllowed` for everybody but its user, and `StateConflict` where there is no home."""
+    """Raise `NotAllowed` unless the actor is the owner, and `StateConflict` if there is no home."""
     if not uses_home(actor, workspace):
         raise NotAllowed(Reason(WorkspaceCode.HOME_IS_PRIVATE, {"owner": workspace.owner.username}))
     if workspace.simulated:
@@ -83,9 +83,9 @@ def require_create(actor: User, team: Team) -> None:
 
 
 def require_active_owner(owner: User) -> None:
-    """Raise `StateConflict` where the account has been deactivated; in the caller's transaction.
+    """Raise `StateConflict` if the account is deactivated, in the caller's transaction.
 
-    Under a lock on the account: who is being deactivated at this moment has it stopped, or does not get it.
+    Locks the account, so that a concurrent deactivation either stops the workspace or prevents the start.
     """
     active = User.objects.select_for_update(no_key=True).filter(pk=owner.pk, is_active=True)
     if not active.values_list("pk", flat=True).first():
@@ -96,13 +96,13 @@ def require_active_owner(owner: User) -> None:
 
 
 def require_place(workspace: Workspace) -> None:
-    """Raise `StateConflict` where its user works in its team no more: the team pays for nobody else."""
+    """Raise `StateConflict` if the owner no longer works in the team, which would be charged."""
     if not works_in(workspace.owner, workspace.team):
         named = {"username": workspace.owner.username, "team": workspace.team.name}
         raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code=ProblemCode.NOT_A_MEMBER)
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:
-    """To go before others is for a team's owners and operators to say; to wait longer anybody may offer."""
+    """Raise `NotAllowed` for a priority above 0, except for team owners and operators."""
     if priority > 0 and not (actor.operates or is_owner(actor, team)):
         raise NotAllowed(Reason(WorkspaceCode.PRIORITY_NOT_ALLOWED, {"team": team.name}))

@@ -1,4 +1,4 @@
-"""What the pages of workspaces show: sentences, stages and the actions that are offered."""
+"""Presenters for the pages of workspaces: texts, stages and available actions."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from portal.workspaces.troubles import is_cut_off, stored_message, trouble_of
 from provisioning import mounts
 
 HOMELESS = frozenset({State.PENDING, State.STOPPED, State.FAILED})
-"""States in which one may wait for a home that lies on a removed machine."""
+"""States in which a workspace may wait for a lost home."""
 STARTING = frozenset({State.PENDING, State.PROVISIONING})
 EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad", "cut_off": "bad"}
 
 
 def stage_words(workspace: Workspace) -> str:
-    """What it is doing just now, in a few words."""
+    """Return the current activity of the workspace in a few words."""
     match workspace.state:
         case State.PENDING:
             if workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL:
@@ -87,7 +87,7 @@ def stage_words(workspace: Workspace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A workspace in the list, and what its reader may do with it."""
+    """A workspace in the list, with the actions available to the reader."""
 
     workspace: Workspace
     stage: str
@@ -98,7 +98,7 @@ class Card:
 
     @property
     def counting(self) -> bool:
-        """Whether the time beside the stage counts on."""
+        """Whether the time beside the stage is still running."""
         return self.workspace.state in TRANSITIONAL
 
     @property
@@ -111,7 +111,7 @@ class Card:
 
 
 def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
-    """Cards for workspaces that the actor may see, with what he may do with each."""
+    """Return cards for workspaces visible to the actor, with the actions available to them."""
     teams = policies.operated_teams(actor)
     return [
         Card(
@@ -137,7 +137,7 @@ def can_open(actor: User, workspace: Workspace) -> bool:
 
 
 def filtered(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
-    """Those whose name, template, flavor, team or owner contains every word of `q`, in `state`."""
+    """Return workspaces in `state` whose name, template, flavor, team or owner contains each word of `q`."""
     for word in q.split()[:8]:
         workspaces = workspaces.filter(
             Q(name__icontains=word)
@@ -161,7 +161,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node that the workspace is on, and its devices there."""
+    """A node of the workspace, and its devices there."""
 
     node: str
     devices: tuple[DeviceGroup, ...]
@@ -169,7 +169,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An entry of the timeline: who, what, why."""
+    """An entry of the timeline."""
 
     at: datetime
     who: str
@@ -180,7 +180,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The page of one workspace."""
+    """Data of a workspace's page."""
 
     stage: str
     size: str
@@ -226,14 +226,14 @@ class Detail:
 
 
 def tries_of(workspace: Workspace) -> int:
-    """How often its start has been tried without success: now, or since it last ran."""
+    """Return the number of failed start attempts, now or since it last ran."""
     if workspace.state == State.FAILED:
         return selectors.failed_starts(workspace)
     return workspace.attempts if workspace.state == State.PROVISIONING else 0
 
 
 def approval_of(workspace: Workspace) -> Any:
-    """The open request that a waiting workspace waits for."""
+    """Return the open request that a queued workspace waits for."""
     if workspace.state != State.PENDING:
         return None
     return workspace.quota_requests.open().first()
@@ -243,7 +243,7 @@ ASKABLE = {Rule.TEAM_LIMIT: "quota", Rule.COHORT: "quota", Rule.USER_CAP: "membe
 
 
 def ask_url(actor: User, workspace: Workspace) -> str:
-    """Where to ask for what a waiting workspace lacks, filled in; empty where asking would not help."""
+    """Return a link to a prefilled request for what a queued workspace lacks; empty if it would not help."""
     blocker = workspace.queue_entry.blocker
     rule = blocker.get("rule", "")
     if workspace.state != State.PENDING or rule not in ASKABLE or workspace.owner_id != actor.pk:
@@ -266,7 +266,7 @@ PREEMPTED_FOR = {
 
 
 def preempted_for(workspace: Workspace) -> str:
-    """For what a running workspace is being preempted; empty where it is not."""
+    """Return why a running workspace is being preempted, or an empty string."""
     notice = workspace.preempting
     if notice is None or workspace.state not in {State.PROVISIONING, State.RUNNING}:
         return ""
@@ -274,7 +274,7 @@ def preempted_for(workspace: Workspace) -> str:
 
 
 def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
-    """What the page of a workspace shows to the actor. `opening`: it shall open itself when ready."""
+    """Return the data of a workspace's page. With `opening` the page opens the app when it is ready."""
     reach, next_reach = egress.of_workspace(workspace)
     openable = can_open(actor, workspace)
     operable = policies.may_operate(actor, workspace)
@@ -324,13 +324,13 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
 
 
 def _shown_trouble(workspace: Workspace) -> str:
-    """What is wrong, for its page: not that the node of what runs does not answer for a moment."""
+    """Return the problem shown on the page. A running workspace hides short silences of its node."""
     hidden = workspace.state == State.RUNNING and not is_cut_off(workspace)
     return "" if hidden or workspace.state == State.TERMINATED else trouble_of(workspace)
 
 
 def _environment_words(workspace: Workspace) -> str:
-    """Its software environment and which version of it; empty for what its node has by itself."""
+    """Return environment and version as text, or an empty string for the software of the node."""
     version = workspace.environment_version
     if version is None:
         return ""
@@ -338,7 +338,7 @@ def _environment_words(workspace: Workspace) -> str:
 
 
 def newer_version(workspace: Workspace) -> int | None:
-    """The number of the version that a new workspace would get of its environment, where that is another."""
+    """Return the environment version that a new workspace would get, if it differs."""
     version = workspace.environment_version
     if version is None or version.environment.current_id in (None, version.pk):
         return None
@@ -346,7 +346,7 @@ def newer_version(workspace: Workspace) -> int | None:
 
 
 def places(workspace: Workspace) -> list[Place]:
-    """Where it is now: nothing once its capacity has been released."""
+    """Return the nodes of the workspace; empty after its capacity was released."""
     allocations = (
         workspace.allocations.filter(released_at=None)
         .select_related("node")
@@ -364,7 +364,7 @@ def places(workspace: Workspace) -> list[Place]:
 
 
 def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
-    """The last heartbeat's figures as name and value; what was not measured is left out."""
+    """Return the figures of the last heartbeat as name and value, without those not measured."""
     if workspace.state != State.RUNNING:
         return []
     seen = workspace.status.activity or {}
@@ -387,7 +387,7 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
 
 
 def event_rows(events: Sequence[Event]) -> list[EventRow]:
-    """The timeline's entries."""
+    """Return the timeline's entries."""
     rows = []
     for event in events:
         tone = EVENT_TONES.get(event.kind.rpartition(".")[2], "")

@@ -1,7 +1,7 @@
-"""Compares what is wanted of a workspace with what is so, and takes the one next step.
+"""Reconciles the desired state of a workspace with its actual state, one step at a time.
 
-`step` runs under the row's lock and inside a transaction, and only ever writes the database and
-sends one command; answers come back through `results.py`.
+`step` runs in a transaction under the row lock. It only writes to the database and sends at most one command;
+answers arrive through `results.py`.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ SWEEP_BATCH = 200
 
 
 def backoff(attempts: int) -> timedelta:
-    """1, 2, 4, … up to 30 seconds."""
+    """Return the retry delay: 1, 2, 4, … up to 30 seconds."""
     return timedelta(seconds=min(2 ** min(attempts, 10), MAX_BACKOFF_S))
 
 
 def reconcile(workspace_id: UUID) -> None:
-    """Take the next step of one workspace, if it is due. Safe to call at any time, any number of times."""
+    """Take the next step of one workspace, if it is due. Idempotent."""
     with transaction.atomic():
         workspace = locked(workspace_id)
         if workspace.next_reconcile_at is None or workspace.next_reconcile_at > timezone.now():
@@ -74,7 +74,7 @@ def reconcile(workspace_id: UUID) -> None:
 
 
 def sweep() -> int:
-    """Reconcile every row that is due, oldest first; returns how many were due."""
+    """Reconcile all rows that are due, oldest first, and return their number."""
     due = list(
         Workspace.objects.due(timezone.now())
         .order_by("next_reconcile_at", "requested_at")
@@ -86,7 +86,7 @@ def sweep() -> int:
         except StateConflict:
             continue
         except Exception:
-            # One broken row must not keep the others waiting; it backs off on its own.
+            # One broken row must not block the others; it is retried later.
             log.exception("reconciling workspace %s failed", workspace_id)
             Workspace.objects.filter(pk=workspace_id).update(
                 next_reconcile_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
@@ -95,7 +95,7 @@ def sweep() -> int:
 
 
 def step(workspace: Workspace) -> None:
-    """The next step of a locked workspace; nothing while a command is under way."""
+    """Take the next step of a locked workspace, unless a command is in flight."""
     now = timezone.now()
     if workspace.lease and workspace.lease_expires_at and workspace.lease_expires_at > now:
         return
@@ -123,12 +123,12 @@ def _terminate(workspace: Workspace) -> None:
     if held or dispatch.somebody_to_ask(workspace):
         dispatch.send(workspace, Op.DELETE, allocations=held)
     else:
-        # It holds nothing, and no machine of its pool is left that could have anything of it.
+        # It holds nothing, and its pool has no machine left that could have anything of it.
         gone(workspace)
 
 
 def gone(workspace: Workspace) -> None:
-    """Nothing is left of it."""
+    """Mark the workspace as gone, and release its capacity."""
     advance(
         workspace,
         Trigger.GONE,
@@ -142,16 +142,17 @@ def gone(workspace: Workspace) -> None:
 
 
 def _wait(workspace: Workspace) -> None:
-    """A waiting workspace takes no step of its own: the queue decides."""
+    """Leave a queued workspace to the queue."""
     _rest(workspace)
     emit(WorkspaceWaits(workspace))
 
 
 def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -> None:
-    """Give back what the workspace holds: only after absence has been observed, before any start, or where
-    an operator has given up the machine; `only` restricts it to some of its allocations.
+    """Release what the workspace holds.
 
-    Real devices that may have been `used` are scrubbed before the next one gets them.
+    Call it only after absence was observed, before any start, or if an operator has given up the machine.
+    `only` restricts it to some allocations. Real devices that may have been `used` are scrubbed before they
+    are allocated again.
     """
     now = timezone.now()
     allocations = Allocation.objects.filter(only or Q(), workspace=workspace, released_at=None)
@@ -165,7 +166,7 @@ def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -
 
 
 def requeue(workspace: Workspace) -> None:
-    """Put a stopped workspace that had to leave back into the queue, at its old place by age."""
+    """Put a stopped workspace that was preempted back into the queue, at its old position by age."""
     advance(
         workspace,
         Trigger.START,
@@ -211,7 +212,7 @@ def _too_slow(workspace: Workspace) -> Reason:
 
 
 def _started_at(workspace: Workspace, now: datetime) -> datetime:
-    """From when its start counts: the time that checks before hand-out took is not its own."""
+    """Return when the start timeout begins; the time of device checks does not count."""
     began = workspace.placed_at or workspace.state_since
     if now <= began + timedelta(seconds=workspace.template.start_timeout_s):
         return began
@@ -219,7 +220,7 @@ def _started_at(workspace: Workspace, now: datetime) -> datetime:
 
 
 def _watch(workspace: Workspace, now: datetime) -> None:
-    """A heartbeat is proof of life; only when it stays away is the backend asked."""
+    """Send an OBSERVE if the heartbeat is overdue."""
     if _must_make_room(workspace, now):
         emit(PreemptionDue(workspace))
         return
@@ -227,7 +228,7 @@ def _watch(workspace: Workspace, now: datetime) -> None:
     if workspace.pool is not None and not workspace.pool.simulated and heartbeat_at:
         fresh_until = heartbeat_at + heartbeat_patience()
         if now < fresh_until:
-            # No later than the moment at which it has to make room.
+            # No later than its preemption.
             notice = workspace.preempting
             workspace.next_reconcile_at = min(fresh_until, notice.preempt_at) if notice else fresh_until
             workspace.save(update_fields=["next_reconcile_at"])
@@ -262,7 +263,7 @@ def _rest(workspace: Workspace) -> None:
 def fail(
     workspace: Workspace, termination_reason: TerminationReason, reason: Reason, *, log_tail: str = ""
 ) -> None:
-    """End a workspace that cannot go on: TERMINATING now, FAILED when nothing is left of it."""
+    """Fail a workspace: TERMINATING now, FAILED once nothing of it is left."""
     trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
     status: dict[str, Any] = {"reason": reason.as_json()}
     if log_tail:
@@ -285,5 +286,5 @@ def fail(
 
 
 def note(workspace: Workspace, kind: AuditKind, message: str) -> None:
-    """Write an event of the system's own about a workspace."""
+    """Record an audit event of the system about a workspace."""
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message)

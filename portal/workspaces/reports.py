@@ -1,8 +1,8 @@
-"""What agents may report, read within bounds: an agent is its user's own process and may say anything.
+"""Validation of agents' reports. An agent is a process of its user and may send anything.
 
-A report that is no JSON object, or whose text the portal acts upon does not hold, is refused as a whole. Of a
-heartbeat's figures each one that does not hold is left out alone: null, as what was not measured. What nobody
-knows is not kept.
+A report is refused as a whole if it is not a JSON object, or if a text that the portal acts on is invalid.
+Invalid figures of a heartbeat are individually replaced by null, as if not measured. Unknown fields are
+dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_LOG_TAIL = 20_000
 MAX_GPUS = 64
 INT32 = 2**31 - 1
 LOG_EVERY_S = 3600.0
-"""One workspace's figures that do not hold are in the log this often, however often they come."""
+"""Minimum interval in seconds between log entries about invalid figures of one workspace."""
 _LOGGED_MAX = 1024
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -41,7 +41,7 @@ Rate = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 class Kernels(msgspec.Struct):
-    """Kernels, and when one of them did something last (ISO 8601)."""
+    """Kernels, and the time of the last activity (ISO 8601)."""
 
     count: Count
     busy: Count = 0
@@ -49,14 +49,14 @@ class Kernels(msgspec.Struct):
 
 
 class Terminals(msgspec.Struct):
-    """Terminals, likewise."""
+    """Terminals, and the time of the last activity (ISO 8601)."""
 
     count: Count
     last_activity: Stamp | None = None
 
 
 class Gpu(msgspec.Struct):
-    """One granted GPU; None for what was not measured."""
+    """One allocated GPU; `None` for values not measured."""
 
     uuid: Annotated[str, Meta(max_length=80, pattern=r"^[A-Za-z0-9._/-]*$")]
     utilization_percent: Annotated[int, Meta(ge=0, le=100)] | None = None
@@ -65,7 +65,7 @@ class Gpu(msgspec.Struct):
 
 
 class CheckoutReport(msgspec.Struct):
-    """A step of a clone. `note` is the script of dotfiles that ran, `detail` what was said when it failed."""
+    """A step of a clone. `note` is the dotfiles script that ran, `detail` the output of a failure."""
 
     what: Literal["repository", "dotfiles"]
     state: Literal["cloning", "cloned", "kept", "installing", "installed", "failed"]
@@ -83,30 +83,29 @@ FIGURES: dict[str, Any] = {
     "cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "rss_mib": Mib | None,
     "processes": Count | None,
-    # Commands of shells, in the foreground of terminals or left to run behind.
+    # Shell commands, in the foreground of terminals or in the background.
     "jobs": Count | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
-    # For how long their driver has not answered; null when it answers, or there are none.
+    # Seconds without an answer from their driver; null if it answers or there are no GPUs.
     "gpus_stale_s": Whole | None,
-    # What has come and gone through the gateway since the start, in both directions.
+    # Bytes through the gateway since the start, in both directions.
     "traffic_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
-    # By a name that the job has chosen, how much of it was done a second within the last ten minutes.
+    # Rates per second over the last 10 minutes, by names that the job chooses.
     "progress": Annotated[dict[CountName, Rate], Meta(max_length=MAX_COUNTS)] | None,
 }
-"""The figures of a heartbeat and what each may be."""
+"""Figures of a heartbeat and their types."""
 LEFT_OUT = frozenset({"traffic_bytes", "progress"})
-"""Figures that an agent which can never measure them, or was never told, does not send; they are not kept as
-null then."""
+"""Optional figures: if the agent does not send them, they are omitted instead of null."""
 
 _logged: OrderedDict[UUID, float] = OrderedDict()
 
 
 class BadReport(ValueError):
-    """The report is not taken; the text says why."""
+    """An invalid report; the text is the reason."""
 
 
 def body_of(raw: bytes) -> dict[str, Any]:
-    """The object that a report is. Raises `BadReport`."""
+    """Return the object in a report. Raises `BadReport`."""
     try:
         found = parse_json(raw or b"{}", strict=False)
     except InvalidJson as error:
@@ -117,7 +116,7 @@ def body_of(raw: bytes) -> dict[str, Any]:
 
 
 def endpoint_of(body: dict[str, Any]) -> str:
-    """Where the app answers, or an empty string. Raises `BadReport`."""
+    """Return the endpoint of the app, or an empty string. Raises `BadReport`."""
     endpoint = body.get("endpoint", "")
     if (
         not isinstance(endpoint, str)
@@ -129,7 +128,7 @@ def endpoint_of(body: dict[str, Any]) -> str:
 
 
 def ending_of(body: dict[str, Any]) -> tuple[int, str]:
-    """The exit code and the last lines of an app that has ended. Raises `BadReport`."""
+    """Return the exit code and the last log lines of an ended app. Raises `BadReport`."""
     code, tail = body.get("exit_code"), body.get("log_tail")
     if code is None:
         code = 0
@@ -141,7 +140,7 @@ def ending_of(body: dict[str, Any]) -> tuple[int, str]:
 
 
 def checkout_of(body: dict[str, Any]) -> CheckoutReport:
-    """A step of a clone. Raises `BadReport`."""
+    """Return a step of a clone. Raises `BadReport`."""
     try:
         found = msgspec.convert(body, CheckoutReport)
     except msgspec.ValidationError as error:
@@ -151,7 +150,7 @@ def checkout_of(body: dict[str, Any]) -> CheckoutReport:
 
 
 def activity_of(body: dict[str, Any], *, workspace_id: UUID) -> dict[str, Any]:
-    """The figures of a heartbeat, every one of `FIGURES` but for `LEFT_OUT`. Raises `BadReport`."""
+    """Return all `FIGURES` of a heartbeat, except missing ones in `LEFT_OUT`. Raises `BadReport`."""
     given = body.get("activity") or {}
     if not isinstance(given, dict):
         raise BadReport("activity is not an object")

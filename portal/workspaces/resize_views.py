@@ -1,4 +1,4 @@
-"""The page that gives a workspace another flavor: each with when it would start, and what ends before."""
+"""The page that resizes a workspace: flavors with their start forecasts, and what a restart ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from portal.workspaces.views import to_workspace
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A flavor to choose, its size in words, and what would happen to the workspace with it."""
+    """A flavor to choose, with its size as text and the forecast for the workspace."""
 
     flavor: Flavor
     size: str
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def deprecated(self) -> str:
-        """What to choose instead, where it is deprecated."""
+        """The recommended successor, if it is deprecated."""
         reason = catalog.deprecation_of(self.flavor)
         return sentence_of(reason) if reason is not None else ""
 
@@ -48,7 +48,7 @@ class Row:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Choose another flavor, knowing what ends and when it starts; then resize."""
+    """Show the flavors with forecasts, then resize the workspace."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     policies.require_operate(request.user, workspace)
     wanted = strip_nul((request.POST if request.method == "POST" else request.GET).get("flavor", ""))
@@ -85,7 +85,7 @@ def _flavor(request: SignedInRequest, slug: str) -> Flavor:
 
 
 def _rows(workspace: Workspace, wanted: str) -> list[Row]:
-    """The flavors that it may have in place of its own, where its files are."""
+    """Return the other flavors available where its files are."""
     offered = [
         flavor
         for flavor in catalog.flavors_of(workspace.team)

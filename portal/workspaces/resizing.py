@@ -1,6 +1,6 @@
-"""Another flavor for a workspace that is there: what runs is started anew with it, as when GPUs are released.
+"""Resizing: another flavor for an existing workspace. A running one restarts, as after a GPU release.
 
-One whose GPUs are released stays so: it takes the GPUs of its new flavor when they are attached.
+If its GPUs are released, they stay released; it gets those of the new flavor when they are attached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from portal.workspaces.transitions import locked
 
 
 def keeps_files(workspace: Workspace, flavor: Flavor) -> bool:
-    """Whether a flavor can be had where the workspace has run: its files are in that pool."""
+    """Return whether the flavor is available in the pool that has the workspace's files."""
     pool = workspace.pool
     if pool is None:
         return True
@@ -32,8 +32,8 @@ def keeps_files(workspace: Workspace, flavor: Flavor) -> bool:
 
 
 def request_with(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What it would ask for with a flavor, in JSON form, and what of it would be released."""
-    # What it needs of its node, as the software that it runs in, stays.
+    """Return its request with a flavor as JSON, and the part that would be released."""
+    # Requirements on the node, such as its software, are kept.
     asked = {**workspace.resources, **flavor.as_request()}
     if not workspace.gpu_released or not flavor.accelerator_count:
         return asked, None
@@ -42,13 +42,13 @@ def request_with(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], 
 
 @transaction.atomic
 def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
-    """Give a workspace another flavor, as it is in the catalog now.
+    """Change the flavor of a workspace to another one, as it is in the catalog now.
 
-    What runs is stopped and waits in the queue as a start; what waits asks for the new one; what is stopped
-    takes it the next time. The flavor that it has already is success, and changes nothing.
+    A running workspace stops and is queued like a start, a queued one asks for the new flavor, and a stopped
+    one uses it at the next start. The current flavor is accepted and changes nothing.
 
-    Raises `NotAllowed`, `NotFound`, `StateConflict` (it is on its way to another state, or its files are in
-    another pool), and what a start may raise: nothing is changed then.
+    Raises `NotAllowed`, `NotFound`, `StateConflict` (it is in transition, or its files are in another pool),
+    and the exceptions of a start; then nothing is changed.
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -57,7 +57,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         return workspace
     require_use(workspace.team, workspace.template, flavor)
     if not keeps_files(workspace, flavor):
-        assert workspace.pool is not None  # without one, every flavor will do
+        assert workspace.pool is not None  # without a pool, every flavor is possible
         named = {"name": workspace.name, "flavor": flavor.name, "pool": workspace.pool.name}
         raise StateConflict(Reason(WorkspaceCode.FILES_IN_ANOTHER_POOL, named))
     asked, released = request_with(workspace, flavor)
@@ -83,12 +83,12 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
 
 
 def _expected(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
-    """What was said of it, else what is usual."""
+    """Return the requested expected time, or the default of the new flavor."""
     usual = workspace.expected_s == expected_of(workspace.template, before)
     return expected_of(workspace.template, flavor, None if usual else workspace.expected_s)
 
 
 def _lifetime(workspace: Workspace, before: Flavor, flavor: Flavor) -> int | None:
-    """What was asked for, as far as the new flavor allows, else its default."""
+    """Return the requested lifetime within the limits of the new flavor, or its default."""
     usual = workspace.lifetime_s == terms_of(workspace.template, before).default_s
     return lifetime_again(workspace.template, flavor, None if usual else workspace.lifetime_s)

@@ -1,6 +1,6 @@
-"""Applies what the node plane and the agents report. Reports may come twice, late, or never.
+"""Applies reports of the node plane and of agents, which may be repeated, late or lost.
 
-A result counts only with the lease that the row holds and for the generation that the row is in.
+A result counts only with the current lease and the current generation of the row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDED = frozenset({ObservedState.ABSENT, ObservedState.STOPPED, ObservedState.FA
 
 @transaction.atomic
 def apply_result(result: Result) -> bool:
-    """Take in the answer to a command; False when it is stale and was dropped."""
+    """Apply the answer to a command. Returns `False` if it is stale and was dropped."""
     if not result.lease:
         return False
     try:
@@ -60,15 +60,15 @@ def apply_result(result: Result) -> bool:
 
 
 def reported(code: str, text: str) -> Reason:
-    """What a driver says of itself, in its own words."""
+    """Return a driver's own message as a reason."""
     return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)[:MAX_TEXT]})
 
 
 def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
     if workspace.state == State.PROVISIONING and op is Op.START:
         if failure.code == "no_capacity":
-            # The snapshot was wrong. Deleting shows that nothing is left, and closes this generation:
-            # a second copy of the command that comes late cannot start what has been given back.
+            # The snapshot was wrong. The deletion confirms that nothing is left, and closes this generation,
+            # so that a late copy of the command cannot start what was released.
             workspace.start_refused = True
             workspace.save(update_fields=["start_refused"])
             set_rows([workspace], status={"reason": reported(failure.code, failure.message).as_json()})
@@ -91,7 +91,7 @@ def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
         case State.RUNNING:
             _observed_running(workspace, seen)
         case State.STOPPING:
-            # A START or OBSERVE answered after the person had asked to stop: the stop comes next.
+            # A START or OBSERVE was answered after the stop was requested: the stop comes next.
             if op is Op.STOP and seen.state in ENDED:
                 _stopped(workspace)
             else:
@@ -106,7 +106,7 @@ def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
 
 
 def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
-    """The stop or deletion goes on: at once if it has not been asked for yet, else a little later."""
+    """Continue the stop or deletion: at once if it was not sent yet, else after a short delay."""
     if answered is not wanted:
         dispatch.send(workspace, wanted)
         return
@@ -122,7 +122,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
             _continue(workspace, op, Op.DELETE)
         return
     if seen.state is ObservedState.UNKNOWN:
-        # Nothing has been learnt, not even that it was launched: look again.
+        # Nothing was learnt, not even that it was launched.
         _again_in(workspace, reconcile.STARTING_OBSERVE_S)
         return
     current = seen.ref.generation == workspace.generation
@@ -143,7 +143,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
 
 
 def _learn(workspace: Workspace, seen: Observation) -> None:
-    """Keep what the observation adds: that it was launched, and where the app will answer."""
+    """Record what the observation adds: that it was launched, and the endpoint of the app."""
     changed = ["attempts"]
     workspace.attempts = 0
     if workspace.launched_at is None:
@@ -155,7 +155,7 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
         changed.append("endpoint")
     workspace.save(update_fields=changed)
     set_rows([workspace], status=NO_TROUBLE)
-    # The route is laid before the app answers, so that nobody waits for it afterwards.
+    # Publish the route before the app answers, so that nobody has to wait for it later.
     emit(EndpointChanged(workspace))
 
 
@@ -175,12 +175,12 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         if trouble != workspace.status.reason:
             set_rows([workspace], status={"reason": trouble})
         if seen.endpoint and seen.endpoint != workspace.endpoint:
-            # The driver knows where it is; an agent, which its user can imitate, only says so.
+            # Only the driver is trusted with the endpoint, because a user can imitate an agent.
             changes["endpoint"] = workspace.endpoint = seen.endpoint
             emit(EndpointChanged(workspace))
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
-        # Its agent has said that the app ended, and this was seen before: look again soon.
+        # The agent has reported the end of the app, but this observation is older: check again soon.
         _again_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
 
 
@@ -193,7 +193,7 @@ def _ended_by_itself(workspace: Workspace, seen: Observation, termination: Termi
 
 
 def _of_secrets(workspace: Workspace, code: str) -> Reason | None:
-    """Why a start had no secrets, which the portal knows better than the node that says so."""
+    """Return why a start had no secrets. The portal knows this better than the node."""
     if code not in ("secrets_refused", "secrets_unavailable"):
         return None
     kept = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
@@ -201,7 +201,7 @@ def _of_secrets(workspace: Workspace, code: str) -> Reason | None:
 
 
 def become_ready(workspace: Workspace, *, endpoint: str) -> None:
-    """The app answers: the workspace is usable from now on. The row is locked by the caller."""
+    """Mark the workspace as ready. The caller holds the row lock."""
     now = timezone.now()
     took = (now - workspace.requested_at).total_seconds()
     advance(
@@ -212,7 +212,7 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         endpoint=endpoint or workspace.endpoint,
         launched_at=workspace.launched_at or now,
         ready_at=now,
-        # What has been done; a reset that was asked for meanwhile is for the next start.
+        # Clear a reset that is done; one requested meanwhile is for the next start.
         packages_reset_after=None if dispatch.resets_packages(workspace) else workspace.packages_reset_after,
         ends_at=None if workspace.lifetime_s is None else now + timedelta(seconds=workspace.lifetime_s),
         status={"heartbeat_at": now, **NO_TROUBLE},
@@ -229,7 +229,7 @@ def _requeue(workspace: Workspace) -> None:
         actor=SYSTEM,
         message="queues it again",
         cause=workspace.status.reason,
-        # The queue leaves it alone until then: the backend would only refuse it again.
+        # The queue skips it until then, because the backend would refuse it again.
         next_reconcile_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
         pool=None,
         placed_at=None,
@@ -241,7 +241,7 @@ def _requeue(workspace: Workspace) -> None:
 
 
 def _stopped(workspace: Workspace) -> None:
-    # It may have been deleted meanwhile, or had to leave and waits again.
+    # It may have been deleted meanwhile, or was preempted and is queued again.
     goes_on = workspace.desired_state != DesiredState.STOPPED
     advance(
         workspace,
@@ -264,16 +264,16 @@ def _again_in(workspace: Workspace, seconds: float) -> None:
     workspace.next_reconcile_at = due
 
 
-# --- reports of agents --------------------------------------------------------------------------
+# --- reports of agents ----------------------------------------------------------------------------
 
 
 class Revoked(Exception):
-    """The agent's incarnation is over: it shall end its app and exit."""
+    """The agent's start is over: it has to end its app and exit."""
 
 
 @transaction.atomic
 def agent_launched(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
-    """The app has been started and will answer there, says its agent: lay the route. Raises `Revoked`."""
+    """Record the endpoint of the launched app, so that its route is published. Raises `Revoked`."""
     workspace = _current(workspace_id, generation)
     if workspace.state != State.PROVISIONING or workspace.pool is None:
         return
@@ -283,7 +283,7 @@ def agent_launched(*, workspace_id: UUID, generation: int, endpoint: str) -> Non
 
 @transaction.atomic
 def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
-    """The app answers, says its agent. Raises `Revoked`; repeating it is success."""
+    """Mark the workspace as ready, by report of its agent. Raises `Revoked`. Idempotent."""
     workspace = _current(workspace_id, generation)
     if workspace.state != State.PROVISIONING or workspace.pool is None:
         return
@@ -295,18 +295,18 @@ def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
 
 @transaction.atomic
 def agent_exited(*, workspace_id: UUID, generation: int, exit_code: int, log_tail: str) -> None:
-    """The app ended by itself, says its agent; why, the driver is asked. Raises `Revoked`."""
+    """Record that the app ended, and ask the driver for the reason. Raises `Revoked`."""
     workspace = _current(workspace_id, generation)
     if workspace.state not in {State.PROVISIONING, State.RUNNING}:
         return
     log.info("app of %s exited with code %s", workspace.pk, exit_code)
     set_rows([workspace], status={"log_tail": log_tail, "heartbeat_at": None})
-    # The agent cannot know why (a memory limit, say): the driver can.
+    # Only the driver can know the reason, such as a memory limit.
     _look_now(workspace)
 
 
 def _look_now(workspace: Workspace) -> None:
-    """Ask the driver what is there: at once, or as soon as the command under way is answered."""
+    """Send an OBSERVE at once, or as soon as the command in flight is answered."""
     if workspace.lease == "":
         workspace.launched_at = workspace.launched_at or timezone.now()
         workspace.save(update_fields=["launched_at"])
@@ -316,9 +316,9 @@ def _look_now(workspace: Workspace) -> None:
 
 
 def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, Any]) -> None:
-    """Proof of life and of use. Raises `Revoked`."""
+    """Store a heartbeat with activity signals. Raises `Revoked` if the start is over."""
     now = timezone.now()
-    # Of a clock that was put back since, what was kept lies ahead: it begins anew.
+    # If the clock was set back, the stored time is in the future and has to be reset.
     since = Case(When(gpu_idle_since__lte=now, then=F("gpu_idle_since")), default=Value(now))
     idle_since = since if gpus_idle(activity) else None
     current = Workspace.objects.filter(pk=workspace_id, generation=generation, state__in=HOLDING)
@@ -330,7 +330,7 @@ def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, 
 
 
 def gpus_idle(activity: dict[str, Any]) -> bool:
-    """Whether every GPU was seen to do nothing. What was not measured counts as used."""
+    """Return whether all GPUs were idle. A GPU without a measurement counts as busy."""
     gpus = activity.get("gpus")
     if not isinstance(gpus, list) or not gpus:
         return False
@@ -347,11 +347,11 @@ def _current(workspace_id: UUID, generation: int) -> Workspace:
     return workspace
 
 
-# --- the orphan sweep ---------------------------------------------------------------------------
+# --- orphan sweep ---------------------------------------------------------------------------------
 
 
 def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
-    """End whatever runs without a workspace that wants it there; returns how many were found."""
+    """End whatever runs on a node without a workspace that wants it, and return the number found."""
     found = 0
     strangers: list[str] = []
     owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
@@ -379,10 +379,10 @@ def _orphan_op(workspace: Workspace | None, pool: Pool, seen: Observation) -> Op
     if workspace is None or workspace.state in {State.TERMINATED, State.FAILED}:
         return Op.DELETE
     if seen.ref.generation > workspace.generation:
-        # Placed after the row was read, or the database is an older copy: not ours to judge.
+        # Placed after the row was read, or the database is an older copy: do not judge it.
         return None
     if seen.ref.generation < workspace.generation and workspace.state in HOLDING:
-        # The new incarnation takes the name over here, or lives elsewhere.
+        # The new start replaces it here, or runs elsewhere.
         return Op.DELETE if workspace.pool_id != pool.pk else Op.STOP if _runs(seen) else None
     if workspace.state in {State.STOPPED, State.PENDING} and _runs(seen):
         return Op.STOP

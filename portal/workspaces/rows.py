@@ -1,11 +1,10 @@
-"""Rows of workspaces as REST shows them, without a model instance for each of the ten rows behind one.
+"""Rows of workspaces for REST, without model instances for each of their ten related rows.
 
-Lists and single answers read the columns that `WorkspaceSerializer` shows and no others in one query, and
-what the workspaces hold in another; their SQL is always the same, and made once. A list finds the keys of its
-page first (`KEYS`).
+Lists and single responses read exactly the columns of `WorkspaceSerializer` in one query, and the allocations
+in another. The SQL is prepared once. A list first selects the keys of its page (`KEYS`).
 
-The rows are read for each answer. What was made of those shown last is kept in the process, by all that the
-database has given: a row of which one column has changed is another row.
+Rows are read for each response. Representations of recent rows are cached in the process, keyed by the raw
+data from the database, so a changed column is a different key.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 
 MAX_KEPT = 512
-"""Rows of which a process keeps what it has made of them: some pages, about 11 KiB a row."""
-# What a page's workspaces are found with: their keys, and what they are ordered by.
+"""Number of cached representations, about 11 KiB each."""
+# Columns that select and order the workspaces of a page.
 KEYS = ("id", "created_at")
-# What stands before a column's name, and the columns.
+# Column prefixes and their columns.
 _OWN = (
     *("id", "name", "state", "desired_state", "termination_reason", "resources", "generation", "created_at"),
     *("state_since", "requested_at", "admitted_at", "placed_at", "checks_began_at", "checks_ended_at"),
@@ -62,10 +61,10 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
 }
-# For a workspace that has none, all its columns are null; these never are where there is one.
+# A column of each optional relation that is null only if the relation is missing.
 _OPTIONAL = {"pool": "slug", "preemption": "cause", "environment_version": "number"}
 
-# A device of an allocation; all null for an allocation without devices.
+# Columns of an allocation's device; all null for an allocation without devices.
 _HELD_COLUMNS = (
     "devices__milli",
     "devices__device__uuid",
@@ -73,7 +72,7 @@ _HELD_COLUMNS = (
     "devices__device__memory_mib",
 )
 
-# Kept as JSON, and read as its text.
+# Columns read as JSON text.
 _JSON = frozenset(
     {"resources", "secrets", "git", "checkouts", "gpu_shares", "reason", "eta_basis", "blocker", "activity"}
 )
@@ -84,7 +83,7 @@ COLUMNS = (*_OWN, *(f"{name}__{column}" for name, columns in _RELATED.items() fo
 if TYPE_CHECKING:
 
     class WorkspaceRow(Workspace):
-        """A workspace as far as REST shows it."""
+        """A workspace with the attributes that REST shows."""
 
         held: list[Any]
         shown: dict[Any, Any]
@@ -92,10 +91,10 @@ if TYPE_CHECKING:
 else:
 
     class WorkspaceRow(SimpleNamespace):
-        """One row, to be read as a `Workspace` is, as far as REST shows it.
+        """One row with the attributes of a `Workspace` that REST shows.
 
-        `held` has its allocations by the names of their nodes. `shown` is for its serializer, which keeps
-        there what follows from the row alone.
+        `held` has its allocations by node name. `shown` caches what its serializer derives from the row
+        alone.
         """
 
         external_name = Workspace.external_name
@@ -121,9 +120,9 @@ _HELD = Prepared(
 
 
 def read(keys: Sequence[UUID]) -> list[WorkspaceRow]:
-    """Return the workspaces with these keys in the same order, without those deleted since.
+    """Return the workspaces with these keys in the same order, without those deleted meanwhile.
 
-    They are only to be read: rows that say the same share the objects that say it.
+    They are read-only: equal rows share their objects.
     """
     held = defaultdict(list)
     for workspace_id, *allocated in _HELD.raw_rows(keys):
@@ -134,7 +133,7 @@ def read(keys: Sequence[UUID]) -> list[WorkspaceRow]:
 
 
 def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
-    """Return one workspace. Raises `NotFound` when there is none or the actor may not see it."""
+    """Return one workspace. Raises `NotFound` if it does not exist or is not visible to the actor."""
     visible = selectors.rows_for(actor).filter(pk=workspace_id)
     found = read(list(visible.values_list("pk", flat=True)))
     if not found:
@@ -144,7 +143,7 @@ def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
 
 @lru_cache(maxsize=MAX_KEPT)
 def _workspace(raw: RawRow, held: tuple[RawRow, ...]) -> WorkspaceRow:
-    """What the rows say that the database has given: kept by these rows, it is never older than they are."""
+    """Return the object for the raw rows. The cache is keyed by the rows, so it is never stale."""
     row = _ROWS.converted(raw)
     found = WorkspaceRow(pk=row[0], held=_held(held), shown={})
     own = found.__dict__
@@ -158,7 +157,7 @@ def _workspace(raw: RawRow, held: tuple[RawRow, ...]) -> WorkspaceRow:
 
 @lru_cache(maxsize=MAX_KEPT)
 def _part(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
-    """What stands behind a row under this name; None where there is nothing."""
+    """Return the related object under this name, or `None`."""
     columns = _RELATED[name]
     part = SimpleNamespace(
         **{
@@ -184,7 +183,7 @@ _OWN_JSON = tuple(name for name in _OWN if name in _JSON)
 
 
 def _places() -> tuple[tuple[str, int, int], ...]:
-    """Where the columns of each of `_RELATED` begin and end in a row."""
+    """Return the column range of each entry of `_RELATED` in a row."""
     found, first = [], len(_OWN)
     for name, columns in _RELATED.items():
         found.append((name, first, first + len(columns)))
@@ -196,7 +195,7 @@ _PLACES = _places()
 
 
 def _held(rows: tuple[RawRow, ...]) -> list[SimpleNamespace]:
-    """The allocations of a workspace by the names of their nodes, with their devices by index."""
+    """Return the allocations of a workspace by node name, with their devices by index."""
     found: dict[Any, SimpleNamespace] = {}
     for key, node, milli, uuid, model, memory_mib in rows:
         if key not in found:

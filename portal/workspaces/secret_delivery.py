@@ -1,8 +1,8 @@
-"""Handing a start its secrets: its agent asks before the app begins, and nothing else ever has them.
+"""Delivery of secrets to a start: its agent requests them before the app starts.
 
-Neither a message nor a node's disk holds a value (docs/adr/0035). An agent is answered while its start is
-being made: not any more once its app has begun, and not where the request comes from another node. What Vault
-keeps is read for that answer, before the transaction that gives it: Vault may take seconds.
+No message and no node disk contains a value (docs/adr/0035). An agent gets an answer only while its start is
+in progress, not after its app has started, and not from another node. Values in Vault are read before the
+transaction that delivers them, because Vault may take seconds.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from portal.workspaces.transitions import locked
 log = logging.getLogger(__name__)
 GIT = "git"
 VAULT_VERSION = "vault_version"
-"""Beside what was given: the version that Vault had then. What comes next time is not known beforehand."""
+"""Key of the Vault version at delivery. It is not compared, because the next version is unknown."""
 
 
 def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, list[dict[str, str]]]:
-    """Name, kind and value of each secret of this start (`secrets`), and what opens its repositories (`git`).
+    """Return the secrets of this start (`secrets`) and the credentials of its repositories (`git`).
 
-    `node` is the machine that asks, if it has joined.
-
-    Asked again it answers again, as an answer can be lost, until the app has begun. Raises `Revoked`;
-    `StateConflict` where a value cannot be read or all of them are too large; and `Unavailable` where it is
-    worth asking again. Why stands with the start, for when it has failed.
+    Each secret has name, kind and value. `node` is the requesting machine, if it has joined. The call can be
+    repeated until the app has started, as an answer can be lost. Raises `Revoked`; `StateConflict` if a value
+    cannot be read or all are too large together; and `Unavailable` if a retry may succeed. The error is
+    stored with the start, to explain its failure.
     """
     workspace = Workspace.objects.filter(pk=workspace_id).first()
     if workspace is None:
@@ -58,7 +57,7 @@ def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, li
 
 
 def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
-    """Raise `Revoked` for whoever is not to be told the secrets of this start."""
+    """Raise `Revoked` if the caller may not get the secrets of this start."""
     if workspace.generation != generation or workspace.state != State.PROVISIONING:
         raise Revoked
     machine = machines.behind(workspace.pk, workspace.pool_id)
@@ -69,7 +68,7 @@ def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
 
 @transaction.atomic
 def _note_problem(workspace_id: UUID, generation: int, error: PortalError) -> None:
-    """Keep why the start was not told: of this start alone, as a later one may have begun meanwhile."""
+    """Store why the delivery failed, unless a later start has begun meanwhile."""
     try:
         workspace = locked(workspace_id)
     except NotFound:
@@ -129,14 +128,14 @@ def _hand_over(
 
 
 def close(workspace_id: UUID, generation: int) -> None:
-    """The app of this start has begun: nobody is told its secrets again."""
+    """Stop delivering secrets of this start, because its app has started."""
     StartSecrets.objects.filter(workspace=workspace_id, generation=generation, closed=False).update(
         closed=True
     )
 
 
 def given_to(workspace: Workspace) -> list[Secret]:
-    """What a start of the workspace gets at this moment, without values."""
+    """Return the secrets that a start would get now, without values."""
     offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
     return offer.given(workspace.secrets)
 
@@ -152,7 +151,7 @@ def _facts(secret: Secret) -> dict[str, Any]:
 
 
 def _facts_of_git(opening: list[tuple[checkouts.Wanted, Secret | None]]) -> list[dict[str, Any]]:
-    """The same of secrets that open repositories: they come into none of the workspace's programs but Git."""
+    """Return the same for secrets of repositories, which only Git gets."""
     rows = {secret.pk: secret for _wanted, secret in opening if secret is not None}
     return [{**_facts(secret), "kind": GIT} for secret in rows.values()]
 
@@ -168,10 +167,10 @@ class SecretRow:
 
 @dataclass(frozen=True, slots=True)
 class SecretsNote:
-    """What the page of a workspace says of its secrets.
+    """Secrets on the page of a workspace.
 
-    `rows` is what this start has, or the next one gets. `changed`: that is not the same. `missing` are names
-    that the workspace was asked for with and that there are not any more.
+    `rows` are those of this start, or else of the next one. `changed` means that the next start gets others.
+    `missing` are requested names without a secret.
     """
 
     rows: list[SecretRow]
@@ -180,7 +179,7 @@ class SecretsNote:
 
 
 def note_of(workspace: Workspace) -> SecretsNote | None:
-    """What to say of its secrets; None where there is nothing to say."""
+    """Return the note about its secrets, or `None` if there is none."""
     if workspace.state == State.TERMINATED:
         return None
     offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)

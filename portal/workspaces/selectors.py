@@ -1,4 +1,4 @@
-"""Reads of workspaces, as the actor may see them."""
+"""Read operations on workspaces, limited to those visible to the actor."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
 
 CREATION = "workspaces.create"
-"""The endpoint of idempotency keys of new workspaces."""
+"""Endpoint name in the idempotency keys of new workspaces."""
 
 
 def rows_for(actor: User) -> WorkspaceQuerySet:
-    """All that the actor may see, newest first, without what stands behind them."""
+    """Return all workspaces visible to the actor, newest first, without related rows."""
     return visible_to(actor, Workspace.objects.all()).order_by("-created_at", "-id")
 
 
 def workspaces_for(actor: User) -> WorkspaceQuerySet:
-    """The same with what a list shows: no query for each row."""
+    """Return the same with the related rows of a list."""
     return (
         rows_for(actor)
         .select_related("owner", "team", "template", "flavor", "flavor__pool", "pool")
@@ -47,12 +47,12 @@ def workspaces_for(actor: User) -> WorkspaceQuerySet:
 
 
 def own_live(actor: User) -> WorkspaceQuerySet:
-    """The actor's own workspaces that have not been deleted."""
+    """Return the actor's own workspaces that are not deleted."""
     return workspaces_for(actor).live().filter(owner=actor)
 
 
 def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
-    """The workspace, or `NotFound` when there is none or the actor may not see it."""
+    """Return the workspace. Raises `NotFound` if it does not exist or is not visible to the actor."""
     workspace = workspaces_for(actor).filter(pk=workspace_id).first()
     if workspace is None:
         raise NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
@@ -60,30 +60,30 @@ def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
 
 
 def current_number(environment_id: UUID) -> int | None:
-    """The number of the version that new workspaces get of an environment."""
+    """Return the version number that new workspaces get of an environment."""
     rows = EnvironmentVersion.objects.filter(environment=environment_id, environment__current=F("pk"))
     return rows.values_list("number", flat=True).first()
 
 
 def events_of(workspace: Workspace, *, after: int = 0) -> QuerySet[Event]:
-    """The workspace's events, oldest first, those after event id `after`."""
+    """Return the workspace's events after event id `after`, oldest first."""
     return Event.objects.filter(workspace=workspace, pk__gt=after).order_by("pk")
 
 
 def failed_starts(workspace: Workspace) -> int:
-    """How many starts of the workspace have failed since it was last ready."""
+    """Return how many starts have failed since the workspace was last ready."""
     ready = Event.objects.filter(workspace=workspace, kind=AuditKind.WORKSPACE_READY).order_by("-pk").first()
     return events_of(workspace, after=ready.pk if ready else 0).filter(kind=AuditKind.WORKSPACE_FAIL).count()
 
 
 def made_with(actor: User, key: str) -> Workspace | None:
-    """The workspace that the actor made with this idempotency key, unless it has been deleted."""
+    """Return the workspace that the actor created with this idempotency key, unless it is deleted."""
     made = idempotency.recorded(user=actor, endpoint=CREATION, key=key).get("workspace")
     return Workspace.objects.filter(pk=made, state__in=LIVE).first() if made else None
 
 
 def last_choice(actor: User) -> Workspace | None:
-    """The actor's most recent request whose template and flavor can still be had: the next default."""
+    """Return the actor's latest workspace whose template and flavor are still available, as a default."""
     last = (
         Workspace.objects.filter(
             owner=actor, template__enabled=True, flavor__enabled=True, team__in=chargeable_teams(actor)
@@ -100,10 +100,10 @@ def last_choice(actor: User) -> Workspace | None:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of the way to a usable workspace.
+    """One stage of a start.
 
-    `state` is `done`, `current`, `failed` or `todo`. The last stage begins with the request: it is the
-    whole way.
+    `state` is `done`, `current`, `failed` or `todo`. The last stage begins with the request and has the total
+    duration.
     """
 
     key: str
@@ -114,7 +114,7 @@ class Stage:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or has been taking until now."""
+        """Its duration, or its duration so far."""
         ended = timezone.now() if self.state == "current" else self.ended_at
         return (ended - self.began_at).total_seconds() if ended and self.began_at else None
 
@@ -130,7 +130,7 @@ class Stage:
 
 
 def stage_labels() -> dict[str, str]:
-    """The stages in the present language."""
+    """Return the names of the stages in the active language."""
     return _stage_labels(get_language())
 
 
@@ -156,9 +156,9 @@ def _to_do(key: str, label: str) -> Stage:
 
 
 def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[Stage]:
-    """Requested → Admitted → Placed → (Checked →) Starting → Ready, with the duration of each.
+    """Return Requested → Admitted → Placed → (Checked →) Starting → Ready, with durations.
 
-    `labels` are `stage_labels()`, from who asks for many.
+    `labels` are `stage_labels()`, for callers with many workspaces.
     """
     requested, ready = workspace.requested_at, workspace.ready_at
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
@@ -168,13 +168,13 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
         ("admitted", requested, workspace.admitted_at),
         ("placed", workspace.admitted_at, workspace.placed_at),
         *([("checked", *checks)] if checked else []),
-        # Starting is over when the app has answered, not when its process is there.
+        # Starting ends when the app answers, not when its process exists.
         ("starting", checks[1] if checked else workspace.placed_at, ready),
         ("ready", requested if ready else None, ready),
     ]
     labels = labels or stage_labels()
     moving = workspace.state in _MOVING
-    # Whether the next stage is the one at which the workspace stands: all before it are done.
+    # Whether the next unfinished stage is the current one.
     stands_here = moving or (ready is None and workspace.state in _BROKEN)
     found: list[Stage] = []
     for key, began, ended in ways:

@@ -1,4 +1,4 @@
-"""Workspaces and their events as the API shows them."""
+"""Serializers of workspaces and their events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from provisioning.types import CheckoutKind
 
 
 class CheckoutSerializer(RowRepresentation, serializers.Serializer[CheckoutRow]):
-    """What became of a repository of the last start."""
+    """State of a repository of the last start."""
 
     kind = serializers.ChoiceField(
         [kind.value for kind in CheckoutKind],
@@ -60,21 +60,21 @@ class CheckoutSerializer(RowRepresentation, serializers.Serializer[CheckoutRow])
 
 
 class Trouble(NamedTuple):
-    """Why a workspace waits, or why it failed."""
+    """Why a workspace waits or failed."""
 
     code: str
     message: str
 
 
 class ErrorSerializer(RowRepresentation, serializers.Serializer[Trouble]):
-    """Why it waits, or why it failed."""
+    """Why it waits or failed."""
 
     code = serializers.CharField(help_text="Reason code (`ReasonCode`).")
     message = serializers.CharField()
 
 
 class StageSerializer(RowRepresentation, serializers.Serializer[Stage]):
-    """A step on the way to a usable workspace, and how long it took or has been taking."""
+    """A stage of a start, with its duration."""
 
     key = serializers.CharField(help_text="Name of the step for programs.")
     label = serializers.CharField(help_text="Name of the step for people.")  # type: ignore[assignment]
@@ -86,7 +86,7 @@ class StageSerializer(RowRepresentation, serializers.Serializer[Stage]):
 
 
 class HeldDeviceSerializer(RowRepresentation, serializers.Serializer[Any]):
-    """An accelerator that the workspace holds, or a share of it in thousandths."""
+    """An accelerator allocated to the workspace, or a share of it in thousandths."""
 
     uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
     model = serializers.CharField(source="device.model")
@@ -97,7 +97,7 @@ class HeldDeviceSerializer(RowRepresentation, serializers.Serializer[Any]):
 
 
 class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
-    """How a waiting workspace stands."""
+    """Position and reason of a queued workspace."""
 
     outcome = serializers.CharField(
         allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
@@ -127,7 +127,7 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
 
 
 class PreemptingSerializer(RowRepresentation, serializers.Serializer[Preemption]):
-    """By when a running workspace has to make room, and why."""
+    """When and why a running workspace will be preempted."""
 
     at = serializers.DateTimeField(
         source="preempt_at", help_text="When it will be stopped, unless preemption is cancelled."
@@ -136,7 +136,7 @@ class PreemptingSerializer(RowRepresentation, serializers.Serializer[Preemption]
 
 
 class GpuOveruseSerializer(RowRepresentation, serializers.Serializer[ShareRow]):
-    """A shared GPU of which it takes more than its part, or nobody knows how much it takes."""
+    """A shared GPU on which the workspace exceeds its share, or on which its use is unknown."""
 
     device = serializers.CharField(help_text="UUID of the GPU.")
     code = serializers.ChoiceField(
@@ -154,7 +154,7 @@ class GpuOveruseSerializer(RowRepresentation, serializers.Serializer[ShareRow]):
 
 
 class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspace]):
-    """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
+    """A workspace. Its `url` opens in the owner's browser, or with the owner's bearer token."""
 
     state = serializers.ChoiceField(
         State.choices, help_text="Where it is in its life, from `pending` to `terminated`."
@@ -250,7 +250,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         live = frozenset({"error", "queue", "gpu_overuse", "stages"})
 
     def lasting(self, row: WorkspaceRow) -> dict[str, Any]:
-        """What follows from the row alone is kept with the row."""
+        """Cache on the row what follows from the row alone."""
         kept = row.shown.get(self._key)
         if kept is None:
             kept = row.shown[self._key] = super().lasting(row)
@@ -258,7 +258,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     @cached_property
     def _key(self) -> tuple[str | None, ...]:
-        """What else a row's lasting values follow from."""
+        """What else the cached values depend on."""
         return get_language(), *self._around
 
     @cached_property
@@ -267,7 +267,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     @cached_property
     def _around(self) -> tuple[str, str, str, str]:
-        """What stands before and after the name in an origin, and the id in the address of a page."""
+        """The parts around the name in an origin, and around the id in the URL of a page."""
         before, after = _page_path()
         return *origin_around(), settings.BERTH_PUBLIC_URL + before, after
 
@@ -333,13 +333,13 @@ GIT_FIELDS = tuple(GitSerializer().fields)
 
 
 def _message_of(kept: Mapping[str, Any]) -> str | None:
-    """The sentence of a reason that a row keeps; None where it keeps none."""
+    """Return the message of a stored reason, or `None`."""
     reason = reason_of(kept)
     return message_of(reason) if reason is not None else None
 
 
 def _trouble_of(kept: Mapping[str, Any]) -> Trouble | None:
-    """Why a workspace has failed, by the reason that its row keeps."""
+    """Return the stored reason of a failure, or `None`."""
     reason = reason_of(kept)
     return Trouble(error_code_of(reason), sentence_of(reason)) if reason is not None else None
 
@@ -350,13 +350,13 @@ _NO_ID = UUID(int=0)
 
 @lru_cache(maxsize=1)
 def _page_path() -> tuple[str, str]:
-    """What stands before and after the id in the path of a workspace's page."""
+    """Return the path of a workspace's page before and after the id."""
     before, _, after = reverse("workspaces:detail", args=[_NO_ID]).partition(str(_NO_ID))
     return before, after
 
 
 class EventSerializer(serializers.ModelSerializer[Event]):
-    """One entry of the audit log. The message reads after the actor's name."""
+    """One entry of the audit log. The message follows the actor's name."""
 
     actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
     message = serializers.CharField(source="sentence")

@@ -1,4 +1,4 @@
-"""What people do with workspaces. The system's own steps are in `reconcile.py` and `results.py`."""
+"""User actions on workspaces. The system's own steps are in `reconcile.py` and `results.py`."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ class Creation:
 def create(
     *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", unapproved: bool = False
 ) -> Creation:
-    """Create a workspace and start it where there is room, else queue it.
+    """Create a workspace, and start it if there is capacity; otherwise queue it.
 
-    With `unapproved`, a workspace that needs an approval is created and waits for it: the caller asks for
-    the approval at the same time. Only the team's owners and operators set a priority above 0.
+    With `unapproved`, a workspace that needs an approval is created and waits for it; the caller requests the
+    approval at the same time. Only the team's owners and operators may set a priority above 0.
 
     Raises `InvalidInput` (name, times, priority, secrets, git), `NotAllowed` (team, priority),
-    `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the
-    idempotency key came with another order).
+    `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use, or the
+    idempotency key was used with another order).
     """
     policies.require_create(actor, order.team)
     policies.require_priority(actor, order.team, order.priority)
     require_use(order.team, order.template, order.flavor)
     order.require_in_range()
-    # The name as it was asked for: one that we choose would differ when the request is repeated.
+    # The requested name, because a generated one would differ when the request is repeated.
     use = KeyUse(actor, CREATION, idempotency_key, order.digest()) if idempotency_key else None
     chosen = software.chosen(order.template, order.team, order.environment)
     lifetime_s = order.granted_lifetime_s()
@@ -115,7 +115,7 @@ def create(
             if not violates(error, Workspace, NAME_UNIQUE):
                 raise
             if not order.requested_name and tries_left:
-                # Somebody took the free name between our look and our write: look again.
+                # The generated name was taken meanwhile. Try another.
                 continue
             raise StateConflict(
                 Reason(WorkspaceCode.NAME_TAKEN, {"name": name, "team": order.team.name}),
@@ -190,15 +190,15 @@ def _insert(
 
 
 def _not_cleaned() -> set[str]:
-    """Return the fields of a new workspace that need no check: the flavor's resources, and rows just read.
+    """Return the fields of a new workspace that need no validation: the flavor's resources and relations.
 
-    Checking a foreign key is a query for each; its constraint in the database holds anyway.
+    Validating a foreign key costs a query each, and the database checks its constraint anyway.
     """
     return {"resources", *(field.name for field in Workspace._meta.fields if field.is_relation)}
 
 
 def count_start(actor: User | SystemActor) -> None:
-    """Raises `TooMany` where the user has started as many as one may for now. Without Redis nobody has."""
+    """Raise `TooMany` if the user has reached the limit of starts. Without Redis there is no limit."""
     if isinstance(actor, SystemActor):
         return
     minute, hour = settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR
@@ -217,16 +217,16 @@ def _software_data(workspace: Workspace) -> dict[str, Any]:
 
 
 def repeated_of(use: KeyUse) -> Workspace | None:
-    """Return the workspace that an earlier request with the key made or changed, or None for the first one.
+    """Return the workspace that an earlier request with the key created or changed, or `None`.
 
-    Raises `StateConflict` where the key came with another request.
+    Raises `StateConflict` if the key was used with another request.
     """
     answer = use.answer()
     return None if answer is None else Workspace.objects.get(pk=answer["workspace"])
 
 
 def free_name(*, actor: User, team: Team, template: Template) -> str:
-    """`jupyterlab`, `jupyterlab-2`, …: the first name that is free in the team for this user."""
+    """Return the first free name of the user in the team: `jupyterlab`, `jupyterlab-2`, …."""
     taken = set(Workspace.objects.live().filter(owner=actor, team=team).values_list("name", flat=True))
     base = re.sub(r"[^a-z0-9-]+", "-", template.slug.lower()).strip("-")[: NAME_MAX - 8] or "workspace"
     if base not in taken:
@@ -238,9 +238,9 @@ def free_name(*, actor: User, team: Team, template: Template) -> str:
 def stop(
     *, actor: User | SystemActor, workspace_id: UUID, reason: str = "", cause: Reason | None = None
 ) -> Workspace:
-    """Stop a workspace; its home stays. Stopping what is stopped or stopping is success.
+    """Stop a workspace; its home is kept. Idempotent.
 
-    `reason` is why in words, `cause` the same as a reason, for the audit log.
+    `reason` is the reason as text, `cause` as a reason code, for the audit log.
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -248,7 +248,7 @@ def stop(
         emit(StopAsked(workspace))
     if workspace.state in {State.STOPPED, State.STOPPING}:
         if workspace.desired_state == DesiredState.RUNNING:
-            # It had to leave and would have been queued again.
+            # It was preempted and would have been queued again.
             Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.STOPPED)
             emit(RequestChanged(workspace))
             workspace.desired_state = DesiredState.STOPPED
@@ -279,7 +279,7 @@ def stop(
 
 @transaction.atomic
 def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
-    """Start a stopped workspace, or try a failed one again. Starting what runs or starts is success."""
+    """Start a stopped workspace, or retry a failed one. Idempotent."""
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state in {State.PENDING, State.PROVISIONING, State.RUNNING}:
@@ -316,13 +316,13 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
-    """Delete a workspace for good; its user's home in the team stays. Deleting twice is success."""
+    """Delete a workspace permanently; the owner's home in the team is kept. Idempotent."""
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state == State.TERMINATED:
         return workspace
     if workspace.state not in DELETABLE:
-        # It is ending already, for a reason of its own: say only that it shall not come back.
+        # It is already ending for another reason. Only record that it must not come back.
         if workspace.desired_state != DesiredState.DELETED:
             Workspace.objects.filter(pk=workspace.pk).update(
                 desired_state=DesiredState.DELETED, termination_reason=TerminationReason.DELETED
@@ -337,7 +337,7 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         "attempts": 0,
     }
     if workspace.state == State.STOPPING:
-        # The stop goes on; the reconciler deletes it when it has been seen to end.
+        # The stop continues; the reconciler deletes the workspace when it has stopped.
         Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.DELETED)
         workspace.desired_state = DesiredState.DELETED
         events.record(
@@ -359,7 +359,7 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
 
 
 def stop_all(*, actor: User | SystemActor, reason: str) -> int:
-    """Ask every workspace that runs or will run to stop; returns how many were asked."""
+    """Stop all running and queued workspaces, and return how many were asked to stop."""
     asked = 0
     for workspace_id in Workspace.objects.filter(state__in=STOPPABLE).values_list("pk", flat=True):
         try:
@@ -371,13 +371,13 @@ def stop_all(*, actor: User | SystemActor, reason: str) -> int:
 
 
 def stop_all_of(event: UserDeactivated) -> None:
-    """Stop whatever a deactivated user runs or waits for; the files stay."""
+    """Stop all running and queued workspaces of a deactivated user; files are kept."""
     found = Workspace.objects.filter(owner=event.user)
     _stop_all(found, actor=event.actor, reason="the account was deactivated")
 
 
 def stop_all_in_team(event: PlaceWithdrawn) -> None:
-    """Stop whatever runs or waits for a user in a team that they are taken out of; the files stay."""
+    """Stop all running and queued workspaces of a user in a team that they leave; files are kept."""
     found = Workspace.objects.filter(owner=event.user, team=event.team)
     _stop_all(found, actor=event.actor, reason=f"{event.user.username} is no longer in {event.team.name}")
 
@@ -386,14 +386,14 @@ def _stop_all(found: WorkspaceQuerySet, *, actor: User | SystemActor, reason: st
     stoppable = found.filter(state__in=STOPPABLE)
     for workspace_id in stoppable.order_by("pk").values_list("pk", flat=True):
         stop(actor=actor, workspace_id=workspace_id, reason=reason)
-    # Those that had to make room would come back by themselves.
+    # Preempted workspaces would be started again automatically.
     returning = found.filter(state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING)
     for workspace_id in returning.order_by("pk").values_list("pk", flat=True):
         stop(actor=actor, workspace_id=workspace_id, reason=reason)
 
 
 def delete_all_of(event: UserDeleted) -> None:
-    """Delete the workspaces of an account that is deleted with them."""
+    """Delete the workspaces of a deleted account, if requested."""
     if event.delete_workspaces:
         rows = Workspace.objects.live().filter(owner=event.user).order_by("name")
         for workspace_id in rows.values_list("pk", flat=True):
@@ -401,7 +401,7 @@ def delete_all_of(event: UserDeleted) -> None:
 
 
 def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
-    """The app's last lines: asked of the node, or what was kept when it failed. Raises `Unavailable`."""
+    """Return the last lines of the app's log, from the node or as stored at failure. Raises `Unavailable`."""
     if workspace.pool is None or workspace.generation == 0:
         return workspace.status.log_tail
     if workspace.state in {State.TERMINATED, State.FAILED}:

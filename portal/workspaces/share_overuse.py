@@ -1,7 +1,7 @@
-"""How a workspace stands to its parts of GPUs: kept as its node's guard tells, shown on its page and by REST.
+"""Overuse of GPU shares by a workspace, as its node's guard reports, for its page and REST.
 
-`WorkspaceStatus.gpu_shares` has for the start of that `generation`, in `devices`, the last step on each
-device by its UUID; `told` is for who writes it (`gpu_checks.share_notes`).
+`WorkspaceStatus.gpu_shares` has, for the start of that `generation`, the last step on each device (`devices`)
+by UUID. `told` is for its writer (`gpu_checks.share_notes`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 SHOWN_FOR = timedelta(minutes=2)
-"""After the last that its node has said. A node that is silent does not tell that it is over, either."""
+"""Time after the last report, because a silent node does not report the end of an overuse either."""
 OVER = frozenset({ShareCode.OVER, ShareCode.ASKED, ShareCode.KILLED})
 RUNS = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """A device of which it takes more than its part, or where nobody knows. Amounts are in MiB.
+    """A device on which it exceeds its share, or on which its use is unknown. Amounts are in MiB.
 
-    `ends_at` is from when on a process may be ended; None where that has begun, or nothing will be.
+    `ends_at` is when a process may be ended; `None` if that has begun or will not happen.
     """
 
     device: str
@@ -45,7 +45,7 @@ class ShareRow:
 
 
 def of(workspace: Workspace, now: datetime) -> list[ShareRow]:
-    """What there is to show of a workspace now, by device."""
+    """Return the overuse to show for a workspace now, by device."""
     kept: Mapping[str, Any] = workspace.status.gpu_shares
     if not kept or kept.get("generation") != workspace.generation or workspace.state not in RUNS:
         return []

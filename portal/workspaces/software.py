@@ -1,4 +1,4 @@
-"""Which software environment a workspace runs in: the one that was named, its template's, or the node's."""
+"""Software environment of a workspace: the requested one, its template's, or the node's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """The environment of a workspace and its version; both None for what each node has by itself."""
+    """The environment of a workspace and its version; both `None` for the software of the node."""
 
     environment: Environment | None = None
     version: EnvironmentVersion | None = None
@@ -37,7 +37,7 @@ class Software:
 
     @property
     def waits(self) -> bool:
-        """Whether it is built because somebody asks for it."""
+        """Whether it has to be built first."""
         return self.version is not None and self.version.state != VersionState.READY
 
 
@@ -45,12 +45,12 @@ ON_THE_NODE = Software()
 
 
 def default_of(template: Template, team: Team | None) -> Software:
-    """What one gets that names none: its template's where that can be had now, else the node's own."""
+    """Return the default software: the template's environment if available, else the node's."""
     environment = template.environment
     if environment is None or refusal_of(template, team, environment) is not None:
         return ON_THE_NODE
     if environment.current is None and environment.kind == Kind.BUILT:
-        # Nobody waits for a build who could begin now with what the nodes have.
+        # Nobody has to wait for a build if the nodes already have the program.
         programs = installed_programs()
         if programs is None or template.program in programs:
             return ON_THE_NODE
@@ -58,7 +58,10 @@ def default_of(template: Template, team: Team | None) -> Software:
 
 
 def chosen(template: Template, team: Team | None, environment: Environment | None) -> Software:
-    """What a workspace gets that names this one, or none. Raises `PortalError` where it cannot be had."""
+    """Return the software for a requested environment or `None`.
+
+    Raises `PortalError` if it is not available.
+    """
     if environment is None:
         return default_of(template, team)
     reason = refusal_of(template, team, environment)
@@ -73,7 +76,10 @@ def refusal_of(
     environment: Environment,
     coming: selectors.Coming | None = None,
 ) -> Reason | None:
-    """Why a workspace of the template and team cannot have it now, or None; `coming` as for `why_not_in`."""
+    """Return why a workspace of the template and team cannot use it now, or `None`.
+
+    `coming` is as in `why_not_in`.
+    """
     if not policies.may_use(environment, team):
         where = {"environment": environment.name, "team": team.name if team is not None else ""}
         return Reason(WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM, where)
@@ -81,7 +87,7 @@ def refusal_of(
 
 
 def deprecation_of(environment: Environment) -> Reason | None:
-    """That another one shall be chosen, and which; None where it is not deprecated."""
+    """Return a warning with the successor if the environment is deprecated, else `None`."""
     if not environment.deprecated:
         return None
     if environment.successor is not None:
@@ -91,7 +97,7 @@ def deprecation_of(environment: Environment) -> Reason | None:
 
 
 def again(last: Workspace) -> Environment | None:
-    """The environment that a request like this one would name, where it can still be had; else None."""
+    """Return the environment that a similar request would name, if still available, else `None`."""
     version = last.environment_version
     if version is None:
         return None
@@ -100,7 +106,7 @@ def again(last: Workspace) -> Environment | None:
 
 
 def named(actor: User, slug: str) -> Environment | None:
-    """The environment of that short name, None for an empty one. Raises `InvalidInput`."""
+    """Return the environment with this slug, or `None` for an empty one. Raises `InvalidInput`."""
     if not slug:
         return None
     try:
@@ -110,14 +116,14 @@ def named(actor: User, slug: str) -> Environment | None:
 
 
 def with_software(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
-    """A request in its JSON form that needs the environment of this digest on its node, if there is one."""
+    """Return resources as JSON that need the environment of this digest on the node, if given."""
     if not digest:
         return dict(resources)
     return {**resources, "needs": [*resources.get("needs", ()), need_of(digest)]}
 
 
 def version_ready(event: VersionReady) -> None:
-    """Have what was asked for with an environment before it was there need the version that there is now."""
+    """Switch workspaces that waited for this environment to its ready version."""
     version = event.version
     rows = (
         Workspace.objects.live()

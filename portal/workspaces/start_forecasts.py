@@ -1,4 +1,4 @@
-"""When a workspace would start with another request, asked of the scheduler."""
+"""Port to the scheduler: forecasts of starts with another request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.workspaces.models import Workspace
 
 
 class StartForecast(Protocol):
-    """What would happen to a request now, and why."""
+    """Forecast of a start, with the reason."""
 
     @property
     def starts_now(self) -> bool:
@@ -20,34 +20,34 @@ class StartForecast(Protocol):
 
     @property
     def possible(self) -> bool:
-        """Whether it would start by itself, now or later."""
+        """Whether it would start without further action, now or later."""
 
     @property
     def eta_at(self) -> datetime | None:
-        """When it is expected to start, where it would wait and that is known."""
+        """Estimated start if it would wait, or `None` if unknown."""
 
     @property
     def message(self) -> str:
-        """Why, in a sentence or two."""
+        """The reason, in one or two sentences."""
 
     @property
     def next_action(self) -> str:
-        """The one thing to do about it, or an empty string."""
+        """The action to take, or an empty string."""
 
 
 class StartForecasts(Protocol):
-    """Predicts starts of workspaces. Changes nothing."""
+    """Forecasts starts of workspaces. Changes nothing."""
 
     def resized(
         self, workspace: Workspace, flavors: Sequence[Flavor]
     ) -> Sequence[tuple[Flavor, StartForecast]]:
-        """Return a forecast for each flavor in place of what the workspace has.
+        """Return a forecast of the workspace with each flavor.
 
-        Of many flavors, only for those most like its own.
+        Limited to the most similar flavors if there are many.
         """
 
     def attached(self, workspace: Workspace) -> StartForecast:
-        """Return the forecast for the workspace with the accelerators that it has released."""
+        """Return the forecast of the workspace with its released accelerators."""
 
 
 start_forecasts = Port[StartForecasts]("StartForecasts")

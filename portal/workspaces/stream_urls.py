@@ -1,4 +1,4 @@
-"""The event streams of pages, which are served by the gateway process."""
+"""Event streams of pages, served by the gateway process."""
 
 from __future__ import annotations
 

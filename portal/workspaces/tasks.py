@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker; the work is in `reconcile`, `results` and `gateway`."""
+"""Celery entry points; the work is in `reconcile`, `results` and `gateway`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets of a workspace, derived and never stored: each start has its own, by the generation."""
+"""Secrets of a workspace that are derived and never stored. Each generation has its own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from django.conf import settings
 
 
 def app_token(workspace_id: UUID, generation: int) -> str:
-    """The secret that the app asks for; the gateway adds it, and no browser ever sees it."""
+    """Return the secret that the app requires. The gateway adds it; browsers never see it."""
     return _derive("app", workspace_id, generation)
 
 
 def agent_token(workspace_id: UUID, generation: int) -> str:
-    """The secret with which the agent of one start calls back."""
+    """Return the token with which the agent of one start authenticates."""
     return f"{workspace_id}.{generation}.{_derive('agent', workspace_id, generation)}"
 
 
 def check_agent_token(token: str) -> tuple[UUID, int] | None:
-    """The workspace and generation that a genuine agent token was made for, else None."""
+    """Return workspace id and generation of a valid agent token, else `None`."""
     try:
         workspace, generation, _ = token.split(".")
         found = UUID(workspace), int(generation)

@@ -1,4 +1,4 @@
-"""Locks workspaces and moves them from one state to another; `lifecycle` says which moves there are."""
+"""Locks workspaces and changes their state; `lifecycle` defines the transitions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from portal.workspaces.models import Preemption, QueueEntry, Workspace, Workspac
 
 
 def locked(workspace_id: UUID) -> Workspace:
-    """The workspace under a row lock; inside a transaction only. Raises `NotFound`."""
-    # The row alone is locked: its pool is locked by placement, in one order everywhere.
+    """Return the workspace under a row lock, in a transaction. Raises `NotFound`."""
+    # Only this row is locked: placement locks pools, in a fixed order.
     rows = Workspace.objects.select_for_update(of=("self",)).select_related(
         "owner", "team", "template", "flavor__pool", "pool", "queue_entry", "status", "preemption"
     )
-    # Who has waited for the lock does not find a row that leads elsewhere since, as to another flavor:
-    # PostgreSQL joins the row as it is now with what it led to before. Asked again, it does.
+    # After waiting for the lock, PostgreSQL joins the new row with the relations of the old one, and the
+    # inner join may find nothing, as after a change of flavor. A second query sees both.
     found = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
     if found is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE))
@@ -52,13 +52,13 @@ def advance(
     end_preemption: bool = False,
     **fields: Any,
 ) -> None:
-    """Move `workspace`, set `fields`, and write the audit entry, all in one transaction.
+    """Move `workspace` to another state, set `fields`, and write the audit entry, in one transaction.
 
-    `reason` and `cause` say why, as in `events.services.record`. `queue` and `status` are columns of its
-    queue entry and of its status; `end_preemption` takes back its notice to make room.
+    `reason` and `cause` are as in `events.services.record`. `queue` and `status` are columns of its queue
+    entry and its status; `end_preemption` deletes its pending preemption.
 
-    The update is conditional on the state and generation that the caller saw; who loses the race
-    gets `StateConflict` and nothing is changed.
+    The update requires the state and generation that the caller saw. Otherwise it raises `StateConflict` and
+    changes nothing.
     """
     now = timezone.now()
     before = State(workspace.state)
@@ -96,9 +96,9 @@ def advance_all(
     status: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> None:
-    """Like `advance` for several in one state and generation that get the same `fields`: all or none.
+    """Like `advance` for several workspaces in one state and generation, with the same `fields`: all or none.
 
-    Each has its message. The number of statements does not depend on how many there are.
+    Each has its own message. The number of statements is constant.
     """
     if not workspaces:
         return
@@ -131,7 +131,7 @@ def set_rows(
     status: Mapping[str, Any] | None = None,
     end_preemption: bool = False,
 ) -> None:
-    """Set columns of the queue entries and of the status of locked workspaces: a statement for each table."""
+    """Set columns of queue entries and statuses of locked workspaces, with one statement per table."""
     keys = [workspace.pk for workspace in workspaces]
     if queue:
         QueueEntry.objects.filter(workspace__in=keys).update(**queue)
@@ -146,7 +146,7 @@ def set_rows(
 
 
 def _loaded(workspaces: Sequence[Workspace], name: str) -> list[Model]:
-    """Those rows that have been read already; the others are read as they are now when they are needed."""
+    """Return related rows that are already loaded; others are read fresh when needed."""
     descriptor = getattr(Workspace, name)
     return [getattr(workspace, name) for workspace in workspaces if descriptor.is_cached(workspace)]
 

@@ -1,4 +1,4 @@
-"""Versions of workspaces as REST shows them: `ETag` and `If-Match`."""
+"""Versions of workspaces in REST: `ETag` and `If-Match`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IF_MATCH = OpenApiParameter(
 
 
 def version_of(row: WorkspaceRow) -> str:
-    """Changes with whatever a person would act on; what the agent measures is left out."""
+    """Return a version that changes with everything a person would act on, but not with measurements."""
     return _short(
         row.state,
         row.state_since,
@@ -55,15 +55,15 @@ def version_of(row: WorkspaceRow) -> str:
 
 
 def etag_of(row: WorkspaceRow) -> str:
-    """Weak: the version, and after a dot what the agent has measured."""
+    """Return a weak tag: the version, a dot, and a digest of the measurements."""
     return f'W/"{version_of(row)}.{_short(row.status.heartbeat_at, row.status.activity)}"'
 
 
 def require_match(request: Request, workspace_id: UUID) -> None:
     """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
 
-    Not by `condition`, for which a weak tag matches nothing (RFC 9110, 13.1.1): ours promises that what
-    a person would act on is as it was, which is the part before its dot.
+    Django's `condition` cannot be used, because a weak tag never matches there (RFC 9110, 13.1.1). Only the
+    part before the dot is compared, which covers what a person would act on.
     """
     header = request.headers.get("If-Match", "").strip()
     if not header or header == "*":

@@ -1,4 +1,4 @@
-"""Pages of workspaces: they parse, call services and render. templates/workspaces/ says what each expects."""
+"""Pages of workspaces; templates are in templates/workspaces/."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def to_workspace(workspace: Workspace, *, opening: bool = False) -> HttpResponse
 @require_safe
 @never_cache
 def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """One workspace; with `?open=1` it opens by itself as soon as it is ready."""
+    """Show one workspace. With `?open=1` its app opens as soon as it is ready."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     opening = request.GET.get("open") == "1"
     view = presenters.detail(request.user, workspace, opening=opening)
@@ -64,7 +64,7 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """The last lines of the log, asked of the node."""
+    """Show the last lines of the log, from the node."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     text, problem = "", ""
     try:
@@ -83,9 +83,9 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Start a stopped workspace, or try a failed one again; it opens by itself when ready.
+    """Start a stopped workspace, or retry a failed one; its app opens when ready.
 
-    A GET, as after signing in anew, only shows its page.
+    A GET, as after a new sign-in, only shows its page.
     """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
@@ -99,7 +99,7 @@ def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Extend a workspace by `hours`. A GET, as after signing in anew, only shows its page."""
+    """Extend a workspace by `hours`. A GET, as after a new sign-in, only shows its page."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         return to_workspace(workspace)
@@ -111,7 +111,7 @@ def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     except PortalError as error:
         return _refused(request, workspace, error)
     ends_at = done.workspace.ends_at
-    assert ends_at is not None  # what was extended has an end
+    assert ends_at is not None  # an extended workspace has an end
     words = _("%(name)s runs until %(time)s.")
     messages.success(request, words % {"name": workspace.name, "time": format_day_time(ends_at)})
     return to_workspace(workspace)
@@ -120,7 +120,7 @@ def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Ask what ends and what stays; then stop."""
+    """Confirm, then stop a workspace."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
@@ -137,7 +137,7 @@ def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Ask what is lost and what stays; then delete."""
+    """Confirm, then delete a workspace."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
@@ -160,9 +160,9 @@ def _refused(request: SignedInRequest, workspace: Workspace, error: PortalError)
 @require_GET
 @never_cache
 def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Into the workspace: a one-time ticket on its own origin, or its page while it does not run.
+    """Redirect into the workspace with a one-time ticket, or to its page if it is not running.
 
-    A redirect and not a form: a form may only lead to the portal itself.
+    This is a redirect because the portal's CSP restricts forms to its own origin.
     """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state != State.RUNNING:
@@ -175,7 +175,7 @@ def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @login_not_required
 @require_GET
 async def events(request: HttpRequest) -> HttpResponseBase:
-    """`changed` whenever one of my workspaces changes; 401, not a redirect, for who is not signed in."""
+    """Send `changed` when a workspace of the user changes. Answers 401, not a redirect, without a session."""
     user = await request.auser()
     if not user.is_authenticated or user.must_set_up_mfa:
         return HttpResponse(status=401)
@@ -185,7 +185,7 @@ async def events(request: HttpRequest) -> HttpResponseBase:
 @login_not_required
 @require_GET
 async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResponseBase:
-    """`changed` whenever this workspace changes; 401, not a redirect, for who is not signed in."""
+    """Send `changed` when this workspace changes. Answers 401, not a redirect, without a session."""
     user = await request.auser()
     if not user.is_authenticated or user.must_set_up_mfa:
         return HttpResponse(status=401)

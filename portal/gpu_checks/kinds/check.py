@@ -35,7 +35,7 @@ _LABELS: Mapping[CheckLevel, str | Promise] = {
 
 
 class CheckHandler(DeviceProofHandler):
-    """A check of one device at one of three levels; it can measure the links to two idle devices."""
+    """A check of one device at one of three levels. It can measure the links to two idle devices."""
 
     kind = CheckKind.CHECK
     noun = "check"
@@ -95,9 +95,9 @@ class CheckHandler(DeviceProofHandler):
 
 
 def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
-    """Two peers of the run that exchange wrong words: a warning on each, and a notice to operators.
+    """Warn about two peers that exchange wrong words, and notify operators.
 
-    Neither is taken out: which of the two it is nobody knows, and the run's own device has no part in it.
+    Neither is cordoned, because it is not known which one is faulty. The run's own device is not involved.
     """
     known = {peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")}
     wrong = [pair for pair in reading.between_peers if pair.source in known and pair.target in known]
@@ -115,7 +115,7 @@ def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
     names = " and ".join(map(display_name, concerned))
     for peer in concerned:
         runs.record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")
-        # Each under its own lock, and no two at once: others lock them in another order.
+        # Locked one at a time, because others lock them in another order.
         transaction.on_commit(partial(_warn_peer, peer.pk, text))
     notify_operators(concerned[0], "device.check_degraded", f"{names} exchange wrong data", text)
 
@@ -128,7 +128,7 @@ def _warn_peer(device_id: UUID, warning: str) -> None:
 
 
 def _lift_parent(device: Device) -> None:
-    """A GPU that is out for what was seen on an instance is back when none of its instances is out."""
+    """Lift the cordon of a GPU caused by an instance, if none of its instances is cordoned."""
     parent = Device.objects.filter(
         uuid=device.parent_uuid, node=device.node_id, cordoned=True, cordon_cause=CordonCause.CHECK
     ).first()

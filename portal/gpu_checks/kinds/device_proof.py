@@ -1,4 +1,4 @@
-"""What checks and scrubs share: each proves one device, takes it out when it fails, and brings it back."""
+"""Base class of checks and scrubs: a run proves one device, cordons it on failure and lifts its cordon."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from provisioning.types import DeviceKind
 
 
 class DeviceProofHandler(JudgedHandler):
-    """A run whose verdict is about its device alone. It can be asked for, and is repeated after a failure."""
+    """A run whose verdict is about its device alone. It can be requested, and is repeated after a failure."""
 
     passes_by_itself: ClassVar[frozenset[str]]
-    """The values of a device's `recovery` after which a run may pass without a repair."""
+    """Values of a device's `recovery` after which a run may pass without a repair."""
     recheck_level: ClassVar[CheckLevel]
-    """The level of the run that brings a device back."""
+    """Level of the run that lifts the cordon."""
     repeat_label: ClassVar[str | Promise]
 
     @abstractmethod
@@ -41,19 +41,19 @@ class DeviceProofHandler(JudgedHandler):
         level: str = CheckLevel.QUICK,
         cause: CheckCause = CheckCause.OPERATOR,
     ) -> GpuCheckRun:
-        """Have a device proven by such a run. Raises as `runs.request_check` does."""
+        """Request such a run of a device. Raises the exceptions of `runs.request_check`."""
 
     @abstractmethod
     def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
-        """Note on the device of a run what its pass has proven."""
+        """Record on the device of a run what its pass has proven."""
 
     @abstractmethod
     def is_required_by(self, pool: Pool) -> bool:
-        """Whether the pool keeps a device back that such a run could not prove."""
+        """Return whether the pool holds back a device that such a run could not prove."""
 
     @abstractmethod
     def is_waited_for(self, run: GpuCheckRun) -> bool:
-        """Whether the device is to be handed out next, as soon as it is proven."""
+        """Return whether the device will be allocated as soon as it is proven."""
 
     def act(self, run: GpuCheckRun, reading: Reading) -> None:
         device, name = run.device, display_name(run.device)
@@ -77,7 +77,7 @@ class DeviceProofHandler(JudgedHandler):
                 self._keep_unproven(run, run.summary)
 
     def passed(self, run: GpuCheckRun, reading: Reading) -> None:
-        """Bring a device back that such a run took out."""
+        """Lift the cordon of a device that such a run cordoned."""
         device = run.device
         self.note_pass(run, reading)
         if device.cordoned and device.cordon_cause == self.cordon_cause:
@@ -96,7 +96,7 @@ class DeviceProofHandler(JudgedHandler):
         )
 
     def _keep_unproven(self, run: GpuCheckRun, reason: str) -> None:
-        """It could not be tested: the pool decides whether that keeps the device back."""
+        """Cordon the device if its pool requires proof and the run had no verdict."""
         if self.is_required_by(run.device.node.pool) and self.is_waited_for(run):
             self.cordon(run.device, reason, "retry")
 
@@ -107,7 +107,7 @@ class DeviceProofHandler(JudgedHandler):
 
 
 def set_warning(device: Device, warning: str) -> None:
-    """Note a fault of a device that stays in use; empty: it has none."""
+    """Set or clear the warning of a device that stays in service."""
     if device.warning != warning:
         device.warning = warning
         device.save(update_fields=["warning"])
@@ -115,7 +115,7 @@ def set_warning(device: Device, warning: str) -> None:
 
 
 def _notified_before(run: GpuCheckRun) -> bool:
-    """Whether the last run of this kind ended with the same words: they are recorded once for each device."""
+    """Return whether the last run of this kind had the same result, which is recorded only once."""
     last = (
         GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, state=RunState.DONE)
         .exclude(pk=run.pk)

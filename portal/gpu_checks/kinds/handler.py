@@ -1,4 +1,4 @@
-"""What every kind of run answers for: the protocol of the handlers."""
+"""The protocol of handlers: everything that depends on the kind of a run."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from provisioning.check_messages import CheckAnswer, CheckCommand
 
 
 class KindHandler(Protocol):
-    """Everything in which one kind of run differs from the others. A handler has no state.
+    """The properties of one kind of run. A handler has no state.
 
-    A method with a body here is the rule; a kind that differs overrides it.
+    Methods with a body are defaults that a kind may override.
     """
 
     kind: ClassVar[CheckKind]
     noun: ClassVar[str]
-    """The name of such a run inside a sentence of the audit log."""
+    """Noun for such a run in sentences of the audit log."""
     alone_on_node: ClassVar[bool] = False
-    """Whether it needs the driver of its node for itself: no other run is under way there meanwhile."""
+    """Whether no other run may be open on its node, because it needs exclusive use of the driver."""
 
     trend_kind: ClassVar[CheckKind] = CheckKind.CHECK
-    """The kind of the earlier runs of the device that its figures are drawn with."""
+    """The kind of earlier runs that its trends are drawn from."""
     looks: ClassVar[Mapping[str, Look]] = {}
-    """Looks of states and verdicts, where they are not those of all kinds."""
+    """Looks of states and verdicts that differ from the common ones."""
     running_title: ClassVar[str | Promise] = ""
-    """The heading while it runs; empty: its progress."""
+    """Heading while it runs; empty for its progress."""
     open_text: ClassVar[str | Promise] = ""
-    """The text while it is open; empty: its present test."""
+    """Text while it is open; empty for the current test."""
     simulated_text: ClassVar[str | Promise] = _(
         "This device is simulated, and so is its check: it says nothing about any hardware."
     )
 
     def described(self, level: str) -> str:
-        """The noun with its article, as in “asks for … of GPU 0”."""
+        """Return the noun with its article, as in “asks for … of GPU 0”."""
         return f"a {self.noun}"
 
     def choose_peers(self, device: Device, level: str) -> list[Device]:
-        """Idle devices to keep free for a run that no workspace waits for, under lock.
+        """Return idle devices to reserve for a run that no workspace waits for, under lock.
 
         The caller holds `PlacementLock`.
         """
@@ -53,35 +53,35 @@ class KindHandler(Protocol):
 
     @abstractmethod
     def deadline_s(self, run: GpuCheckRun) -> float:
-        """How long the node may take, in seconds."""
+        """Return the maximum time for the node, in seconds."""
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
-        """The command to the node, with what only this kind needs."""
+        """Return the command to the node with the fields of this kind."""
         return command
 
     def repeatable(self, run: GpuCheckRun) -> bool:
-        """Whether an open run that nobody answers for may be sent a second time."""
+        """Return whether an open run without an answer may be sent again."""
         return True
 
     @abstractmethod
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
-        """Take in the answer to a locked, open run of this kind, and act upon it.
+        """Apply the answer to a locked, open run of this kind.
 
-        `workspace` is the locked one that waits for the run, if any does.
+        `workspace` is the locked workspace that waits for the run, if any.
         """
 
     @abstractmethod
     def lost(self, run: GpuCheckRun, reason: str) -> None:
-        """What follows for the device of a locked run that has just ended without a result."""
+        """Handle the device of a locked run that has just ended without a result."""
 
     def label(self, run: GpuCheckRun) -> str:
-        """The short name of a run, beside its device."""
+        """Return the short name of a run, shown beside its device."""
         return str(self.kind.label)
 
     def title(self, run: GpuCheckRun) -> str:
-        """The name of a run in lists and on its own page."""
+        """Return the title of a run in lists and on its own page."""
         return self.label(run)
 
     def repeat(self, run: GpuCheckRun) -> Repeat | None:
-        """The form that asks for a run again that has ended; None: it cannot be asked for again here."""
+        """Return the form to repeat an ended run, or `None` if that is not possible."""
         return None

@@ -1,4 +1,4 @@
-"""What the kinds share whose node sends a report with a verdict: checks, scrubs and ends of a link."""
+"""Base class of runs whose node sends a report with a verdict: checks, scrubs and ends of a link."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from provisioning.check_messages import CheckAnswer
 
 
 class JudgedHandler(KindHandler):
-    """Reads the report, ends the run with its verdict, and acts upon that."""
+    """Reads the report, ends the run with its verdict, and acts on it."""
 
     cordon_cause: ClassVar[CordonCause]
 
     @abstractmethod
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
-        """The verdict of an answer; what is no sound report is inconclusive."""
+        """Return the result of an answer; an invalid report is inconclusive."""
 
     @abstractmethod
     def act(self, run: GpuCheckRun, reading: Reading) -> None:
-        """What the verdict means for the device of a run that has just ended."""
+        """Act on the result, for the device of a run that has just ended."""
 
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
         if run.started_at is None:
@@ -50,7 +50,7 @@ class JudgedHandler(KindHandler):
         self.act(run, reading)
 
     def cordon(self, device: Device, reason: str, recovery: str) -> None:
-        """Take a device out until a run of this kind passes."""
+        """Cordon a device until a run of this kind passes."""
         cordon_device(
             actor=SYSTEM, device_id=device.pk, reason=reason, cause=self.cordon_cause, recovery=recovery
         )

@@ -1,4 +1,4 @@
-"""Words, icons and colours of runs, and the form that repeats one: values that handlers and pages share."""
+"""Looks of runs and the form that repeats one, shared by handlers and pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The form that asks for a run again: where it goes, its hidden fields, and its button."""
+    """The form to repeat a run: URL, field, hidden fields, and the label of its button."""
 
     url: str
     name: str

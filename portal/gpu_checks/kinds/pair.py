@@ -1,4 +1,4 @@
-"""Ends of a check of the link between two nodes, and what both came to."""
+"""Runs of a link check between two nodes, and their combined result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioning.gpu.check.types import Meeting
 
 TEST = "two_nodes"
 _ORDER = (CheckVerdict.PASS, CheckVerdict.DEGRADED, CheckVerdict.INCONCLUSIVE)
-"""What a link can come to, the better first."""
+"""Possible results for a link, best first."""
 _STEPS: Mapping[str, str] = {
     CheckVerdict.PASS: "passed",
     CheckVerdict.DEGRADED: "degraded",
@@ -36,10 +36,10 @@ _STEPS: Mapping[str, str] = {
 
 
 class PairHandler(JudgedHandler):
-    """One of two runs that meet; its `partner` is the other, on the other node.
+    """One of the two runs of a link check; its `partner` is the run on the other node.
 
-    It proves no device, and warns of none: two nodes have summed, and the fault may be of either. Only what
-    the driver says of the device itself takes it out.
+    It neither proves nor warns about a device, because either node may have the fault. Only the driver's own
+    errors about the device cordon it.
     """
 
     kind = CheckKind.PAIR
@@ -54,7 +54,7 @@ class PairHandler(JudgedHandler):
         return replace(command, meeting=messages.load(run.plan["meeting"], Meeting))
 
     def repeatable(self, run: GpuCheckRun) -> bool:
-        # By then nobody waits at the other end.
+        # The other end no longer waits by then.
         return False
 
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
@@ -88,13 +88,13 @@ class PairHandler(JudgedHandler):
 
 
 def _conclude(run: GpuCheckRun) -> None:
-    """A locked run of a link has ended. Once both have, each says of the link the worse of what both saw."""
+    """Conclude a link check once both locked runs have ended: both get the worse result."""
     other = run.partner
     if other is None or run.open:
         return
     if other.open:
         if other.state == RunState.QUEUED and not other.lease:
-            # It waits for its turn on its node, and nobody would be there any more.
+            # It is still queued on its node, and its partner would be gone.
             _end_unbegun(other, run)
         return
     for one, far in ((run, other), (other, run)):
@@ -110,10 +110,10 @@ def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
 
 
 def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
-    """Lift a run to what the link came to, as far as its other end has seen worse."""
+    """Change the result of a run to that of the other end, if the other one is worse."""
     if run.state != RunState.DONE or run.verdict not in _ORDER:
         return
-    # What speaks against the other end's own device says nothing about the link.
+    # A fault of the other end's own device says nothing about the link.
     seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
     if _ORDER.index(CheckVerdict(seen)) <= _ORDER.index(CheckVerdict(run.verdict)):
         return
@@ -125,7 +125,7 @@ def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
 
 
 def _notify(run: GpuCheckRun, other: GpuCheckRun) -> None:
-    """One notice for both ends, where the link is not as it should be."""
+    """Send one notification for both ends if the link has a problem."""
     both = sorted((run, other), key=lambda each: each.plan.get("meeting", {}).get("rank", 0))
     verdicts = {each.verdict for each in both}
     if verdicts == {CheckVerdict.PASS}:
@@ -150,7 +150,7 @@ def _notify(run: GpuCheckRun, other: GpuCheckRun) -> None:
 
 
 def wrong_words(run: GpuCheckRun) -> int | None:
-    """How many words of the sums were wrong at this end; None where it compared none."""
+    """Return the number of wrong words at this end, or `None` if nothing was compared."""
     report = run.report if isinstance(run.report, dict) else {}
     tests: Iterable[Any] = report.get("tests") or ()
     return next((each.get("errors") for each in tests if each.get("name") == TEST), None)

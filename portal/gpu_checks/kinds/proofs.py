@@ -1,4 +1,4 @@
-"""The kinds of runs that prove one device. Operators, schedules and second looks ask for these."""
+"""Kinds of runs that prove one device. Operators, schedules and rechecks request these."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PROOFS = (CheckKind.CHECK, CheckKind.SCRUB)
 
 
 def proof_of(kind: str) -> DeviceProofHandler:
-    """The handler of a kind that proves one device. Raises `ValueError` for any other kind."""
+    """Return the handler of a kind that proves one device. Raises `ValueError` for any other kind."""
     if kind not in PROOFS:
         raise ValueError(f"“{kind}” proves no device. Choose one of: {', '.join(PROOFS)}.")
     return cast("DeviceProofHandler", handler_of(kind))
 
 
 def proof_that_lifts(cordon_cause: str) -> DeviceProofHandler | None:
-    """The proof that brings a device back which is cordoned for this cause; None: no run does."""
+    """Return the proof that lifts a cordon with this cause, or `None`."""
     return next((proof for proof in map(proof_of, PROOFS) if proof.cordon_cause == cordon_cause), None)

@@ -1,7 +1,7 @@
 """Finds the handler of a kind of run.
 
-Handlers end runs, and the end of a run sends the next one, which asks its handler: so a handler is imported
-when it is first asked for, and every other module of the room can import this one.
+Ending a run sends the next one, which needs its handler. Handlers are therefore imported on first use, so
+that every other module of the package can import this one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HANDLERS: Mapping[CheckKind, str] = {
 
 
 def handler_of(kind: str) -> KindHandler:
-    """The handler of a kind of run. Raises `ValueError` for an unknown kind."""
+    """Return the handler of a kind of run. Raises `ValueError` for an unknown kind."""
     return _made(CheckKind(kind))
 
 

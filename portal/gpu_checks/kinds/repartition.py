@@ -1,4 +1,4 @@
-"""Changes of a GPU's MIG layout: what is sent, and what the answer and the next inventory come to."""
+"""Changes of a GPU's MIG layout: the command, its answer, and the inventory that confirms it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from provisioning.check_messages import CheckAnswer, CheckCommand, Repartitioned
 from provisioning.types import MigRepartition
 
 DEADLINE_S = 600.0
-"""Two scrubs of each instance concerned, one after the other, and what lies between."""
+"""Seconds; covers two scrubs of each affected instance in sequence, and the change."""
 FIXED_FOR = timedelta(minutes=10)
-"""A GPU that has refused a change is not asked for one again before this."""
+"""Time for which a GPU that refused a change gets no other one."""
 
 
 def plan_of(change: MigRepartition) -> dict[str, Any]:
-    """What a run keeps of its change; the GPU is the run's device."""
+    """Return the change as stored in a run; the GPU is the run's device."""
     return {"destroy": list(change.destroy), "create": messages.dump(change.create)}
 
 
 def change_of(run: GpuCheckRun) -> MigRepartition:
-    """The change of layout that a run is for."""
+    """Return the change of layout of a run."""
     return messages.load({"parent_uuid": run.device.uuid, **run.plan}, MigRepartition)
 
 
 class RepartitionHandler(KindHandler):
     """A change of the layout of one GPU, for the start of a workspace.
 
-    It stays open after its answer, until an inventory shows the instances that its node says it made.
+    It stays open after its answer, until an inventory shows the instances that its node reported.
     """
 
     kind = CheckKind.REPARTITION
@@ -63,11 +63,11 @@ class RepartitionHandler(KindHandler):
 
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
         _note_answer(run, answer)
-        # The inventory may have shown it before its answer has come a second time.
+        # The inventory may already have confirmed it before a repeated answer.
         conclude(run, workspace)
 
     def lost(self, run: GpuCheckRun, reason: str) -> None:
-        # What stands there now was not proven clean.
+        # The current instances were not proven clean.
         _fix(run.device)
         cordon_device(
             actor=SYSTEM,
@@ -94,16 +94,16 @@ def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
     now = timezone.now()
     run.state, run.report = RunState.RUNNING, messages.dump(said)
     run.started_at = run.started_at or now
-    # Whoever takes no stock until then is asked once more; the node finds it done already.
+    # If there is no inventory until then, the node is asked again and finds the change done.
     run.lease_expires_at = now + timedelta(seconds=runs.SILENT_S)
     run.save(update_fields=["state", "report", "started_at", "lease_expires_at"])
     transaction.on_commit(partial(_ask_for_inventory, run.device.node.pool_id))
 
 
 def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
-    """End a locked run if it is open and the last inventory shows what its node said.
+    """End a locked run if it is open and the last inventory confirms the node's answer.
 
-    `workspace` is the locked one that waits, if any does: it gets the new instances.
+    `workspace` is the locked workspace that waits, if any. It gets the new instances.
     """
     if not run.open or not run.report:
         return
@@ -130,7 +130,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
         return
     for uuid, piece in zip(said.created, change.create, strict=True):
         if (there[uuid].mig_profile, there[uuid].mig_start) != (piece.profile, piece.start):
-            # Whoever reads it again finds the same: what was asked for is not what came.
+            # A retry would give the same result: the instance is not the requested one.
             _fail(run, f"{uuid} is {there[uuid].mig_profile}, not {piece.profile}.")
             return
     runs.end(

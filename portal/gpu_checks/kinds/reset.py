@@ -1,4 +1,4 @@
-"""Resets of a GPU by the vendor's tool: what comes of one, and what follows."""
+"""Resets of a GPU by the vendor's tool: their results, and the check that follows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 
 DEADLINE_S = 120.0
-"""Nobody on the node reads the driver's library for as long."""
+"""Seconds for which nothing on the node reads the driver's library."""
 REBOOT = "reboot"
 CHECK_IT = "retry"
 _VERDICTS: Mapping[ResetVerdict, CheckVerdict] = {
@@ -62,7 +62,7 @@ class ResetHandler(KindHandler):
         return DEADLINE_S
 
     def repeatable(self, run: GpuCheckRun) -> bool:
-        # Of one that has begun nobody knows how far it has come.
+        # The state of a reset that has begun is unknown.
         return run.started_at is None
 
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
@@ -82,7 +82,7 @@ class ResetHandler(KindHandler):
         runs.record(run, device, step, f"tells that {display_name(device)} {words}: {summary}")
         if verdict == CheckVerdict.PASS:
             if device.recovery != CHECK_IT:
-                # Also where what follows is lost: the policy looks again at what waits for a check.
+                # The policy rechecks a device that waits for a check, so a lost check is repeated.
                 device.recovery = CHECK_IT
                 device.save(update_fields=["recovery"])
             transaction.on_commit(partial(resets.check_again, device.pk))
@@ -90,12 +90,12 @@ class ResetHandler(KindHandler):
             _keep_out(device, summary, REBOOT)
 
     def lost(self, run: GpuCheckRun, reason: str) -> None:
-        # Nobody knows whether the GPU was reset.
+        # Whether the GPU was reset is unknown.
         _keep_out(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
 
 
 def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dict[str, Any]]:
-    """Verdict, summary and report of an answer."""
+    """Return verdict, summary and report of an answer."""
     if answer.failure is not None:
         hung = answer.failure.code == "hung"
         return CheckVerdict.HUNG if hung else CheckVerdict.INCONCLUSIVE, answer.failure.message, {}
@@ -108,7 +108,7 @@ def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dic
 
 
 def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
-    """Raises `ValueError` for what says nothing about this run."""
+    """Return the result in an answer. Raises `ValueError` if it is not about this run."""
     said = messages.load(answer.report, ResetResult)
     if said.uuid != run.device.uuid or answer.uuid != run.device.uuid:
         raise ValueError("it is about another device")

@@ -1,4 +1,4 @@
-"""Scrubs: the memory of a device is cleared and proven clean."""
+"""Scrubs: a device's memory is cleared and verified."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 
 class ScrubHandler(DeviceProofHandler):
-    """A scrub of one device, held against the memory that the device had free when it was last clean."""
+    """A scrub of one device, compared with its free memory when it was last clean."""
 
     kind = CheckKind.SCRUB
     noun = "scrub"
@@ -37,7 +37,7 @@ class ScrubHandler(DeviceProofHandler):
         level: str = CheckLevel.QUICK,
         cause: CheckCause = CheckCause.OPERATOR,
     ) -> GpuCheckRun:
-        # A scrub has one level.
+        # A scrub has only one level.
         return runs.request_scrub(actor=actor, device_id=device_id, cause=cause)
 
     def deadline_s(self, run: GpuCheckRun) -> float:

@@ -1,1 +1,1 @@
-"""Pages that show and keep the catalog, with what an entry would get now."""
+"""Pages that show and change catalog entries, with previews."""

@@ -1,4 +1,4 @@
-"""What may be meant by the beginning of a short name: options for fields of `portal.common.completion`."""
+"""Completion of slugs: options for fields of `portal.common.completion`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MOST_WORDS = 100
 @require_safe
 @never_cache
 def completions(request: SignedInRequest, kind: str) -> HttpResponse:
-    """Options for what was written: in `q`, or in the field that htmx names.
+    """Return options for the text in `q` or in the field named by htmx.
 
-    Environments that workspaces of a `team` may have, or of the site where it is empty; without it all that
-    the reader sees. With `copy` only entries whose whole definition the reader may read.
+    `team` limits environments to those of its workspaces, or of the site if empty; without it, all visible
+    ones are offered. `copy` limits entries to those whose whole definition the reader may read.
     """
     field = (request.htmx.trigger_name if request.htmx else None) or "q"
     words = strip_nul(request.GET.get(field, ""))[:MOST_WORDS]

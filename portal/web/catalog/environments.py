@@ -1,4 +1,4 @@
-"""The software environments that a template may name, as its form and its page show them."""
+"""Environments that a template may use, for its form and page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.scheduling.software_requirements import driver_for, parse_version
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentChoice:
-    """An environment that a template may name; `drivers` says where its CUDA is too new, or is empty."""
+    """An environment that a template may use; `drivers` names pools with too old drivers, or is empty."""
 
     environment: Environment
     standing: str
@@ -26,7 +26,7 @@ class EnvironmentChoice:
 
     @property
     def label(self) -> str:
-        """In a line: name, how it stands, and which drivers are too old."""
+        """Name, state, CUDA version, and pools with too old drivers."""
         parts = [self.environment.name, self.standing]
         if self.environment.current is not None and self.environment.current.cuda:
             parts.append(f"CUDA {self.environment.current.cuda}")
@@ -34,9 +34,9 @@ class EnvironmentChoice:
 
 
 def choices(actor: User, team: Team | None, present: Environment | None = None) -> list[EnvironmentChoice]:
-    """Those that all may use who may use a template of the team, or of the site; and the present one.
+    """Return environments usable by all who may use a template of the team or site, and the current one.
 
-    Of more than a list has only one more than that, which says that there are more.
+    At most one more than fits into a list, which indicates that there are more.
     """
     rows = selectors.usable_by(actor, team).defer("current__packages")
     found = list(rows[: MOST_IN_A_LIST + 1])
@@ -50,21 +50,21 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
 
 
 def options_of(found: Iterable[Environment]) -> list[Option]:
-    """Short names, and beside each what it is called and how it stands."""
+    """Return slugs with name and state."""
     rows = list(found)
     progress = selectors.standings(rows)
     return [(each.slug, f"{each.name} · {standing(each, progress.get(each.pk))}") for each in rows]
 
 
 def standings_of(templates: Iterable[Template]) -> dict[str, str]:
-    """How the environments of templates stand, by their short names."""
+    """Return the states of templates' environments, by slug."""
     found = {each.environment.pk: each.environment for each in templates if each.environment is not None}
     progress = selectors.standings(found.values()) if found else {}
     return {each.slug: standing(each, progress.get(each.pk)) for each in found.values()}
 
 
 def pool_drivers() -> list[tuple[str, str]]:
-    """The pools with accelerators: what each is called, and the newest CUDA that a driver there can."""
+    """Return pools with accelerators and the newest CUDA version that their drivers support."""
     newest: dict[str, str] = {}
     nodes = selectors.building_nodes().exclude(cuda_version="").only("cuda_version", "pool__name")
     for node in nodes:
@@ -76,7 +76,7 @@ def pool_drivers() -> list[tuple[str, str]]:
 
 
 def too_old_for(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
-    """Which pools' drivers are too old for the CUDA that an environment brings; empty where none is."""
+    """Return which pools' drivers are too old for the environment's CUDA version, or an empty string."""
     wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
     if wanted is None:
         return ""

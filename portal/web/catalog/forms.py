@@ -1,4 +1,4 @@
-"""The forms of a template and of a flavor. They parse; the rules are in the services."""
+"""Forms of templates and flavors. They only parse; services apply the rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CENTS = 100
 
 
 class Arguments(forms.CharField):
-    """A command: one argument on each line, or a JSON list where an argument has lines of its own."""
+    """A command: one argument per line, or a JSON list if an argument contains line breaks."""
 
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, list):
@@ -60,7 +60,7 @@ class Arguments(forms.CharField):
 
 
 class Variables(forms.CharField):
-    """Environment variables: `NAME=value` on each line, or a JSON object where a value has several."""
+    """Environment variables: `NAME=value` per line, or a JSON object if a value contains line breaks."""
 
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -85,7 +85,7 @@ class Variables(forms.CharField):
 
 
 class Names(forms.CharField):
-    """Short names, or models, separated by commas or lines."""
+    """Slugs or models, separated by commas or lines."""
 
     def prepare_value(self, value: Any) -> Any:
         return ", ".join(value) if isinstance(value, list) else value
@@ -96,7 +96,7 @@ class Names(forms.CharField):
 
 
 class Amount(forms.DecimalField):
-    """A figure as people count, kept in a unit that is smaller by `factor`: cents, MiB, seconds."""
+    """An amount for people, stored in a unit smaller by `factor`, such as cents, MiB or seconds."""
 
     def __init__(self, *, factor: int, **options: Any) -> None:
         self.factor = factor
@@ -116,7 +116,7 @@ class Amount(forms.DecimalField):
 
 
 class Hours(Amount):
-    """Hours and parts of them."""
+    """Hours, with fractions."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(factor=1, **options)
@@ -153,7 +153,7 @@ def _text(label: Any, most: int, hint: Any = "", *, required: bool = False) -> f
 
 
 class EntryForm(forms.Form):
-    """What templates and flavors have alike."""
+    """Common fields of templates and flavors."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
     slug = _text(_("Short name"), 60, _("Lower-case letters, digits and hyphens. It stays."), required=True)
@@ -196,7 +196,7 @@ class EntryForm(forms.Form):
     )
     FIXED: tuple[str, ...] = ("slug",)
     COMPLETED = ""
-    """The URL that completes the short names of others of its kind."""
+    """Name of the URL that completes slugs of the same kind."""
 
     def __init__(self, *args: Any, changing: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -208,7 +208,7 @@ class EntryForm(forms.Form):
                 self.fields.pop(name, None)
 
     def given(self) -> dict[str, Any]:
-        """What the services take: the fields as REST names them."""
+        """Return the arguments for services, with the field names of REST."""
         found = {name: value for name, value in self.cleaned_data.items() if name != "version"}
         audience = found.pop("audience", None)
         if audience is not None:
@@ -218,7 +218,7 @@ class EntryForm(forms.Form):
 
 
 class TemplateForm(EntryForm):
-    """A template. `own` says that it is a team's own: what only the site's have is left out."""
+    """A template. `own` omits the fields that only templates of the site have."""
 
     program = _text(_("Program"), 80, _("What a node must have, such as jupyter-lab or bash."), required=True)
     argv = Arguments(
@@ -339,7 +339,7 @@ class TemplateForm(EntryForm):
                 del self.fields[name]
 
     def clean_startup(self) -> str:
-        """Browsers end lines as a shell does not: the last word of each would have a character more."""
+        """Convert browsers' line ends, as a shell would read a carriage return as part of the last word."""
         return str(self.cleaned_data["startup"]).replace("\r\n", "\n").replace("\r", "\n")
 
     def given(self) -> dict[str, Any]:
@@ -348,7 +348,7 @@ class TemplateForm(EntryForm):
 
 
 class FlavorForm(EntryForm):
-    """A flavor, in units that people count in."""
+    """A flavor, in units for people."""
 
     cpu_milli = Amount(label=_("CPU cores"), factor=MILLI, min_value=Decimal("0.1"))
     memory_mib = Amount(label=_("Memory in GiB"), factor=MIB_PER_GIB, min_value=Decimal("0.125"))
@@ -419,7 +419,7 @@ class FlavorForm(EntryForm):
 
 
 def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document as the fields of its form show it."""
+    """Return a document as the initial values of its form."""
     found = dict(document)
     found["audience"] = "all" if found.get("teams") is None else "teams"
     found["teams"] = found.get("teams") or []

@@ -1,4 +1,4 @@
-"""What the pages of the catalog show."""
+"""Presenters of the catalog pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LABELS: dict[str, str | Promise] = {
 
 
 def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
-    """A value of a document as people read it; a dash where there is none."""
+    """Return a field's value as text, or a dash if empty."""
     if value in (None, "", [], {}) or (value == 0 and field.endswith("_mib")):
         return "–"
     match value:
@@ -87,7 +87,7 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry in a list, with what can be said of it in a line."""
+    """A row of a list of entries."""
 
     entry: Template | Flavor
     url: str
@@ -98,18 +98,18 @@ class Row:
 
 
 def kind_of(entry: Template | Flavor) -> str:
-    """What its URLs call it."""
+    """Return the kind of the entry, as in its URLs."""
     return "template" if isinstance(entry, Template) else "flavor"
 
 
 def url_of(entry: Template | Flavor, name: str = "") -> str:
-    """The address of its page, or of what can be done there (`edit`, `delete`)."""
+    """Return the URL of its page, or of an action (`edit`, `delete`)."""
     kind = kind_of(entry)
     return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
 
 
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
-    """Rows for these entries; a fixed number of queries however many they are."""
+    """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
     standings = standings_of(each for each in entries if isinstance(each, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
@@ -126,7 +126,7 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
-    """Who may use it; of others' teams only those are told who see all (`own` is None)."""
+    """Return who may use it. Other teams are named only if `own` is `None` (the reader sees all)."""
     if isinstance(entry, Template) and entry.team is not None:
         return entry.team.name
     if not entry.restricted:
@@ -136,19 +136,19 @@ def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
 
 
 def makes_for(actor: User) -> QuerySet[Team]:
-    """The teams for which the actor may make templates."""
+    """Return the teams for which the actor may create templates."""
     if actor.operates:
         return Team.objects.order_by("slug")
     return own_teams(actor).filter(memberships__user=actor, memberships__role="owner")
 
 
 def teams_to_choose(teams: QuerySet[Team]) -> Offered:
-    """The teams in a field of a page."""
+    """Return teams as options of a field."""
     return offered(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
 
 
 def bases(actor: User, kind: str) -> Offered:
-    """What a new entry may begin as a copy of: those whose whole definition the actor may read."""
+    """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
     found = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
     return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, found))
@@ -159,14 +159,14 @@ def _readable(actor: User) -> Any:
 
 
 def begins_with(actor: User, environment: Environment) -> str:
-    """The short name of the first template whose program the environment has, for a copy; else empty."""
+    """Return the slug of the first template whose program the environment has, or an empty string."""
     programs = environment.current.programs if environment.current is not None else []
     found = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
     return str(found.values_list("slug", flat=True).first() or "")
 
 
 def versions(actor: User, entry: Template | Flavor) -> list[Version]:
-    """The newest versions with what each changed; none for who may not see the command."""
+    """Return the latest versions with their changes; empty if the actor may not see the command."""
     if not (actor.sees_all or policies.may_keep(actor, entry)):
         return []
     kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
@@ -187,7 +187,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
 def changes_in_words(
     model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
 ) -> list[Changed]:
-    """Differences of two documents as people read them: environments by what they are called."""
+    """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
     return [_changed(model, each, names) for each in differences]
 
@@ -202,7 +202,7 @@ def _changed(
 
 
 def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
-    """What the environments are called that differences name; one that is gone is known by its short name."""
+    """Return the names of environments in the differences, by slug."""
     slugs = {
         slug for each in differences if each.field == "environment" for slug in (each.before, each.after)
     }
@@ -212,7 +212,7 @@ def _environment_names(differences: Iterable[history.Difference]) -> dict[str, s
 
 @dataclass(frozen=True, slots=True)
 class RunsIn:
-    """The environment of a template: how it stands, and where its CUDA is too new. `url` is its page."""
+    """The environment of a template: its state, and pools whose drivers are too old. `url` is its page."""
 
     name: str
     standing: str
@@ -221,7 +221,7 @@ class RunsIn:
 
 
 def runs_in(actor: User, template: Template) -> RunsIn | None:
-    """What the page of a template says of its environment; None where it is what each node has."""
+    """Return the environment of a template for its page, or `None` for the software of the nodes."""
     environment = template.environment
     if environment is None:
         return None
@@ -235,6 +235,6 @@ def runs_in(actor: User, template: Template) -> RunsIn | None:
 
 
 def notes(entry: Template | Flavor) -> list[str]:
-    """What somebody should know before choosing it."""
+    """Return warnings for users who choose it."""
     found = selectors.deprecation_of(entry)
     return [f"{message_of(found)} {next_action_of(found)}"] if found is not None else []

@@ -1,4 +1,4 @@
-"""Previews of catalog entries over REST, of kept ones and of drafts."""
+"""REST API of previews of catalog entries, saved or drafts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from portal.web.catalog.previews import Preview, preview
 
 
 class PoolFitSerializer(serializers.Serializer[Any]):
-    """How it stands with one pool."""
+    """Whether and where it fits in one pool."""
 
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")
@@ -47,7 +47,7 @@ class PoolFitSerializer(serializers.Serializer[Any]):
 
 
 class CatalogPreviewRequestSerializer(StrictSerializer):
-    """A kept flavor or a draft of one, and with it a kept template or a draft of one."""
+    """A flavor or a draft of one, and optionally a template or a draft of one."""
 
     team = serializers.CharField(max_length=40, required=False, help_text="For whom; needs a template, too.")
     template = serializers.CharField(max_length=81, required=False)
@@ -59,7 +59,7 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
-    """Where it fits, what it costs, and for a team what would happen now."""
+    """Where a flavor fits, its price, and the verdict for a team."""
 
     message = serializers.CharField(source="sentence")
     pools = PoolFitSerializer(
@@ -96,7 +96,7 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
 
 
 class CatalogPreview(ApiView):
-    """A question about entries of the catalog, of which nothing is kept."""
+    """Preview of catalog entries. Nothing is stored."""
 
     tag = "catalog"
     operation_ids = {"post": "previewCatalogEntries"}

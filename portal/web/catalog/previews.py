@@ -1,4 +1,4 @@
-"""What would become of a template and a flavor, kept or still being written."""
+"""Previews of templates and flavors, saved or still edited."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from portal.workspaces import egress, software
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Where it fits, what it costs, and for a team what would happen now.
+    """Where a flavor fits, its price, and the verdict for a team.
 
-    `verdict` is None without a template and a team. `refusal` is why the team may not use it. `network` says
-    what it could reach at most, as template and team say; pools and nodes may allow less. `devices` says
-    whether it takes any.
+    `verdict` is `None` without a template and a team. `refusal` is the reason why the team may not use it.
+    `network` is the maximum egress by template and team; pools and nodes may allow less. `devices` says
+    whether it uses accelerators.
     """
 
     fits: fits.Fits
@@ -43,7 +43,7 @@ class Preview:
 
     @property
     def sentence(self) -> str:
-        """In one sentence, for the team where there is one."""
+        """The result in one sentence, for the team if given."""
         nodes = self.fits.nodes_now
         where = ngettext("on %(nodes)s node", "on %(nodes)s nodes", nodes) % {"nodes": nodes}
         if self.refusal:
@@ -68,9 +68,9 @@ class Preview:
 def preview(
     actor: User, flavor: Flavor, template: Template | None = None, team: Team | None = None
 ) -> Preview:
-    """What would happen now. The same code as a creation; nothing is kept.
+    """Return a preview, by the same code as a creation. Nothing is stored.
 
-    Whoever may not see the team gets `NotAllowed`.
+    Raises `NotAllowed` if the actor may not see the team.
     """
     runs_in = software.default_of(template, team or template.team).digest if template is not None else ""
     found = fits.where(flavor, template, environment=runs_in)
@@ -84,7 +84,7 @@ def preview(
             require_use(team, template, flavor)
     except NotAllowed as refused:
         return Preview(found, price, team, None, message_of(refused.reason), devices=takes)
-    # Of the team's limits alone: the caps of whoever looks are not those of who will start it.
+    # Only the team's limits count, because the reader's caps are not those of a later user.
     verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
     network = egress.words_of(egress.limits_of(template, team))
     return Preview(found, price, team, verdict, network=network, devices=takes)

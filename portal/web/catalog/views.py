@@ -1,4 +1,4 @@
-"""Pages of templates and flavors; templates/catalog_pages/ says what each expects."""
+"""Pages of templates and flavors; templates are in templates/catalog_pages/."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
 @require_safe
 @never_cache
 def listing(request: SignedInRequest, kind: str) -> HttpResponse:
-    """All that the reader sees, with a search."""
+    """List the entries visible to the reader, with a search."""
     found = _found(request, kind).order_by("position", "slug")
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     state = request.GET.get("state", "")
@@ -80,7 +80,7 @@ def listing(request: SignedInRequest, kind: str) -> HttpResponse:
 @require_safe
 @never_cache
 def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
-    """One entry: what it is, where it fits, for whom it would start now, and its versions."""
+    """Show an entry: its definition, where it fits, a preview for a team, and its versions."""
     entry = _entry(request, kind, slug)
     own = None if request.user.sees_all else set(own_teams(request.user).values_list("pk", flat=True))
     shows = isinstance(entry, Flavor) or policies.may_see_command(request.user, entry)
@@ -125,7 +125,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 
 
 def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Preview | None, str]:
-    """What the query asks, what would happen, and why that cannot be said."""
+    """Return the query, the preview, and the error if there is none."""
     asked = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
     try:
         team = team_by_slug(request.user, asked["team"]) if asked["team"] else None
@@ -167,7 +167,7 @@ def _form(
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest, kind: str) -> HttpResponse:
-    """The form of a new entry; with `of` a copy of another, with `team` that team's own."""
+    """Show and handle the form of a new entry. `of` copies another one; `team` makes it a team's own."""
     slug = strip_nul(request.GET.get("team", "")) if kind == "template" else ""
     team = team_by_slug(request.user, slug) if slug else None
     if team is not None:
@@ -177,7 +177,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         and not request.user.operates
         and (own := presenters.makes_for(request.user).first())
     ):
-        # Whoever owns a team and is no operator makes them for that.
+        # Team owners who are not operators create templates for their team.
         return redirect(f"{request.path}?team={own.slug}")
     else:
         require_operator(request.user)
@@ -185,7 +185,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     of = strip_nul(request.GET.get("of", ""))
     wanted = _environment_wanted(request, team) if kind == "template" else None
     if wanted is not None and "of" not in request.GET:
-        # Most want a notebook in it: what they would else copy by hand.
+        # Most users want a notebook, so start from a copy of its template.
         of = presenters.begins_with(request.user, wanted)
     if of:
         source = _entry(request, kind, of)
@@ -223,13 +223,13 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
 
 
 def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environment | None:
-    """The environment that the address names for a new template, where it may be chosen there."""
+    """Return the environment in the URL for a new template, if it is usable there."""
     slug = strip_nul(request.GET.get("environment", ""))
     return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None
 
 
 def _blank(kind: str) -> dict[str, Any]:
-    """A new entry's document, with what most have."""
+    """Return the document of a new entry with common values."""
     if kind == "template":
         return documents.document_of_new(Template(argv=[], env={}))
     return documents.document_of_new(Flavor(cpu_milli=1000, memory_mib=2048))
@@ -238,7 +238,7 @@ def _blank(kind: str) -> dict[str, Any]:
 def _previewed(
     request: SignedInRequest, kind: str, given: dict[str, Any], team: Team | None, entry: Any = None
 ) -> tuple[Preview | None, list[str]]:
-    """What would come of the form, kept nowhere; and what its keeper should look at."""
+    """Return a preview and the warnings for an unsaved form."""
     if entry is not None:
         given = {**documents.document_of(entry), **given}
     draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=given, team=team)
@@ -252,7 +252,7 @@ def _previewed(
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
-    """The form that changes an entry; who was faster is named instead of overwritten."""
+    """Show and handle the form that changes an entry. A concurrent change is reported, not overwritten."""
     entry = _entry(request, kind, slug)
     policies.require_keep(request.user, entry)
     team = entry.team if isinstance(entry, Template) else None
@@ -287,7 +287,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
-    """Say who uses it, ask, and delete it."""
+    """Confirm with its users, then delete an entry."""
     entry = _entry(request, kind, slug)
     policies.require_keep(request.user, entry)
     if request.method == "POST":
@@ -328,7 +328,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> HttpResponse:
-    """Say what would change, ask, and restore a version."""
+    """Confirm with the changes, then restore a version."""
     entry = _entry(request, kind, slug)
     policies.require_keep(request.user, entry)
     kept = history.revision(*selectors.revision_subject(entry), number)

@@ -1,4 +1,4 @@
-"""The files of the documents: which may be shown, and what stands in them."""
+"""The files of the documentation: which may be shown, and their contents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from provisioning.service.environ import FILES
 DOCS = FILES / "docs"
 DECISIONS = "adr/"
 DECISIONS_INDEX = "adr"
-"""The table of the decisions: the README of their folder, which is the page of the folder."""
+"""Name of the index of decisions, which is the README of their folder."""
 CHANGELOG = "changelog"
-"""A link in `docs/` to the file beside it, from whose folder its own links lead."""
+"""Name of the changelog, a symbolic link in `docs/`. Its own links are relative to the linked file."""
 CONTENT_TYPES = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -25,14 +25,14 @@ CONTENT_TYPES = {
     ".yaml": "text/plain; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
 }
-"""Of what documents show or lead to, beside other documents."""
+"""Content types of files that documents show or link to."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r"(#{1,6}) +(.+?) *#* *$")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One Markdown file. `name` is its address below `/docs/`: its path without `.md`."""
+    """One Markdown file. `name` is its path below `/docs/` without `.md`."""
 
     name: str
     path: Path
@@ -46,7 +46,7 @@ class Document:
         return _title(self.path)
 
     def target(self, link: str) -> str:
-        """The path below `docs/` to which the path of one of its links leads."""
+        """Return the target of a link as a path below `docs/`."""
         folder = {CHANGELOG: "..", DECISIONS_INDEX: "adr"}.get(self.name, posixpath.dirname(self.name))
         path = posixpath.normpath(posixpath.join(folder, link)).removeprefix("../docs/")
         return path.removesuffix("/README.md")
@@ -54,7 +54,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading with the anchor that leads to it, as GitHub makes it."""
+    """A heading with its anchor, in GitHub's format."""
 
     level: int
     title: str
@@ -63,7 +63,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What stands below one heading, up to the next one. `above` are the headings that it is part of."""
+    """The text below one heading, up to the next one. `above` are its parent headings."""
 
     heading: Heading
     above: tuple[str, ...]
@@ -72,7 +72,7 @@ class Section:
 
 @lru_cache(maxsize=1)
 def documents() -> Mapping[str, Document]:
-    """Every document by its name: those of the navigation first, then the decisions with their index."""
+    """Return all documents by name: those of the navigation, the index of decisions, and the decisions."""
     found = {name: Document(name, DOCS / f"{name}.md") for name in navigation.ordered()}
     found[DECISIONS_INDEX] = Document(DECISIONS_INDEX, DOCS / DECISIONS / "README.md")
     for path in sorted((DOCS / DECISIONS).glob("[0-9]*.md")):
@@ -83,19 +83,19 @@ def documents() -> Mapping[str, Document]:
 
 @lru_cache(maxsize=1)
 def files() -> Mapping[str, Path]:
-    """Images and other files that may be fetched, by their path in `docs/`."""
+    """Return images and other files that may be fetched, by path in `docs/`."""
     there = (each for each in sorted(DOCS.rglob("*")) if each.suffix in CONTENT_TYPES and each.is_file())
     return {each.relative_to(DOCS).as_posix(): each for each in there}
 
 
 def plain(markdown: str) -> str:
-    """A line of Markdown as it reads: without marks, links as their texts."""
+    """Return a line of Markdown without markup; links become their texts."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", markdown)
     return re.sub(r"\*\*|`|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)", "", text)
 
 
 class Anchors:
-    """Makes the anchors of one document's headings; the second of the same title gets `-1`."""
+    """Generates the anchors of a document's headings. Repeated titles get `-1`, `-2`, …."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -108,7 +108,7 @@ class Anchors:
 
 
 def sections(text: str) -> list[Section]:
-    """A document in parts, each below its heading. Fenced code has no headings."""
+    """Return the sections of a document. Fenced code contains no headings."""
     found: list[Section] = []
     anchors, fence = Anchors(), ""
     path: list[Heading] = []

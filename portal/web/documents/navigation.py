@@ -1,4 +1,4 @@
-"""Which documents there are, in Diátaxis' four kinds and in reading order."""
+"""Navigation of the documentation: the four kinds of Diátaxis, in reading order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Documents of a kind for the same readers. `weight` is how much a find in one counts in the search."""
+    """Documents of a kind for the same readers. `weight` is their weight in the search."""
 
     title: str | Promise
     names: tuple[str, ...]
@@ -19,7 +19,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One of the four kinds: what its documents are for."""
+    """One of the four kinds of documents, with its purpose."""
 
     title: str | Promise
     summary: str | Promise
@@ -91,16 +91,16 @@ KINDS = (
 )  # fmt: skip
 
 DECISIONS = Group(_("Decisions"), (), 0.3)
-"""The pages of `docs/adr/`, which are named by their files."""
+"""The pages of `docs/adr/`, listed by their files."""
 
 
 def ordered() -> tuple[str, ...]:
-    """All documents but the decisions, in reading order."""
+    """Return all documents except decisions, in reading order."""
     return tuple(name for kind in KINDS for group in kind.groups for name in group.names)
 
 
 def place_of(name: str) -> tuple[Kind, Group]:
-    """Kind and group of a document. Raises `LookupError`."""
+    """Return kind and group of a document. Raises `LookupError`."""
     for kind in KINDS:
         for group in kind.groups:
             if name in group.names:
@@ -111,7 +111,7 @@ def place_of(name: str) -> tuple[Kind, Group]:
 
 
 def neighbours(name: str) -> tuple[str | None, str | None]:
-    """The documents before and after this one in its kind."""
+    """Return the documents before and after this one in its kind."""
     kind, group = place_of(name)
     names = [each for one in kind.groups for each in one.names]
     if group is DECISIONS:

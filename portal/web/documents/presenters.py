@@ -1,4 +1,4 @@
-"""What the templates of the documents show."""
+"""Presenters of the documentation pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portal.web.documents.rendering import address_of, page_of
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A document as a link."""
+    """A link to a document."""
 
     title: str
     url: str
@@ -35,7 +35,7 @@ class KindLinks:
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """A document, where it stands, and what is before and after it."""
+    """A document with its position, and the documents before and after it."""
 
     title: str
     body: SafeString
@@ -49,12 +49,12 @@ class PageView:
 
 
 def kinds() -> list[KindLinks]:
-    """The four kinds with all of their documents."""
+    """Return the four kinds with all their documents."""
     return [KindLinks(kind.title, kind.summary, _groups(kind)) for kind in navigation.KINDS]
 
 
 def page(document: Document) -> PageView:
-    """One document as a page."""
+    """Return the data of a document's page."""
     made = page_of(document)
     kind, _ = navigation.place_of(document.name)
     before, after = navigation.neighbours(document.name)

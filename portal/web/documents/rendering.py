@@ -1,4 +1,4 @@
-"""Markdown as the portal's pages show it: no HTML of its own, no inline styles, links within the portal."""
+"""Renders Markdown for the portal's pages: no raw HTML, no inline styles, and links within the portal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from markdown_it.token import Token
 from portal.web.documents.library import Anchors, Document, Heading, documents, files, plain
 
 MAX_CONTENTS = 40
-"""A table of contents with more headings than these shows only those of the second level."""
+"""A table of contents with more headings contains only those of level 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A document that is ready to be shown: its body without the first heading, and what leads into it."""
+    """A rendered document: its body without the first heading, and its table of contents."""
 
     title: str
     body: SafeString
@@ -32,14 +32,14 @@ class Page:
 
 
 def address_of(name: str) -> str:
-    """The path of a document in the portal."""
+    """Return the URL path of a document in the portal."""
     if name.startswith("adr/"):
         return reverse("documents:decision", args=[name.removeprefix("adr/")])
     return reverse("documents:page", args=[name])
 
 
 def page_of(document: Document) -> Page:
-    """The document as a page. It is made anew when its file changes."""
+    """Return the rendered document, which is cached until its file changes."""
     return _page(document, document.path.stat().st_mtime_ns)
 
 
@@ -52,12 +52,12 @@ def _page(document: Document, _changed_ns: int) -> Page:
     contents = [each for each in headings if each.level in (2, 3)]
     if len(contents) > MAX_CONTENTS:
         contents = [each for each in contents if each.level == 2]
-    # Safe: the parser escapes all text, and takes no HTML from documents, which are the product's own.
+    # Safe: the parser escapes all text and accepts no HTML; the documents are part of the product.
     return Page(document.title, mark_safe(body), tuple(contents))  # noqa: S308
 
 
 def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
-    """The tokens with anchors, frames of tables and links within the portal; without the first heading."""
+    """Return the tokens with anchors, table wrappers and portal links, without the first heading."""
     anchors, ready = Anchors(), []
     skipping = False
     for at, token in enumerate(tokens):
@@ -104,7 +104,7 @@ def _html(text: str) -> Token:
 
 
 def _code(token: Token) -> Token:
-    """A block of code that can be scrolled by keyboard."""
+    """Return a code block that can be scrolled by keyboard."""
     words = gettext("Code")
     return _html(
         format_html(
@@ -116,14 +116,14 @@ def _code(token: Token) -> Token:
 
 
 def _class_for_style(token: Token) -> None:
-    """The alignment of a cell as a class: the content policy lets no inline style pass."""
+    """Replace the alignment style of a cell by a class, because the CSP forbids inline styles."""
     style = str(token.attrs.pop("style", ""))
     if style.endswith("right"):
         token.attrSet("class", "num")
 
 
 def _linked(children: Sequence[Token], document: Document) -> list[Token]:
-    """Links and images with addresses of the portal. What a link leads to outside of it is only its text."""
+    """Return links and images with portal URLs. Links without a target in the portal become text."""
     ready: list[Token] = []
     dropped: list[bool] = []
     named = ""
@@ -137,7 +137,7 @@ def _linked(children: Sequence[Token], document: Document) -> list[Token]:
             if not address:
                 continue
             target = str(token.attrGet("href") or "").partition("#")[0]
-            # Where a link's text is only the file's name, people read its title.
+            # A link text that is only the file name is replaced by the document's title.
             named = target if document.target(target).removesuffix(".md") in documents() else ""
             token.attrSet("href", address)
         elif token.type == "link_close":
@@ -151,7 +151,7 @@ def _linked(children: Sequence[Token], document: Document) -> list[Token]:
 
 
 def _address(link: str, document: Document) -> str:
-    """Where a link of this document leads in the portal, or an empty string."""
+    """Return the portal URL of a link in this document, or an empty string."""
     parts: Any = urlsplit(link)
     if parts.scheme in ("http", "https"):
         return link
@@ -170,7 +170,7 @@ def _address(link: str, document: Document) -> str:
 
 
 def marked(text: str, found: Sequence[tuple[int, int]]) -> SafeString:
-    """A text with these stretches of it marked."""
+    """Return the text with these ranges highlighted."""
     pieces, at = [], 0
     for start, end in found:
         pieces.append((text[at:start], text[start:end]))

@@ -1,4 +1,4 @@
-"""Search over the sections of all documents (Okapi BM25). The index is made once in a process."""
+"""Full-text search over the sections of all documents (Okapi BM25). Each process builds its index once."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from portal.web.documents.rendering import address_of, marked
 MAX_QUERY_CHARACTERS = 200
 MAX_FOUND = 12
 BY_ROW = frozenset({"settings"})
-"""Documents whose tables are long lists: each row is found by itself."""
+"""Documents with long tables, in which each row is a separate result."""
 EXCERPT_CHARACTERS = 220
 EXCERPTED_CHARACTERS = 8000
-"""Of a section's text, as much is looked through for its excerpt."""
+"""Length of a section's text that is searched for its excerpt."""
 HEADING_COUNTS = 5.0
 ABOVE_COUNTS = 1.5
-"""How often a word in a section's heading, and in the headings above it, counts as one in its text."""
+"""Weights of a word in a section's heading and in its parent headings, relative to its text."""
 _K1, _B = 1.2, 0.6
 _MIN_PREFIX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A section as the index knows it."""
+    """A section in the index."""
 
     name: str
     section: library.Section
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A section that a search has found. `path` are the titles that lead to it, its document's first."""
+    """A search result. `path` are the titles of the document and its parent sections."""
 
     name: str
     anchor: str
@@ -55,7 +55,7 @@ class Found:
 
 
 class Index:
-    """All sections, and which of them has which stem."""
+    """All sections, with an inverted index of stems."""
 
     def __init__(self, documents: dict[str, library.Document]) -> None:
         self.entries = [
@@ -72,7 +72,7 @@ class Index:
         self._terms = sorted(self._with)
 
     def search(self, query: str, most: int = MAX_FOUND) -> list[Found]:
-        """The sections that fit best, the best first."""
+        """Return the best matching sections, best first."""
         query = query[:MAX_QUERY_CHARACTERS]
         asked = self._completed(words.asked(query))
         scores: dict[int, float] = defaultdict(float)
@@ -94,7 +94,7 @@ class Index:
         return [self._found(self.entries[at], stems, scores[at]) for at in best]
 
     def _completed(self, asked: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        """With what the last word may become, where it is none yet: who types sees finds before the end."""
+        """Complete the last word as a prefix if it is unknown, for results while typing."""
         if not asked or asked[-1][0] in self._with or len(asked[-1][0]) < _MIN_PREFIX:
             return asked
         begun = asked[-1][0]
@@ -117,7 +117,7 @@ class Index:
 
 
 def excerpt(text: str, stems: set[str]) -> SafeString:
-    """The piece of the text with the most of these stems, which are marked in it."""
+    """Return the part of the text with the most stems, with highlighted matches."""
     hits = [
         (match.start(), match.end())
         for match in words.WORD.finditer(text[:EXCERPTED_CHARACTERS])
@@ -134,7 +134,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
 
 
 def _densest(hits: list[tuple[int, int]]) -> int:
-    """Where the stretch with the most hits begins."""
+    """Return the index of the hit at which the densest part begins."""
     best, most, last = 0, 0, 0
     for first, (begin, _) in enumerate(hits):
         while last < len(hits) and hits[last][1] <= begin + EXCERPT_CHARACTERS - 40:
@@ -157,7 +157,7 @@ def _entry(name: str, section: library.Section) -> Entry:
 
 
 def _rows(section: library.Section) -> Iterator[library.Section]:
-    """Each row of the section's table as a section of its own; the first cell is its title."""
+    """Yield each table row as a section; the first cell is its title."""
     rows = [line for line in section.lines if line.startswith("|")]
     yield library.Section(
         section.heading, section.above, tuple(line for line in section.lines if line not in rows)
@@ -169,7 +169,7 @@ def _rows(section: library.Section) -> Iterator[library.Section]:
 
 
 def _readable(lines: tuple[str, ...]) -> str:
-    """Lines of Markdown as one text: rules of tables left out, cells divided by dots."""
+    """Return lines of Markdown as one text, with table cells separated by dots."""
     kept = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
     cells = (re.sub(r"\s*\|\s*", " · ", line.strip("| ")) if line.startswith("|") else line for line in kept)
     return " ".join(library.plain(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
@@ -180,7 +180,7 @@ _made: Index | None = None
 
 
 def index() -> Index:
-    """The index of the documents that there are; the first who asks makes it."""
+    """Return the index of all documents, building it on first use."""
     global _made
     with _lock:
         if _made is None:

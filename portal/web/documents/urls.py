@@ -1,4 +1,4 @@
-"""Pages of the documents, below `/docs/`."""
+"""URLs of the documentation pages, below `/docs/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the documents; templates/documents/ says what each expects. Who is signed in reads all."""
+"""Pages of the documentation, for all signed-in users; templates are in templates/documents/."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from portal.web.documents.library import CONTENT_TYPES, DECISIONS, documents, fi
 
 @require_safe
 def overview(request: SignedInRequest) -> HttpResponse:
-    """All documents by kind."""
+    """List all documents by kind."""
     return render(request, "documents/overview.html", {"kinds": presenters.kinds()})
 
 
 @require_safe
 def page(request: SignedInRequest, name: str) -> HttpResponse:
-    """One document."""
+    """Show a document."""
     if (document := documents().get(name)) is None:
         raise Http404
     return render(request, "documents/page.html", {"page": presenters.page(document)})
@@ -29,13 +29,13 @@ def page(request: SignedInRequest, name: str) -> HttpResponse:
 
 @require_safe
 def decision(request: SignedInRequest, name: str) -> HttpResponse:
-    """One decision."""
+    """Show a decision."""
     return page(request, f"{DECISIONS}{name}")
 
 
 @require_safe
 def find(request: SignedInRequest) -> HttpResponse:
-    """What the documents have to say of a question."""
+    """Show search results."""
     query = request.GET.get("q", "").strip()[: search.MAX_QUERY_CHARACTERS]
     found = search.index().search(query) if query else []
     context = {"query": query, "found": found, "kinds": presenters.kinds() if query and not found else ()}
@@ -44,7 +44,7 @@ def find(request: SignedInRequest) -> HttpResponse:
 
 @require_safe
 def file(_request: SignedInRequest, path: str) -> HttpResponse:
-    """An image of a document, or a file that it leads to. Only what is in the list of them is looked for."""
+    """Return an image of a document or a linked file. Only files in `files()` are served."""
     if (there := files().get(path)) is None:
         raise Http404
     response = HttpResponse(there.read_bytes(), content_type=CONTENT_TYPES[there.suffix])

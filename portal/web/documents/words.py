@@ -1,4 +1,4 @@
-"""Words of the search: what counts as one, its stem, and other words for the same."""
+"""Words of the search: tokenisation, stems and synonyms."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "vscode": ("code-server",),
     "waiting": ("waits", "queue"),
 }
-"""What a word of a query may mean besides, by its plain form."""
+"""Synonyms of words in a query."""
 
 
 def stem(word: str) -> str:
-    """The word without the commonest endings of English, so that `workspaces` finds `workspace`."""
+    """Return the word without common English endings, so that `workspaces` finds `workspace`."""
     for ending, instead in (("'s", ""), ("’s", ""), ("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", "")):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return _plain_end(word[: -len(ending)] + instead)
@@ -69,20 +69,20 @@ def stem(word: str) -> str:
 
 
 def _plain_end(word: str) -> str:
-    # `stopp` of `stopped` is `stop`, and `archive` meets `archiv` of `archived`.
+    # `stopp` of `stopped` becomes `stop`, and `archive` matches `archiv` of `archived`.
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lse":
         word = word[:-1]
     return word[:-1] if len(word) > 4 and word.endswith("e") else word
 
 
 def terms(text: str) -> list[str]:
-    """The stems of a text. `BERTH_PORT` or `sign-in` is found whole and in parts."""
+    """Return the stems of a text. `BERTH_PORT` and `sign-in` count as a whole and by their parts."""
     return [each for word in WORD.findall(text.lower()) for each in stems_of(word)]
 
 
 @lru_cache(maxsize=65_536)
 def stems_of(word: str) -> tuple[str, ...]:
-    """Of one word in small letters: its stem, and those of its parts where it has several."""
+    """Return the stem of a lower-case word, and those of its parts if it has several."""
     parts = re.split(r"[_.-]", word)
     if len(parts) == 1:
         return (stem(word),)
@@ -90,7 +90,7 @@ def stems_of(word: str) -> tuple[str, ...]:
 
 
 def asked(query: str) -> list[tuple[str, float]]:
-    """The stems that a query asks for, with what each counts: synonyms less than what was typed."""
+    """Return the stems of a query with their weights; synonyms weigh less than typed words."""
     typed = [word for word in WORD.findall(query.lower()) if word not in STOP]
     weights: dict[str, float] = {}
     for word in typed or WORD.findall(query.lower()):

@@ -1,4 +1,4 @@
-"""All that happens and that one may know of, as a list to read on from and as a stream."""
+"""REST API of the event feed: a list that can be resumed, and a stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from portal.web.event_feed import selectors
 
 
 class FeedEventSerializer(serializers.Serializer[Event]):
-    """Something that has happened: what a webhook is sent, with the number to read on from."""
+    """An event, as sent to webhooks, with an id to resume from."""
 
     id = serializers.IntegerField(help_text="Grows with time; `after` and `Last-Event-ID` take it.")
     type = serializers.ChoiceField(
@@ -142,7 +142,7 @@ class FeedViewSet(ListViewSet):
         after = stream.last_event_id(header)
         if after is None:
             raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
-        # Asked once before the stream begins, so that a filter that is not understood is a refusal.
+        # Evaluated before the stream begins, so that an invalid filter gives an error response.
         self.filter_queryset(selectors.events_for(request.user))
         if not header:
             after = selectors.complete_to()

@@ -1,4 +1,4 @@
-"""Which events an actor is told of, and how far they are complete."""
+"""Events visible to an actor, and how far the feed is complete."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _frontier_lock = threading.Lock()
 
 
 def audience_of(actor: User) -> Audience:
-    """Up to which audience the actor is told of types."""
+    """Return the highest audience of event types that the actor may see."""
     if actor.sees_people:
         return Audience.ADMINISTRATORS
     return Audience.OPERATORS if actor.sees_all else Audience.TEAM
 
 
 def events_for(actor: User) -> QuerySet[Event]:
-    """The entries of the audit log that have a type the actor may have, oldest first.
+    """Return the audit entries with an event type visible to the actor, oldest first.
 
-    Of workspaces those that the actor may see, of the rest what belongs to teams that he owns or views. Who
-    sees all is also told of nodes and devices, who sees people of accounts.
+    They cover workspaces visible to the actor, and teams that the actor owns or views. Operators and auditors
+    also get nodes and devices; administrators and auditors also get accounts.
     """
     audience = audience_of(actor)
     kinds = [kind for each in TYPES.values() if each.audience <= audience for kind in each.kinds]
@@ -40,9 +40,9 @@ def events_for(actor: User) -> QuerySet[Event]:
 
 
 def complete_to() -> int:
-    """The id up to which no entry can appear any more: who has read so far has missed none.
+    """Return the id up to which the feed is complete, so that a reader at this id has missed nothing.
 
-    It is kept for the process, as whether a gap is one for good shows only from one look to the next.
+    The state is kept per process, because only repeated reads show whether a gap in ids is permanent.
     """
     with _frontier_lock:
         return feed.advance(_frontier)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MapCode(StrEnum):
-    """Refusals about the map of GPUs."""
+    """Errors about the map of GPUs."""
 
     DEVICE_NOT_ON_MAP = "device_not_on_map"
     NODE_NOT_ON_MAP = "node_not_on_map"

@@ -1,4 +1,4 @@
-"""The form of a pool. It parses; the rules are in the services."""
+"""The form of a pool. It only parses; services apply the rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 
 
 class PoolForm(forms.Form):
-    """A pool; when it is changed, without what stays."""
+    """A pool. A change omits the fields that are fixed."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
     slug = forms.CharField(
@@ -61,12 +61,12 @@ class PoolForm(forms.Form):
         return found
 
     def given(self) -> dict[str, Any]:
-        """What the services take."""
-        # What a form without it has not sent stays as it is.
+        """Return the arguments for services."""
+        # A form without this field leaves it unchanged.
         left_out = {"version"} if self.cleaned_data.get("rebalancing") else {"version", "rebalancing"}
         return {name: value for name, value in self.cleaned_data.items() if name not in left_out}
 
 
 def shown(config: dict[str, Any]) -> str:
-    """A configuration as the form shows it."""
+    """Return a configuration as text for the form."""
     return json.dumps(config, indent=1, ensure_ascii=False) if config else ""

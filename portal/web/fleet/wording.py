@@ -1,4 +1,4 @@
-"""Texts of the refusals about the map of GPUs."""
+"""Texts of the reasons about the map of GPUs."""
 
 from __future__ import annotations
 

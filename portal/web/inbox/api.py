@@ -1,4 +1,4 @@
-"""The inbox over REST."""
+"""REST API of the inbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from portal.web.inbox.items import ItemKind, Key
 
 
 class InboxItemSerializer(serializers.Serializer[Any]):
-    """Something that waits for you. `url` is a path in the portal: where it is decided."""
+    """Something that waits for you. `url` is the path of the page for the decision."""
 
     id = serializers.CharField(
         source="key.id", help_text="`<what>-<id>`: of a request, device, node, pool or token."
@@ -43,7 +43,7 @@ class InboxItemSerializer(serializers.Serializer[Any]):
 
 
 class InboxPageSerializer(serializers.Serializer[Any]):
-    """What waits for you, in pages."""
+    """A page of the inbox."""
 
     count = serializers.IntegerField(help_text="How many things wait for you, of all kinds.")
     next = serializers.URLField(allow_null=True, help_text="Address of the next page; null on the last one.")
@@ -54,7 +54,7 @@ class InboxPageSerializer(serializers.Serializer[Any]):
 
 
 class Inbox(ApiView):
-    """What waits for whom comes from several tables, so that there is no query set to page through."""
+    """The inbox has several sources, so there is no single query set to paginate."""
 
     tag = "requests"
     operation_ids = {"get": "listInbox"}
@@ -107,7 +107,7 @@ def _link(kept: dict[str, str], last: Key) -> str:
 
 
 def _after(cursor: str | None) -> Key | None:
-    """The key that a cursor holds. Raises `InvalidInput`."""
+    """Return the key in a cursor. Raises `InvalidInput`."""
     if cursor is None:
         return None
     try:

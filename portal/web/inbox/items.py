@@ -1,4 +1,4 @@
-"""What stands in an inbox: an item, and the parts that it is made of."""
+"""Inbox items and their parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class ItemKind(models.TextChoices):
-    """What an item asks for."""
+    """Kind of an inbox item."""
 
     QUOTA = "quota", _("Quota requests")
     RESERVATION = "reservation", _("Reservations")
@@ -21,9 +21,9 @@ class ItemKind(models.TextChoices):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Where an item stands: what is urgent comes first, then what has waited for longest.
+    """Sort key of an item: urgent items first, then the longest waiting.
 
-    `later` is False for what is urgent. `source` and `pk` say what it is, and tell items of one moment apart.
+    `later` is `False` for urgent items. `source` and `pk` identify the item and break ties.
     """
 
     later: bool
@@ -33,15 +33,15 @@ class Key:
 
     @property
     def id(self) -> str:
-        """Names the item in pages and in REST."""
+        """Identifier of the item in pages and in REST."""
         return f"{self.source}-{self.pk}"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A decision that is safe without looking further: a form that sends `fields` to `url`.
+    """An action that is safe without further details: a form that posts `fields` to `url`.
 
-    `name` is what it says to who cannot see to which item it belongs.
+    `name` names the item for screen readers.
     """
 
     words: str
@@ -53,10 +53,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that waits for its reader.
+    """Something that waits for the reader.
 
-    `who` asks or is in trouble, `reason` says why it is the reader's, `due_at` when it is over by
-    itself. `url` is where it is decided, `words` what the link there says.
+    `who` is the requester or the affected object, `reason` why the reader has to act, `due_at` when the item
+    expires. `url` is the page for the decision, `words` the text of its link.
     """
 
     key: Key

@@ -1,7 +1,7 @@
-"""Tells operators' open pages when capacity gets into trouble or out of it.
+"""Refreshes open pages of operators when capacity problems appear or disappear.
 
-Requests refresh the pages of those for whom they wait by themselves; of capacity the inventory tells only
-that something has changed, which it does far more often than there is trouble.
+Requests refresh pages on their own. Inventory events report any change, which is far more frequent than
+problems.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LAST_KEY = "berth:inbox:troubles"
 
 
 def capacity_changed(_event: DomainEvent) -> None:
-    """Refresh operators' pages where the troubles are others than the last time that anybody looked."""
+    """Refresh operators' pages if the problems differ from those at the last check."""
     operators = list(User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True))
     if not operators:
         return
-    # Whoever operates sees the same.
+    # All operators see the same problems.
     one = operators[0]
     rows = [troubles.lost_devices(one), troubles.lost_nodes(one), troubles.lost_pools(one)]
     present = ",".join(sorted(str(key) for found in rows for key in found.values_list("pk", flat=True)))

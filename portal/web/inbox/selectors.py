@@ -1,4 +1,4 @@
-"""What waits for somebody, from all rooms: counted, sorted, shown."""
+"""Inbox items of all sources: counted, sorted and shown."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from portal.web.inbox.sources import SOURCES, of_kinds
 
 
 def count(actor: User) -> int:
-    """How many things wait for the actor: the number in the menu, on the page and in REST."""
+    """Return the number of items that wait for the actor, for the badge, the page and REST."""
     return sum(counts(actor).values())
 
 
 def counts(actor: User) -> Counter[str]:
-    """How many of each kind wait for the actor, in one query beside those that find the actor's roles."""
+    """Return the number of items by kind, with one query plus those for the actor's roles."""
     if not actor.is_active:
         return Counter()
     rows = [(source.kind, found) for source in SOURCES if (found := source.counted(actor)) is not None]
@@ -33,19 +33,19 @@ def counts(actor: User) -> Counter[str]:
 
 
 def _number(rows: QuerySet[Any]) -> Coalesce:
-    """The number of rows, as a column."""
+    """Return the number of rows as a column."""
     one = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
     return Coalesce(Subquery(one, output_field=IntegerField()), 0)
 
 
 def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:
-    """Where all items stand, in their order; of all kinds for no `kinds`. One query for each source."""
+    """Return the sorted keys of all items, or of these `kinds`. One query per source."""
     now = timezone.now()
     return sorted(key for source in of_kinds(kinds) for key in source.keys(actor, now))
 
 
 def items(actor: User, wanted: Sequence[Key]) -> list[Item]:
-    """The items of these keys, in their order; without those that somebody has decided just now."""
+    """Return the items of these keys in order, without those decided meanwhile."""
     found: dict[Key, Item] = {}
     for source in SOURCES:
         found |= source.items(actor, (key for key in wanted if key.source == source.name))

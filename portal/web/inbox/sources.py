@@ -1,7 +1,6 @@
-"""Where items come from: each source asks the selectors of one room, which say what waits for whom.
+"""Sources of inbox items. Each source asks the selectors of one package what waits for an actor.
 
-A source has one set of rows, which is counted, sorted and shown: the number in the menu and the page are one
-answer.
+A source has one query for counting, sorting and display, so that the badge and the page agree.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from portal.quota.reservations.presenters import format_amounts
 from portal.web.inbox.items import Action, Item, ItemKind, Key
 
 MAX_KEYS = 2000
-"""Of one source: who has more waiting decides the oldest first."""
+"""Maximum per source; with more items, only the oldest are sorted."""
 SOON = timedelta(days=1)
-"""What is over by itself within this time is urgent."""
+"""Items that expire within this time are urgent."""
 TOKEN_DAYS = 7
 
 
 class Source(ABC):
-    """One kind of rows. `columns` are by what they are sorted: since when, and what `is_urgent` reads."""
+    """One kind of inbox items. `columns` are sort keys: the start of waiting, and values for `is_urgent`."""
 
     name: ClassVar[str]
     kind: ClassVar[ItemKind]
@@ -50,29 +49,29 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, actor: User) -> QuerySet[Any]:
-        """What waits for the actor."""
+        """Return what waits for the actor."""
 
     def counted(self, actor: User) -> QuerySet[Any] | None:
-        """The same rows without what is only shown; None where such a thing never waits for the actor."""
+        """Return the same rows for counting, or `None` if such items never wait for the actor."""
         return self.rows(actor)
 
     @abstractmethod
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        """Whether a row with these values of `columns` cannot wait."""
+        """Return whether a row with these values of `columns` is urgent."""
 
     @abstractmethod
     def item(self, actor: User, key: Key, row: Any) -> Item:
-        """The row as it is shown."""
+        """Return the row as an item."""
 
     def keys(self, actor: User, now: datetime) -> list[Key]:
-        """Where the rows stand, in one query."""
+        """Return the keys of all rows with one query."""
         found = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
         return [
             Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in found
         ]
 
     def items(self, actor: User, keys: Iterable[Key]) -> dict[Key, Item]:
-        """The rows of these keys that are there still, in one query."""
+        """Return the items of these keys that still exist, with one query."""
         wanted = {key.pk: key for key in keys}
         if not wanted:
             return {}
@@ -85,7 +84,7 @@ def _soon(moment: datetime | None, now: datetime) -> bool:
 
 
 def _role_of(actor: User) -> str:
-    """Why somebody decides what is not their team's."""
+    """Return why the actor decides about requests of other teams."""
     if approvers.is_approver(actor):
         return _("You decide requests for quota and capacity.")
     if actor.operates:
@@ -204,7 +203,7 @@ class _CapacitySource(Source):
         return Item(key, self.kind, who, title, detail, why, None, url, words, simulated=simulated, **more)
 
     def keep_out(self, url: str, name: str, note: str) -> Action:
-        """An operator's cordon: the trouble is decided, and stays out of use until it is lifted."""
+        """Return the action that cordons it, which resolves the item until the cordon is lifted."""
         return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
 
 
@@ -263,7 +262,7 @@ class PoolSource(_CapacitySource):
 
 
 class TokenSource(Source):
-    """Tokens in use that expire soon: what uses them stops then."""
+    """Tokens in use that expire soon."""
 
     name, kind = "token", ItemKind.TOKEN
     columns = ("created_at", "expires_at")
@@ -303,5 +302,5 @@ SOURCES: tuple[Source, ...] = (
 
 
 def of_kinds(kinds: Collection[str]) -> list[Source]:
-    """The sources of these kinds; all for none."""
+    """Return the sources of these kinds, or all sources if `kinds` is empty."""
     return [source for source in SOURCES if not kinds or source.kind in kinds]

@@ -1,4 +1,4 @@
-"""The inbox; templates/inbox/ says what each template expects."""
+"""Pages of the inbox; templates are in templates/inbox/."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def inbox(request: SignedInRequest) -> HttpResponse:
-    """All that waits for the reader: what is urgent first, then the oldest."""
+    """Show all items for the reader: urgent ones first, then the oldest."""
     kind = request.GET.get("kind", "")
     if kind not in ItemKind.values:
         kind = ""
@@ -42,5 +42,5 @@ def inbox(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def badge(request: SignedInRequest) -> HttpResponse:
-    """The number in the menu alone, for pages that stay open."""
+    """Show the number in the menu, for pages that stay open."""
     return render(request, "inbox/badge.html", {"waiting": selectors.count(request.user)})

@@ -1,1 +1,1 @@
-"""The OpenAPI document of REST: its tags, its problems, its version. Knows no room."""
+"""The OpenAPI document of REST: its tags, problems and version. Independent of other packages."""

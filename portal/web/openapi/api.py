@@ -1,4 +1,4 @@
-"""What a program asks first: which Berth this is."""
+"""REST API of the version of Berth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.version import VERSION
 
 
 class BerthVersionSerializer(serializers.Serializer[Any]):
-    """Which Berth answers, and which version of REST it speaks."""
+    """The version of Berth and of its REST API."""
 
     version = serializers.CharField(help_text="Of Berth, as `1.2.0` (Semantic Versioning).")
     api = serializers.CharField(help_text="Version of REST in URLs: `v1`.")

@@ -45,7 +45,7 @@ def describe(document: dict[str, Any]) -> None:
 
 
 def _schema_description(schema: str, operations: Mapping[str, str]) -> str:
-    """Return an empty string where only a docstring of the serializer can tell: a test refuses that."""
+    """Return the description; empty if the serializer needs a docstring, which a test reports."""
     if schema in operations:
         return f"What `{operations[schema]}` takes."
     if schema.startswith("Paginated"):

@@ -1,4 +1,4 @@
-"""What belongs to the OpenAPI document as a whole: drf-spectacular calls it when all operations are there."""
+"""Completes the OpenAPI document as a whole, as a hook of drf-spectacular after all operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROBLEMS: dict[str, str] = {
     "429": "Too many requests, or too many event streams at once.",
     "503": "A part does not answer just now.",
 }
-"""What each status of an error means, wherever it is answered."""
+"""Meaning of each error status."""
 _HEADERS = {
     "401": {"WWW-Authenticate": _AUTHENTICATE},
     "429": {"Retry-After": _RETRY_AFTER, "RateLimit-Policy": _POLICY},
@@ -51,7 +51,7 @@ ANSWERS = {
 
 
 def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]:
-    """Say what tags, answers and fields mean; have each problem defined once, and referenced."""
+    """Add descriptions of tags, responses and fields, and define each problem once."""
     result["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     components = result["components"]
     components["schemas"] |= schemas()
@@ -72,7 +72,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
 
 
 def _may_be_anything(schemas: dict[str, Any]) -> None:
-    """What may be any JSON may be null without being told so: as one of two it would be null in two ways."""
+    """A schema that allows any JSON already allows null; `oneOf` would match null twice."""
     for definition in schemas.values():
         for field in definition.get("properties", {}).values():
             if {} in field.get("oneOf", ()):
@@ -80,7 +80,7 @@ def _may_be_anything(schemas: dict[str, Any]) -> None:
 
 
 def _list_choices_once(schemas: dict[str, Any]) -> None:
-    """The schema of an enum lists its values: a field that references it does not repeat the list."""
+    """Remove lists of choices from fields that reference an enum, whose schema has them."""
     for definition in schemas.values():
         for field in definition.get("properties", {}).values():
             if "enum" not in field and "description" in field:
@@ -94,7 +94,7 @@ def _answers(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _name(status: str) -> str:
-    """`NotFound` for 404."""
+    """Return the component name of a status, such as `NotFound` for 404."""
     return HTTPStatus(int(status)).phrase.title().replace(" ", "")
 
 

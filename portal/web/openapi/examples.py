@@ -1,4 +1,4 @@
-"""Examples of request fields, for which a serializer states none of its own (`examples`, by field)."""
+"""Examples of request fields without an example in their serializer (`examples`, by field)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How drf-spectacular documents one operation."""
+"""The drf-spectacular schema of an operation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from portal.web.openapi.tags import TAGS
 
 
 class Schema(AutoSchema):
-    """One operation, with the name and the tag that its view states.
+    """One operation, with the name and the tag stated by its view.
 
-    Warns of an operation without them, which `--fail-on-warn` refuses.
+    Warns about an operation without them, which `--fail-on-warn` turns into an error.
     """
 
     def get_operation_id(self) -> str:
@@ -35,7 +35,7 @@ class Schema(AutoSchema):
         return [tag]
 
     def get_override_parameters(self) -> list[Any]:
-        """The orders of a list, beside what its method lists."""
+        """Return the parameters of the operation, with `sort` for lists that support it."""
         given = list(super().get_override_parameters())
         sorts = getattr(self.view, "sorts", None)
         if not sorts or getattr(self.view, "action", "") != "list":

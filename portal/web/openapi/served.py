@@ -1,6 +1,6 @@
-"""The OpenAPI document as clients get it: the file of `docs/`, made of the views by `manage.py spectacular`.
+"""Serves the OpenAPI document from `docs/`, which `manage.py spectacular` generates.
 
-Making it takes a second of CPU and more; `tests/api/test_schema.py` holds the file to the views.
+Generating it takes more than a second of CPU; `tests/api/test_schema.py` keeps the file up to date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOCUMENT = FILES / "docs" / "openapi.yaml"
 
 
 class SchemaView(SpectacularAPIView):
-    """The OpenAPI document: YAML, or JSON for those who accept it."""
+    """The OpenAPI document as YAML, or as JSON for clients that accept it."""
 
     schema = None
 
@@ -35,7 +35,7 @@ class SchemaView(SpectacularAPIView):
 
 @lru_cache(maxsize=2)
 def document_as(form: str) -> bytes:
-    """The document as `yaml` or `json`. The first who asks for JSON in a process has it made of the views."""
+    """Return the document as `yaml` or `json`. JSON is generated once per process."""
     if form == "yaml":
         return DOCUMENT.read_bytes()
     written: bytes = OpenApiJsonRenderer().render(SchemaGenerator().get_schema(request=None, public=True))

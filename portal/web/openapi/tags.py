@@ -1,4 +1,4 @@
-"""The groups of operations, in the order of the document. A view names its own as `tag`."""
+"""The groups of operations in the order of the document. A view states its group as `tag`."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ TAGS: Mapping[str, str] = {
     "notices": "What happens: events, notices, the channels they go out by, webhooks and the audit log.",
     "site": "The site as a file, and which Berth it is.",
 }
-"""Name → description."""
+"""Descriptions by name."""

@@ -1,7 +1,7 @@
-"""Who may enter a workspace: decided from cookies, bearer tokens and origins, as a rule from memory.
+"""Decides who may enter a workspace, from cookies, bearer tokens and origins, usually from memory.
 
-What is not in memory, Redis is asked for; the portal's database only for what Redis does not know, for
-tokens, and for the record of who entered by one.
+Values that are not in memory are read from Redis. The portal's database is used for values missing in Redis,
+for tokens, and for recording entries by token.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from provisioning.endpoints import SOCKET_NAME
 Resolve = Callable[[str], Awaitable[WorkspaceView | None]]
 
 STORE_TIMEOUT_S = 2.0
-# So long before a token's pass ends, the token is looked up again.
+# Seconds before the end of a token's pass at which the token is checked again.
 AHEAD_S = 0.5 * BELIEVED_S
-# Tokens that are looked up without being asked for, all at once.
+# Maximum number of tokens that are checked in the background at the same time.
 MAX_GOING_ON = 64
 
-# Each value and its remaining seconds. One command costs the client less than a pipeline.
+# Returns each value and its remaining seconds. One script is cheaper for the client than a pipeline.
 _READ = """
 local found = {}
 for i = 1, #KEYS do
@@ -43,7 +43,7 @@ for i = 1, #KEYS do
 end
 return found
 """
-# Changes with every token that ends and every account that is changed (`portal.people.accounts.changes`).
+# Changes with every ended token and every changed account (`portal.people.accounts.changes`).
 ACCOUNTS_KEY = "berth:acc:revision"
 PREFIXES = (workspace_views.KEY_PREFIX, tickets.SESSION_PREFIX, ACCOUNTS_KEY)
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(StrEnum):
-    """Why a request does not get through."""
+    """Why a request is denied."""
 
     FOREIGN_ORIGIN = "foreign_origin"
     NOT_SIGNED_IN = "not_signed_in"
@@ -70,11 +70,11 @@ class Refused(Exception):
 
 
 class Access:
-    """The rules of entry. `scheme` is the portal's; for the other arguments see `app.build_app`.
+    """The access rules. `scheme` is the portal's; for the other arguments see `app.build_app`.
 
-    `passes` are a folder, a key (`portal.common.passes`) and whether this process's group finds them, too; or
-    None where none are left. `on_change` is called with the keys that have changed in Redis, or with None
-    when any may have.
+    `passes` is a folder, a key (`portal.common.passes`) and whether the group of this process can read the
+    passes, or `None` to disable them. `on_change` is called with the changed keys in Redis, or with `None` if
+    any key may have changed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Access:
         self._on_change(keys)
 
     def rests_on(self, name: str, client: ClientRequest) -> frozenset[str]:
-        """The keys in Redis whose change may change whether `enter` lets this request through."""
+        """Return the Redis keys whose change may change the result of `enter` for this request."""
         keys = {
             workspace_views.key(name),
             *map(tickets.session_key, client.session_cookies(self._cookie.name)),
@@ -122,10 +122,10 @@ class Access:
         return frozenset({*keys, ACCOUNTS_KEY} if client.bearer else keys)
 
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
-        """The workspace, for a client who may use it now.
+        """Return the workspace if `client` may use it now.
 
-        A program's entry is on record before it is let through. Raises `Refused`; `RedisError`, `OSError` or
-        `TimeoutError` where Redis does not answer; what the portal's functions raise.
+        Entry by token is recorded before the request is admitted. Raises `Refused`; `RedisError`, `OSError`
+        or `TimeoutError` if Redis does not answer; and the exceptions of the portal's functions.
         """
         if client.foreign(self._scheme):
             raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
@@ -149,9 +149,9 @@ class Access:
         return view
 
     async def enter_in_person(self, name: str, client: ClientRequest) -> tuple[WorkspaceView, str]:
-        """The workspace and the id of who is signed in to it by a browser: tokens do not count.
+        """Return the workspace and the id of the user signed in with a browser. Tokens are not accepted.
 
-        Raises what `enter` raises.
+        Raises the same exceptions as `enter`.
         """
         if client.foreign(self._scheme):
             raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
@@ -169,7 +169,7 @@ class Access:
         return view, user
 
     async def close(self) -> None:
-        """Let go of what listens to Redis, and end what rests on it."""
+        """Cancel background checks, end all passes, and stop listening to Redis."""
         for task in tuple(self._going_on.values()):
             task.cancel()
         await asyncio.gather(*self._going_on.values(), return_exceptions=True)
@@ -178,14 +178,15 @@ class Access:
         await self.memory.close()
 
     def forget(self, key: str) -> None:
-        """A key in Redis is gone, though no word of it may have come yet."""
+        """Invalidate a key that was deleted, without waiting for the notification from Redis."""
         if self.passes is not None:
             self.passes.changed((key,))
 
     async def leave_pass(self, view: WorkspaceView, client: ClientRequest) -> None:
-        """Let the front door decide the next requests like this one, which `enter` has let through.
+        """Create a pass, so that the front door can admit similar requests without forward-auth.
 
-        Only where all that was decided by is in memory now, so that the word of a change ends the pass.
+        Call it after `enter` has admitted `client`. A pass is created only if memory holds everything the
+        decision depends on, so that a change notification ends the pass.
         """
         if self.passes is None:
             return
@@ -197,7 +198,7 @@ class Access:
         name = view.external_name
         if self.passes.has(name, credential) or not await self.memory.fresh():
             return
-        # From here on nothing is waited for.
+        # No await from here on, so that memory cannot change in between.
         founded = self._founded(name, client)
         if founded is None:
             return
@@ -208,7 +209,7 @@ class Access:
             self._go_on(new, client)
 
     def _founded(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
-        """The pass for requests like this one, and for how many seconds: by what is in memory now."""
+        """Return the pass for requests like this one and its lifetime in seconds, from memory."""
         cookie, token = self._shown(client)
         known = self.memory.get(workspace_views.key(name))
         if known is None or not known[0].reachable:
@@ -224,7 +225,7 @@ class Access:
         return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, known[1])
 
     def _go_on(self, left: Pass, client: ClientRequest) -> None:
-        """Have a token's pass last, whose requests would all wait each second for one look."""
+        """Keep a token's pass alive, so that its requests do not all wait for a check each second."""
         place = (left.workspace, left.credential)
         if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_GOING_ON:
             return
@@ -235,7 +236,7 @@ class Access:
         task.add_done_callback(lambda _: self._going_on.pop(place, None))
 
     async def _prolonged(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
-        """Look the token up ahead of each end, as long as the pass may last."""
+        """Check the token again before each end of the pass, for as long as the pass may live."""
         name, token = left.workspace, client.bearer
         while True:
             believed = self._bearers.believed(token, name)
@@ -245,12 +246,12 @@ class Access:
             try:
                 await self._bearers.look(token, name)
             except Exception as error:
-                # The pass ends by itself, and the next request is told what is wrong.
+                # The pass expires, and the next request reports the error.
                 log.debug("a token could not be looked up again: %s", type(error).__name__)
                 return
             if not await self.memory.fresh():
                 return
-            # From here on nothing is waited for.
+            # No await from here on, so that memory cannot change in between.
             founded = self._founded(name, client)
             if founded is None or founded[0] != left:
                 passes.end(left)
@@ -259,7 +260,7 @@ class Access:
                 return
 
     def _shown(self, client: ClientRequest) -> tuple[str, str]:
-        """The credential of a pass by the one cookie or, without cookies, by the token; else empty."""
+        """Return the credential of a pass from the only cookie or, without cookies, the token; else empty."""
         sent = client.headers.get("cookie", ())
         cookies = client.session_cookies(self._cookie.name)
         if len(sent) == 1 and len(cookies) == 1:
@@ -267,20 +268,20 @@ class Access:
         return "", "" if sent or not client.bearer else form.of_token(client.bearer, client.address)
 
     def _by_cookie(self, cookie: str, name: str) -> tuple[str, str, float] | None:
-        """User, key in Redis and seconds left of a session of this workspace that is in memory."""
+        """Return user, Redis key and remaining seconds of a session of this workspace that is in memory."""
         key = tickets.session_key(cookie)
         found = self.memory.get(key)
         return (found[0].user, key, found[1]) if found is not None and found[0].workspace == name else None
 
     def _by_token(self, client: ClientRequest, name: str) -> tuple[str, str, float] | None:
-        """The same of a token that is believed without a look, and whose entry is on record."""
+        """Return the same for a token with a cached result whose entry is already recorded."""
         believed = self._bearers.believed(client.bearer, name)
         if believed is None or not self._entries.remembers(client.bearer, name, client):
             return None
         return believed[0], ACCOUNTS_KEY, believed[1]
 
     async def _resolved(self, name: str) -> WorkspaceView | None:
-        """The view from the database, put into Redis for the next request."""
+        """Read the view from the database, and store it in Redis for the next request."""
         view = await self._resolve(name)
         if view is None:
             return None
@@ -293,7 +294,10 @@ class Access:
     async def _read(
         self, name: str, cookies: list[str]
     ) -> tuple[WorkspaceView | None, list[tuple[str, tickets.Session, int]]]:
-        """The view, and this workspace's live sessions among the cookies: from memory or by one look."""
+        """Return the view and this workspace's live sessions among the cookies.
+
+        Reads memory, or Redis with one call.
+        """
         keys = [tickets.session_key(cookie) for cookie in cookies]
         wanted = [workspace_views.key(name), *keys]
         self.memory.start()
@@ -309,7 +313,10 @@ class Access:
         return view, sessions
 
     async def _ask(self, keys: list[str]) -> list[tuple[Any, float] | None]:
-        """What Redis has under the keys, the first of them a view's; it is remembered."""
+        """Read the keys from Redis, and cache the values.
+
+        The first key is a view, the others are sessions.
+        """
         mark = self.memory.mark()
         async with asyncio.timeout(STORE_TIMEOUT_S):
             answer: list[Any] = await self._read_script(keys=keys)
@@ -318,12 +325,12 @@ class Access:
             value: Any = tickets.decode_session(data) if found else workspace_views.decode(data)
             found.append(None if value is None else (value, float(ttl_s)))
             if value is not None:
-                # At least a second less than Redis will have it: what is left is rounded.
+                # TTLs are rounded, so keep the value at least one second less than Redis does.
                 self.memory.keep(key, value, for_s=ttl_s - 1, mark=mark)
         return found
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:
-        """The user of the one live session; with several it is not clear who this is."""
+        """Return the user of the sessions, or `None` if there is none or they belong to several users."""
         if len({session.user for _, session, _ in sessions}) != 1:
             return None
         session_key, session, ttl_s = sessions[0]

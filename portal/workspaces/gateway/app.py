@@ -1,7 +1,7 @@
-"""The gateway's ASGI application: the front door's forward-auth, and a workspace host's own paths.
+"""The gateway's ASGI application: forward-auth, and the gateway's own paths on workspace hosts.
 
-It stands before Django, uses no database, and answers most requests from memory (`memory`).
-Whatever goes wrong on the way, the answer is a refusal.
+It runs in front of Django, uses no database, and answers most requests from memory (`memory`). Any failure
+results in a denial.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OWN_PREFIX = "/.berth/"
 _CLIENT = "berth.client"
 
 _SUMMARY_S = 2.0
-"""A summary is kept for so long: pages that ask without a pause cost the database no more."""
+"""Seconds for which a summary is cached, so that polling pages do not load the database."""
 _MAX_SUMMARIES = 512
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -66,11 +66,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`secret` is the path segment that only the front door knows; `public_url` is the portal's address.
+    """Configuration of the gateway.
 
-    `passes` is the folder of passes, None where there are none; where they are shared, this process's group
-    finds them, too. `front_door` is where it listens: with it, connections that last end with the right to
-    them (`streams`).
+    `secret` is a path segment known only to the front door; `public_url` is the portal's address. `passes` is
+    the folder of passes, or `None` to disable them. With `passes_shared`, the group of this process can read
+    them too. `front_door` is the host and port of the front door. If it is set, long-lived connections are
+    closed when their authorization ends (`streams`).
     """
 
     secret: str = field(repr=False)
@@ -99,21 +100,20 @@ def build_app(
     extend: Extend | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Gateway:
-    """The application.
+    """Return the application.
 
-    `redis` is on the database of sessions and views. `resolve(external_name)` reads a view from
-    the portal's database, None where there is no such workspace. `authorize_bearer(token,
-    external_name)` returns the user id behind a live token with the scope to connect, None for any
-    other; whether that user may enter is checked against the view as well. `record_entry(entry)` writes
-    into the audit log that a token was used to enter; False where it may not be any more. `describe` is
-    `summary.summary_of`, or one that says more; `extend(external_name, user_id)` has the workspace live for
-    longer and returns a status and what to show.
+    `redis` uses the database of sessions and views. `resolve(external_name)` reads a view from the portal's
+    database, or returns `None` if the workspace does not exist. `authorize_bearer(token, external_name)`
+    returns the user id of a live token with the scope to connect, or `None`; the view decides whether that
+    user may enter. `record_entry(entry)` records in the audit log that a token was used to enter, and returns
+    `False` if the token is no longer valid. `describe` is `summary.summary_of` or an extended version of it.
+    `extend(external_name, user_id)` extends the workspace and returns an HTTP status and a response body.
     """
     return Gateway(settings, redis, resolve, authorize_bearer, record_entry, describe, extend, clock)
 
 
 class Gateway:
-    """See `build_app`. `handles(scope)` says whether a request is for this application."""
+    """The gateway application; see `build_app`."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Gateway:
         )
 
     async def close(self) -> None:
-        """Let go of what listens to Redis, and end what rests on it."""
+        """Stop listening to Redis, and close all long-lived connections."""
         if self._streams is not None:
             await self._streams.close()
         await self._access.close()
@@ -178,18 +178,21 @@ class Gateway:
             self._streams.changed(keys)
 
     async def _still(self, name: str, client: ClientRequest) -> list[tuple[bytes, bytes]] | None:
-        """Where `client`, who was let through before, gets now; None where nothing is. Raises `Refused`."""
+        """Return the current upstream headers for `client`, or `None` if nothing answers.
+
+        Raises `Refused`.
+        """
         view = await self._access.enter(name, client)
-        # An app that is stopped ends in order, and its connections with it.
+        # While an app stops, its connections stay open until it closes them itself.
         return _way(view) if view.reachable or view.state == _ENDING else None
 
     @property
     def memory(self) -> Memory:
-        """What it remembers of Redis."""
+        """The cache of values read from Redis."""
         return self._access.memory
 
     def handles(self, scope: Scope) -> bool:
-        """Whether `scope` is for a workspace's host or for forward-auth."""
+        """Return whether `scope` is for a workspace's host or for forward-auth."""
         if scope["type"] not in ("http", "websocket"):
             return False
         if scope["path"].startswith(_PROXY_PREFIX):
@@ -199,20 +202,21 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            # Of a workspace's own paths none talks.
+            # The gateway's own paths do not use WebSockets.
             await WebSocketClose(1013, "Nothing is here.")(scope, receive, send)
         elif hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._auth_path):
             await self._auth(scope, receive, send)
         else:
             await self._router(scope, receive, send)
 
-    # What the front door asks, below a path that only it knows.
+    # Forward-auth, below a path that only the front door knows.
 
     async def _auth(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward-auth, which every request of a workspace waits for: the usual answer makes no objects.
+        """Answer a forward-auth request.
 
-        The one that lets through says where to (`_way`), and what the app gets in place of the client's own
-        headers. Any other is for the client, whatever its status.
+        Every request to a workspace waits for it, so the common case avoids objects. A response with status
+        200 carries the upstream headers (`_way`) and the headers that replace the client's own. The front
+        door passes any other response to the client, whatever its status.
         """
         try:
             client = scope[_CLIENT] = forwarded(scope)
@@ -248,7 +252,10 @@ class Gateway:
         await send({"type": "http.response.body"})
 
     async def _led(self, view: WorkspaceView, client: ClientRequest) -> list[tuple[bytes, bytes]]:
-        """Where the front door goes: with what lasts, by way of this process. Raises `Full`, `OSError`."""
+        """Return the upstream headers; a long-lived connection is routed through this process.
+
+        Raises `Full`, `OSError`.
+        """
         way = _way(view)
         if self._streams is None or not client.lasting:
             return way
@@ -256,7 +263,10 @@ class Gateway:
         return await self._streams.expect(name, client, way, self._access.rests_on(name, client))
 
     async def _transfer(self, client: ClientRequest) -> Response:
-        """To what serves the files of a home, for whoever has a ticket: each is good for one request."""
+        """Route a file transfer to the file server of the home.
+
+        The ticket in the path is valid for one request.
+        """
         name = self._workspace(client)
         ticket = file_tickets.in_path(client.path)
         found = None
@@ -281,7 +291,7 @@ class Gateway:
     async def _nothing(self, request: Request) -> Response:
         raise _NotFound
 
-    # A workspace's host: the gateway's own paths, and a page for who comes past the front door.
+    # A workspace's host: the gateway's own paths, and a page for requests that bypassed forward-auth.
 
     async def _style(self, request: Request) -> Response:
         self._workspace(_noted(request, direct(request.scope)))
@@ -289,7 +299,7 @@ class Gateway:
         return Response(pages.CSS, headers=headers, media_type="text/css")
 
     async def _exchange(self, request: Request) -> Response:
-        """A one-time ticket for a cookie of this origin."""
+        """Exchange a one-time ticket for a session cookie of this origin."""
         client = _noted(request, direct(request.scope))
         name = self._workspace(client)
         if request.method not in ("GET", "POST"):
@@ -319,7 +329,7 @@ class Gateway:
         return pages.redirect(following, status=303, headers={"set-cookie": self._cookie.set_header(cookie)})
 
     async def _summary(self, request: Request) -> Response:
-        """What the workspace's own pages show of it: its state, its use, and what Berth has to say."""
+        """Return the state, usage and messages of the workspace, as JSON for the pages of its app."""
         client = _noted(request, direct(request.scope))
         name = self._workspace(client)
         if request.method != "GET":
@@ -335,7 +345,7 @@ class Gateway:
         )
 
     async def _extend(self, request: Request) -> Response:
-        """Have the workspace live for longer, for who is signed in to it: a click in its own pages."""
+        """Extend the workspace on behalf of the signed-in user, from a page of its app."""
         client = _noted(request, direct(request.scope))
         name = self._workspace(client)
         if self._extend_by is None:
@@ -343,7 +353,7 @@ class Gateway:
         if request.method != "POST":
             return pages.METHOD_NOT_ALLOWED.response(html=False)
         if not client.headers.get("origin") and client.first("sec-fetch-site") != "same-origin":
-            # Every browser says where a POST comes from: nothing that cannot be judged gets through.
+            # Every browser sends the origin of a POST, so a request without one is refused.
             raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
         _view, user = await self._access.enter_in_person(name, client)
         status, body = await self._extend_by(name, user)
@@ -382,7 +392,7 @@ class Gateway:
         return self._not_reachable(await self._access.enter(name, client), client)
 
     def _workspace(self, client: ClientRequest) -> str:
-        """The external name of the workspace whose host was asked. Raises `_NotFound`."""
+        """Return the external name of the workspace in the request's host. Raises `_NotFound`."""
         name = workspace_of_host(client.host, self._domain)
         if name is None:
             raise _NotFound
@@ -394,10 +404,8 @@ class Gateway:
             return pages.simulated_notice(view.name, page_url).response(html=client.navigation)
         return pages.state_notice(view.name, view.state, page_url).response(html=client.navigation)
 
-    # Refusals and failures.
-
     def _failure(self, request: Request, error: Exception) -> Response:
-        """The answer to whatever a handler has raised."""
+        """Return the response for an exception raised by a handler."""
         client: ClientRequest | None = request.scope.get(_CLIENT)
         html = client is not None and client.navigation
         match error:
@@ -436,7 +444,7 @@ class Gateway:
         return notice.response(html=client.navigation)
 
     def _sign_in(self, name: str, client: ClientRequest) -> Response:
-        """Browsers are sent to the portal for a ticket; programs get a 401."""
+        """Redirect browsers to the portal for a ticket; answer programs with a 401."""
         if client.navigation:
             return pages.redirect(self._open_url(name, local_path(client.target)))
         return pages.sign_in_notice(self._page_url(name)).response(html=False)
@@ -449,7 +457,7 @@ class Gateway:
 
 
 def _way(view: WorkspaceView) -> list[tuple[bytes, bytes]]:
-    """The headers that say where a workspace answers, as `portal.embedded.proxy` reads them."""
+    """Return the upstream headers of a workspace, as `portal.embedded.proxy` reads them."""
     if view.gateway:
         found = {GATEWAY_HEADER: view.gateway, NODE_HEADER: view.node, SOCKET_HEADER: view.socket}
     elif view.socket:
@@ -461,14 +469,15 @@ def _way(view: WorkspaceView) -> list[tuple[bytes, bytes]]:
 
 
 class _NotFound(Exception):
-    """Nothing is here, or nothing that may be known of."""
+    """The path or workspace does not exist, or must not be disclosed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """An ASGI endpoint for every method: `handler` answers, `failure` in its place when it raises.
+    """ASGI endpoint for every method. `failure` returns the response if `handler` raises.
 
-    It is no function, for which Starlette would allow GET and answer the rest in plain text.
+    It is a class because Starlette restricts function endpoints to GET and answers other methods in plain
+    text.
     """
 
     handler: Handler
@@ -484,13 +493,13 @@ class _Endpoint:
 
 
 def _noted(request: Request, client: ClientRequest) -> ClientRequest:
-    """`client`, noted with the request, so that a failure is answered in the form that it can read."""
+    """Store `client` on the request, so that `_failure` can choose a format that the client understands."""
     request.scope[_CLIENT] = client
     return client
 
 
 async def _form(request: Request) -> str:
-    """The body of a form; empty when it is larger than any that we ask for."""
+    """Return the request body of a form, or an empty string if it exceeds `_MAX_FORM_BYTES`."""
     body = b""
     try:
         async for chunk in request.stream():

@@ -1,4 +1,4 @@
-"""Joins the gateway's ASGI application, which knows no Django, with the portal's database."""
+"""Connects the gateway's ASGI application, which does not use Django, to the portal's database."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ R = TypeVar("R")
 
 
 KEPT_S = 60.0
-"""So long a connection of the gateway's own thread is kept."""
+"""Seconds for which a database connection of the gateway's thread is kept."""
 
 
 def _with_fresh_connection(ask: Callable[P, R]) -> Callable[P, R]:
-    """`ask`, on a connection that is still good: no request of Django's has seen to that.
+    """Wrap `ask` so that it runs on a usable connection; no Django request cycle takes care of that.
 
-    All of them are asked in one thread, which stays, so its connection may too: `portal.settings.gateway`
-    has those end at once whose threads do. To open one takes longer than most questions.
+    All calls run in one thread that persists, so its connection may persist too, although
+    `portal.settings.gateway` closes connections after each use. Opening a connection takes longer than most
+    queries.
     """
 
     def asked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,7 +56,7 @@ def gateway_application(
     describe: Callable[[str], dict[str, Any] | None] = summary.summary_of,
     extend: Callable[[str, str], tuple[int, dict[str, Any]]] | None = None,
 ) -> ASGIApp:
-    """The gateway for workspaces' hosts and forward-auth, Django for all else.
+    """Return an application for workspace hosts and forward-auth; Django serves other requests.
 
     `describe` and `extend` are those of `app.build_app`, as functions that use the database.
     """
@@ -94,13 +95,13 @@ def gateway_application(
 
 
 def _front_door() -> tuple[str, int] | None:
-    """Where the front door listens, as seen from this process; None where nobody has said."""
+    """Return the front door's host and port as seen from this process, or `None` if not configured."""
     parts = urlsplit(os.environ.get("BERTH_FRONT_DOOR_URL", ""))
     return (parts.hostname, parts.port or 80) if parts.hostname else None
 
 
 def _find_client(scope: Scope) -> None:
-    """Put the client's address into the scope, and take out what only the front door and proxies know."""
+    """Set the client's address in the scope, and remove the headers that only proxies may send."""
     found: dict[bytes, str] = {}
     kept = []
     for name, value in scope["headers"]:
@@ -115,7 +116,7 @@ def _find_client(scope: Scope) -> None:
     token = found.get(_TOKEN, "")
     asked_by_front_door = _AUTH_PATH % settings.BERTH_GATEWAY_SECRET
     if scope["path"] == asked_by_front_door:
-        # Forward-auth names the client too, and proves itself by its path.
+        # Forward-auth names the client too, and is authenticated by its path.
         token = front_door.token_of(settings.BERTH_GATEWAY_SECRET)
     peer, port = scope.get("client") or ("", 0)
     address = client_address(

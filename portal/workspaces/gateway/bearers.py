@@ -1,7 +1,7 @@
-"""Whom tokens belong to, as the portal's database has just said.
+"""Users of bearer tokens, cached from the portal's database.
 
-A yes is believed for `BELIEVED_S` from when it was asked for, and no longer than until accounts change. Many
-requests with one token that come at once are one question.
+A positive result is cached for `BELIEVED_S` from when it was requested, and until accounts change. Concurrent
+requests with one token share one lookup.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ AuthorizeBearer = Callable[[str, str], Awaitable[str | None]]
 
 BELIEVED_S = 1.0
 PAUSE_S = 1.0
-"""Who asks again so soon after a yes has ended is in the middle of work, on a busy machine too."""
+"""A lookup within so many seconds after the cached result expired marks the token as busy."""
 _MAX_KEPT = 4096
 
 
 class Bearers:
-    """The tokens of one process. Of the thread of one event loop.
+    """The tokens of one process. Not thread-safe: use it from one event loop.
 
-    `ask(token, name)` returns the user id behind a token that may enter workspaces, or None. `memory` says
-    whether a change of accounts may lie unread; whoever it tells of one calls `forget`.
+    `ask(token, name)` returns the user id of a token that may enter workspaces, or `None`. `memory` says
+    whether a change of accounts may be unread; its change handler calls `forget`.
     """
 
     def __init__(self, ask: AuthorizeBearer, memory: Memory) -> None:
@@ -35,21 +35,21 @@ class Bearers:
         self._asking: dict[bytes, tuple[float, asyncio.Task[str | None]]] = {}
 
     def forget(self) -> None:
-        """Accounts have changed: what is known, or has been asked, may be of before."""
+        """Drop all results and pending lookups, because accounts have changed."""
         self._believed.clear()
         self._asking.clear()
 
     def believed(self, token: str, name: str) -> tuple[str, float, bool] | None:
-        """User, seconds left, and whether the token is in use without a pause; None where it is not known.
+        """Return user, remaining seconds, and whether the token is in continuous use; `None` if not cached.
 
-        True only while nothing of the memory lies unread.
+        The result is valid only while memory is fresh.
         """
         until, user, busy = self._believed.get(_key(name, token), (0.0, "", False))
         left_s = until - time.monotonic()
         return (user, left_s, busy) if left_s > 0 else None
 
     async def user(self, token: str, name: str) -> str | None:
-        """The user behind a token, or None. Raises what `ask` raises."""
+        """Return the user of a token, or `None`. Raises what `ask` raises."""
         if await self._memory.fresh():
             known = self.believed(token, name)
             if known is not None:
@@ -60,12 +60,12 @@ class Bearers:
         return await self.look(token, name)
 
     async def look(self, token: str, name: str) -> str | None:
-        """Ask now, whatever is believed. Raises what `ask` raises."""
+        """Look the token up now, even if a result is cached. Raises what `ask` raises."""
         key, began = _key(name, token), time.monotonic()
         asking = asyncio.get_running_loop().create_task(self._asked(key, began, token, name))
         self._asking[key] = (began, asking)
         try:
-            # Others may wait for it too, when this request has gone away.
+            # Other requests may wait for the same lookup after this one was cancelled.
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
             asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
@@ -75,7 +75,7 @@ class Bearers:
         this = asyncio.current_task()
         try:
             found = await self._ask(token, name)
-            # Unless accounts have changed meanwhile, or a later question is under way.
+            # Not if accounts have changed meanwhile, or a later lookup is pending.
             if self._asking.get(key, (0.0, None))[1] is this:
                 self._keep(key, began, found)
             return found

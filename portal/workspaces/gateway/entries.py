@@ -1,9 +1,9 @@
-"""Has the entries of programs recorded: who enters a workspace by token, once in `PERIOD_S`.
+"""Records entries by token: who enters a workspace with which token, once per `PERIOD_S`.
 
-Each request of a program brings its token, so what the audit log is told has to be told apart from what it
-knows already: by memory for `REMEMBERED_S`, else by Redis, which all processes share. The record is written
-before the first request gets through, and a process that is killed while it writes leaves a claim that ends
-by itself, so that the next request is recorded in its place.
+Programs send their token with each request, so entries that are already recorded have to be detected: in
+memory for `REMEMBERED_S`, else in Redis, which all processes share. An entry is recorded before its first
+request is admitted. If a process is killed while it records, its claim expires, and the next request is
+recorded instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLAIMED, _RECORDED = b"claimed", b"recorded"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A program goes into a workspace. `token` is the secret; the rest is as its request said."""
+    """Entry of a program into a workspace. `token` is the secret; the other fields come from its request."""
 
     token: str = field(repr=False)
     external_name: str
@@ -43,7 +43,10 @@ RecordEntry = Callable[[Entry], Awaitable[bool]]
 
 
 class Entries:
-    """What has been recorded of late. `record` writes an entry; False: this token may not enter any more."""
+    """Recently recorded entries.
+
+    `record` writes an entry; it returns `False` if the token may no longer enter.
+    """
 
     def __init__(self, redis: Redis, record: RecordEntry) -> None:
         self._redis = redis
@@ -51,17 +54,17 @@ class Entries:
         self._remembered: dict[bytes, float] = {}
 
     async def note(self, token: str, name: str, client: ClientRequest) -> bool:
-        """Have it recorded that `client` enters the workspace `name` by `token`, where it is not yet.
+        """Record that `client` enters the workspace `name` with `token`, unless it is already recorded.
 
-        Another address is another entry. False where the token may not enter any more. Raises `RedisError`,
-        `OSError`, `TimeoutError`, and what `record` raises: nobody enters whose entry is not on record.
+        Another address is another entry. Returns `False` if the token may no longer enter. Raises
+        `RedisError`, `OSError`, `TimeoutError`, and what `record` raises: without a record there is no entry.
         """
         if self.remembers(token, name, client):
             return True
         remembered = _digest(token, name, client)
         key = KEY_PREFIX + remembered.hex()
         async with asyncio.timeout(STORE_TIMEOUT_S):
-            # None: it is ours to record.
+            # `None`: this process has the claim.
             known: Any = await self._redis.set(key, _CLAIMED, nx=True, get=True, ex=CLAIM_S)
         if known is None and not await self._recorded(key, token, name, client):
             return False
@@ -72,7 +75,7 @@ class Entries:
         return True
 
     def remembers(self, token: str, name: str, client: ClientRequest) -> bool:
-        """Whether this entry is known to be on record, without a look."""
+        """Return whether this entry is known to be recorded, without a Redis call."""
         return time.monotonic() < self._remembered.get(_digest(token, name, client), 0.0)
 
     async def _recorded(self, key: str, token: str, name: str, client: ClientRequest) -> bool:

@@ -1,7 +1,7 @@
-"""One-time tickets for one transfer of a file each, past the app of a workspace, on the workspace's origin.
+"""Single-use tickets for file transfers on a workspace's origin, which bypass its app.
 
-A ticket is part of the address, so a page of another origin can lead to it and no cookie is needed. Redis
-holds its digest alone. What is transferred was told to what serves the files, by that digest, too.
+A ticket is part of the URL, so a page of another origin can link to it and no cookie is needed. Redis holds
+only its digest. The file server gets the details of the transfer separately, by the same digest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from provisioning.endpoints import SOCKET_NAME
 PREFIX = "/.berth/files/"
 _KEY = "berth:gw:files:"
 _HOME_KEY = "berth:gw:homes:"
-"""Of tickets by which a machine reads a whole home, part by part, for a while."""
+"""For tickets by which a machine reads a whole home in several requests."""
 _TICKET = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Whose workspace's origin it is for, and where what serves the files is: as a view says of an app."""
+    """A transfer: the workspace of the origin, and the address of the file server as in `WorkspaceView`."""
 
     workspace: str
     socket: str
@@ -42,7 +42,7 @@ class Transfer:
 
 
 def new() -> str:
-    """A ticket that nobody knows yet."""
+    """Return a new ticket."""
     return secrets.token_urlsafe(32)
 
 
@@ -51,7 +51,10 @@ def digest_of(ticket: str) -> str:
 
 
 def put(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime_s: int) -> None:
-    """Let the ticket through once. It ends with the user's other tickets. Raises `RedisError`."""
+    """Allow one transfer with the ticket.
+
+    It is revoked with the user's other tickets. Raises `RedisError`.
+    """
     key = _KEY + digest_of(ticket)
     pipe = redis.pipeline()
     pipe.set(key, msgspec.json.encode(transfer), ex=lifetime_s)
@@ -62,28 +65,28 @@ def put(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime
 
 
 def put_home(redis: Redis, ticket: str, transfer: Transfer, *, lifetime_s: int) -> None:
-    """Let another machine read a home with the ticket, until `end_home`. Raises `RedisError`."""
+    """Allow another machine to read a home with the ticket, until `end_home`. Raises `RedisError`."""
     redis.set(_HOME_KEY + digest_of(ticket), msgspec.json.encode(transfer), ex=lifetime_s)
 
 
 def end_home(redis: Redis, ticket: str) -> None:
-    """The ticket lets nobody through any more. Raises `RedisError`."""
+    """Revoke the ticket of a home. Raises `RedisError`."""
     redis.delete(_HOME_KEY + digest_of(ticket))
 
 
 def in_path(path: str) -> str | None:
-    """The ticket that a path names; None for any other path."""
+    """Return the ticket in a path, or `None`."""
     ticket = path.removeprefix(PREFIX)
     return ticket if path.startswith(PREFIX) and _TICKET.fullmatch(ticket) else None
 
 
 async def take(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
-    """The transfer of a ticket of this very workspace; it is gone after this. Raises `RedisError`."""
+    """Return and delete the transfer of a ticket of this workspace. Raises `RedisError`."""
     return await _read(redis, external_name, await redis.getdel(_KEY + digest_of(ticket)), ticket)
 
 
 async def look(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
-    """As `take`, for a browser that asks whether it may send: the ticket stays. Raises `RedisError`."""
+    """Return the transfer without deleting it, for a CORS preflight request. Raises `RedisError`."""
     return await _read(redis, external_name, await redis.get(_KEY + digest_of(ticket)), ticket)
 
 

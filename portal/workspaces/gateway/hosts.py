@@ -1,4 +1,4 @@
-"""Hosts, origins and paths of workspaces, taken apart strictly: what is not understood is refused."""
+"""Strict parsing of workspace hosts, origins and paths. Invalid input is refused."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _UNSAFE_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
 def check_external_name(name: str) -> str:
-    """`name` itself. Raises `ValueError` unless it is `ws-` and 32 lower-case hexadecimal digits."""
+    """Return `name`. Raises `ValueError` unless it is `ws-` and 32 lower-case hexadecimal digits."""
     if not EXTERNAL_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a workspace's external name (ws- and 32 hexadecimal digits)")
     return name
 
 
 def workspace_uuid(external_name: str) -> str:
-    """The UUID, with its hyphens, from which `external_name` was made."""
+    """Return the UUID, with hyphens, that `external_name` was made from."""
     return str(uuid.UUID(hex=check_external_name(external_name)[3:]))
 
 
 def split_host(host: str) -> tuple[str, int | None] | None:
-    """Lower-case name without its trailing dot, and port; None when `host` is not well formed."""
+    """Return the lower-case name without a trailing dot, and the port; `None` if `host` is not valid."""
     if not re.fullmatch(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?", host, re.ASCII):
         return None
     name, _, port = host.partition(":")
@@ -35,7 +35,7 @@ def split_host(host: str) -> tuple[str, int | None] | None:
 
 
 def workspace_of_host(host: str, domain: str) -> str | None:
-    """The external name in a Host header below `domain`, or None."""
+    """Return the external name in a Host header below `domain`, or `None`."""
     parts = split_host(host)
     if parts is None:
         return None
@@ -46,7 +46,7 @@ def workspace_of_host(host: str, domain: str) -> str | None:
 
 
 def same_origin(origin: str, host: str, scheme: str) -> bool:
-    """Whether an Origin header names exactly `scheme` at the Host header `host`."""
+    """Return whether an Origin header matches `scheme` and the Host header `host`."""
     expected = split_host(host)
     if expected is None:
         return False
@@ -59,10 +59,10 @@ def same_origin(origin: str, host: str, scheme: str) -> bool:
 
 
 def local_path(target: str, default: str = "/") -> str:
-    """`target` when it is a path on this very origin, percent-encoded for a header; else `default`.
+    """Return `target`, percent-encoded for a header, if it is a path on this origin; else `default`.
 
-    Refuses anything that a browser could read as another origin: schemes, `//`, backslashes,
-    and control characters (which browsers drop before they parse).
+    Refuses everything that a browser could read as another origin: schemes, `//`, backslashes, and control
+    characters (which browsers drop before they parse).
     """
     if not target.startswith("/") or target.startswith("//") or _UNSAFE_IN_PATH.search(target):
         return default
@@ -72,7 +72,7 @@ def local_path(target: str, default: str = "/") -> str:
         return default
     if parts.scheme or parts.netloc:
         return default
-    # A path that is normalised to `//host` somewhere on the way must not leave either.
+    # A path that is normalised to `//host` on the way must not leave the origin either.
     if re.match(r"/(\.{1,2}/|%2e)*/", target, re.IGNORECASE):
         return default
     return quote(target, safe="/?#%&=+:;,@!$'()*~[]-._")

@@ -1,12 +1,12 @@
-"""What Redis has said, kept in the process until Redis says that it is no longer so.
+"""Values read from Redis, cached in this process until Redis reports a change.
 
-A connection of its own tracks all keys of some prefixes (`CLIENT TRACKING`, broadcasting): whoever changes
-one of them, lets it expire or loses it, Redis tells this process, which forgets it. So a request like one
-before it needs no round trip, and a right that is taken away is gone with the write that takes it: Redis
-sends the word of it together with its answer to the writer, and while such a word lies unread nothing is
-answered from memory (`fresh`).
+A separate connection tracks all keys of some prefixes (`CLIENT TRACKING` in broadcasting mode). Redis
+notifies it when a key is changed, expires or is evicted, and this process drops the value. Repeated requests
+therefore need no round trip. A revoked right takes effect with the write that revokes it: Redis sends the
+notification together with its answer to the writer, and nothing is answered from memory while a notification
+is unread (`fresh`).
 
-Without that connection nothing is kept, and every request asks Redis.
+Without that connection nothing is cached, and every request reads from Redis.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 
 CLIENT_NAME = "berth-gateway-memory"
 MAX_KEPT = 20_000
-# A connection that is dead without having been closed is found by a ping that stays without an answer.
+# A ping without an answer detects a dead connection that was never closed.
 PING_S = 1.0
 SILENT_S = 3.0
 RETRY_S = 0.25
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 class Memory:
-    """Values by their keys in Redis. All methods belong to the thread of one event loop.
+    """Cache of values by their Redis keys. Not thread-safe: use it from one event loop.
 
-    `start` begins to listen. While Redis does not tell of changes, `get` finds nothing and `keep` keeps
-    nothing. `on_change` is called with the keys that have changed, or with None when any may have.
+    `start` begins to listen. While Redis does not report changes, `get` returns `None` and `keep` does
+    nothing. `on_change` is called with the changed keys, or with `None` if any key may have changed.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class Memory:
 
     @property
     def told(self) -> bool:
-        """Whether Redis tells of changes now."""
+        """Whether Redis reports changes now."""
         return self._told.is_set()
 
     async def wait_told(self) -> None:
-        """Until Redis tells of changes."""
+        """Wait until Redis reports changes."""
         await self._told.wait()
 
     def start(self) -> None:
-        """Listen in the running loop, as long as it runs. A second call changes nothing."""
+        """Listen in the running loop for as long as it runs. Idempotent."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name=CLIENT_NAME)
 
@@ -81,16 +81,16 @@ class Memory:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def fresh(self) -> bool:
-        """Whether what is kept is true now: no word of a change has come that was not read.
+        """Return whether the cached values are current, because no change notification is unread.
 
-        It holds until the caller waits for something.
+        The result is valid until the caller awaits.
         """
-        # What the loop has taken from the socket is read by `_listen` before this goes on; the rest is seen.
+        # This lets `_listen` process what the loop has already read; `poll` detects the rest.
         await asyncio.sleep(0)
         return self.told and self._unread is not None and not self._unread.poll(0)
 
     def get(self, key: str) -> tuple[Any, float] | None:
-        """The value under `key` and the seconds that it has left, or None where it is not known."""
+        """Return the value under `key` and its remaining seconds, or `None`."""
         found = self._kept.get(key)
         if found is None:
             return None
@@ -101,11 +101,11 @@ class Memory:
         return found[1], left_s
 
     def mark(self) -> int:
-        """The present moment, to be taken before Redis is asked for what is kept afterwards."""
+        """Return a marker for `keep`, to be taken before Redis is read."""
         return self._changes
 
     def keep(self, key: str, value: Any, *, for_s: float, mark: int) -> None:
-        """Keep what was read, unless something has changed since `mark`, as it may be from before that."""
+        """Cache a value, unless something changed since `mark`, as the value may then be stale."""
         if not self.told or mark != self._changes or for_s <= 0:
             return
         if len(self._kept) >= MAX_KEPT:
@@ -126,7 +126,7 @@ class Memory:
             try:
                 await self._listen()
             except (RedisError, OSError, TimeoutError) as error:
-                # One warning for each time that it goes away.
+                # One warning per lost connection.
                 level = logging.WARNING if self.told else logging.DEBUG
                 log.log(level, "Redis is asked for each request, as it tells no changes: %r", error)
             finally:
@@ -136,14 +136,14 @@ class Memory:
             await asyncio.sleep(RETRY_S)
 
     async def _listen(self) -> None:
-        """One connection, until it fails. Raises `RedisError`, `OSError`, `TimeoutError`."""
+        """Listen on one connection until it fails. Raises `RedisError`, `OSError`, `TimeoutError`."""
         pool = self._redis.connection_pool
         connection: Any = pool.connection_class(
             **{
                 **pool.connection_kwargs,
                 "client_name": CLIENT_NAME,
                 "protocol": 2,
-                # A connection that came back by itself would no longer track.
+                # A connection that reconnects by itself would no longer track.
                 "retry": Retry(NoBackoff(), 0),
                 "health_check_interval": 0,
                 "socket_timeout": None,
@@ -182,7 +182,7 @@ class Memory:
             await connection.send_command("PING")
 
     def _heard(self, message: Any) -> None:
-        """What came: the answer to a ping, or the word of changed keys."""
+        """Handle a message: the answer to a ping, or a notification of changed keys."""
         if not isinstance(message, list) or not message:
             raise RedisConnectionError(f"not a message: {message!r}")
         if message[0] != b"message":

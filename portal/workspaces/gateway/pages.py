@@ -1,4 +1,4 @@
-"""What the gateway itself answers: small pages for people, problem documents for programs."""
+"""Responses of the gateway itself: small pages for people, problem documents for programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECURITY_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message, for a person or a program. `refresh_s` 0 means that the page stays."""
+    """A message for a person or a program. `refresh_s` reloads the page; 0 disables that."""
 
     status: int
     code: str
@@ -56,7 +56,7 @@ class Notice:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def response(self, *, html: bool) -> Response:
-        """The page or the problem document."""
+        """Return the page or the problem document."""
         headers = {**SECURITY_HEADERS, **self.headers}
         if self.status == 503:
             headers["retry-after"] = str(self.refresh_s or 5)
@@ -103,7 +103,7 @@ METHOD_NOT_ALLOWED = Notice(
 
 
 def redirect(location: str, *, status: int = 302, headers: Mapping[str, str] | None = None) -> Response:
-    """A redirect to `location`, which the caller has made safe."""
+    """Return a redirect to `location`. The caller has validated it."""
     return RedirectResponse(location, status, {**SECURITY_HEADERS, **(headers or {})})
 
 
@@ -132,7 +132,7 @@ _OTHER = _State("workspace_not_running", "is not running", "Its page tells its s
 
 
 def state_notice(name: str, state: str, page_url: str) -> Notice:
-    """Where a workspace cannot be reached now."""
+    """Return the notice for a workspace that is not reachable now."""
     known = _STATES.get(state, _OTHER)
     return Notice(
         503,
@@ -146,7 +146,7 @@ def state_notice(name: str, state: str, page_url: str) -> Notice:
 
 
 def service_worker_notice() -> Notice:
-    """In place of the script of a service worker: one that was planted would go on in the next start."""
+    """Reply to a service worker script. An installed one would survive into the next start."""
     return Notice(
         403,
         "service_worker_refused",
@@ -156,7 +156,7 @@ def service_worker_notice() -> Notice:
 
 
 def connections_notice() -> Notice:
-    """In place of one more WebSocket, or stream of events, than a workspace may have open."""
+    """Reply when a workspace has too many open WebSockets and event streams."""
     return Notice(
         429,
         "too_many_connections",
@@ -167,7 +167,7 @@ def connections_notice() -> Notice:
 
 
 def simulated_notice(name: str, page_url: str) -> Notice:
-    """In place of a workspace in a simulated pool."""
+    """Placeholder page for simulated workspaces."""
     return Notice(
         200,
         "workspace_simulated",
@@ -179,7 +179,7 @@ def simulated_notice(name: str, page_url: str) -> Notice:
 
 
 def foreign_origin_notice(page_url: str) -> Notice:
-    """For what another site's page sent."""
+    """Reply to a request sent by a page of another site."""
     return Notice(
         403,
         "foreign_origin",
@@ -191,7 +191,7 @@ def foreign_origin_notice(page_url: str) -> Notice:
 
 
 def forbidden_notice(portal_url: str) -> Notice:
-    """The same for a workspace that does not exist and for one of somebody else."""
+    """Reply for a workspace that does not exist or belongs to somebody else, so that the two look alike."""
     return Notice(
         403,
         "forbidden",
@@ -203,7 +203,7 @@ def forbidden_notice(portal_url: str) -> Notice:
 
 
 def sign_in_notice(page_url: str) -> Notice:
-    """For programs that have neither a session nor a good token."""
+    """Reply to programs without a session or a valid token."""
     return Notice(
         401,
         "not_signed_in",
@@ -215,12 +215,12 @@ def sign_in_notice(page_url: str) -> Notice:
 
 
 def store_unavailable_notice(portal_url: str) -> Notice:
-    """While Redis does not answer."""
+    """Reply while Redis does not answer."""
     return _failure_notice("store_unavailable", "The portal’s message store is not reachable", portal_url)
 
 
 def lookup_failed_notice(portal_url: str) -> Notice:
-    """After an error of ours, of which nothing is shown."""
+    """Reply after an internal error, without details."""
     return _failure_notice("lookup_failed", "The portal could not look up this workspace", portal_url)
 
 

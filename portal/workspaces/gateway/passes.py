@@ -1,9 +1,9 @@
-"""Leaves passes for the front door (`portal.common.passes`), and takes them away.
+"""Creates passes for the front door (`portal.common.passes`) and removes them.
 
-A pass stands while all that it rests on is in memory: whoever tells the memory that a key has changed ends
-the passes of that key. What cannot tell ends them as well. Each second is a link that is made ahead, and only
-while no word from Redis lies unread: a process that is dead, stopped or hung, or that has lost Redis, lets
-nobody through after two seconds.
+A pass is valid while everything it depends on is in memory; when memory learns that a key changed, the passes
+of that key end. Failures end passes too. Each second needs its own link, which is created ahead and only
+while no Redis notification is unread. A process that is dead, stopped or hung, or that has lost Redis,
+therefore admits no request after 2 seconds.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONGEST_S = 10.0
-"""So long a pass stands at most: forward-auth sees every session again, and renews it."""
+"""Maximum lifetime of a pass in seconds. After it, forward-auth sees the session again and renews it."""
 BEAT_S = 0.4
 RETRY_S = 0.05
 BROKEN_S = 5.0
 MAX_HELD = 4096
 MAX_PER_WORKSPACE = 32
 _ALONE, _SHARED = 0o700, 0o750
-"""Modes of folders."""
+"""Modes of the folders."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """`credential` lets into the start `generation` of `workspace`; `kind` and `secret` are for its app.
+    """A pass: `credential` admits to the start `generation` of `workspace`.
 
-    `keys` are the keys in Redis that it rests on.
+    `kind` and `secret` authenticate to its app. `keys` are the Redis keys that the pass depends on.
     """
 
     workspace: str
@@ -55,7 +55,7 @@ class Pass:
 
 @dataclass(slots=True)
 class _Standing:
-    """A pass that counts until `timer` ends it; `at_most` is the latest moment, on the loop's clock."""
+    """A valid pass until `timer` ends it. `at_most` is its latest end, on the loop's clock."""
 
     left: Pass
     at_most: float
@@ -63,10 +63,11 @@ class _Standing:
 
 
 class Passes:
-    """The passes of this process, in a folder of its own below `folder/key`. Of the thread of one event loop.
+    """The passes of this process, in a folder below `folder/key`.
 
-    `fresh` says whether all changes that Redis has told are known. `shared`: this process's group finds them,
-    too, as the front door is a user of its own there (docs/adr/0076-door-account.md).
+    Not thread-safe: use it from one event loop. `fresh` returns whether all changes reported by Redis are
+    processed. With `shared`, the group of this process can read them, because the front door is a separate
+    user there (docs/adr/0076-door-account.md).
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Passes:
         self._soon = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to count in the running loop. A second call changes nothing."""
+        """Start the background task in the running loop. Idempotent."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="berth-passes")
 
@@ -105,16 +106,16 @@ class Passes:
 
     @property
     def counting(self) -> bool:
-        """Whether passes can be left now."""
+        """Whether passes can be created now."""
         return self._held >= 0
 
     def has(self, workspace: str, credential: str) -> bool:
         return (workspace, credential) in self._passes
 
     def leave(self, new: Pass, *, for_s: float) -> None:
-        """Let the front door decide for so many seconds, `LONGEST_S` at most.
+        """Create a pass for `for_s` seconds, at most `LONGEST_S`.
 
-        To be called without waiting for anything since `fresh` and the memory were asked.
+        Do not await between the reads of `fresh` and memory and this call.
         """
         place = (new.workspace, new.credential)
         full = len(self._passes) >= MAX_HELD or self._of_workspace[new.workspace] >= MAX_PER_WORKSPACE
@@ -136,9 +137,10 @@ class Passes:
         self._soon.set()
 
     def prolong(self, left: Pass, *, for_s: float) -> bool:
-        """Let a pass that stands do so for so many seconds from now, never past its `LONGEST_S`.
+        """Extend a valid pass to `for_s` seconds from now, never past its `LONGEST_S`.
 
-        To be called as `leave` is. False where it does not stand, or cannot for longer.
+        The rule of `leave` about awaits applies. Returns `False` if the pass is not valid or cannot be
+        extended.
         """
         place = (left.workspace, left.credential)
         standing = self._passes.get(place)
@@ -151,13 +153,13 @@ class Passes:
         return True
 
     def end(self, left: Pass) -> None:
-        """End this pass; once more is no error."""
+        """End this pass. Idempotent."""
         place = (left.workspace, left.credential)
         if place in self._passes and self._passes[place].left == left:
             self._end(place)
 
     def changed(self, keys: Iterable[str] | None) -> None:
-        """End the passes that rest on `keys`; all of them where it is None."""
+        """End the passes that depend on `keys`, or all if it is `None`."""
         if keys is None:
             if self._passes:
                 self._shut()
@@ -199,7 +201,7 @@ class Passes:
                     continue
                 self._beat()
                 with contextlib.suppress(TimeoutError):
-                    # Where there are none, nobody has to see the seconds go by.
+                    # Without passes no links for the seconds are needed.
                     async with asyncio.timeout(BEAT_S if self._passes else None):
                         await self._soon.wait()
             except OSError as error:
@@ -207,7 +209,7 @@ class Passes:
                 await asyncio.sleep(BROKEN_S)
 
     def _open(self) -> None:
-        """A folder of this process alone. What another process has left there does not count any more."""
+        """Create a private folder for this process, and remove what other processes left behind."""
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir(mode=self._mode)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -236,7 +238,7 @@ class Passes:
                 os.unlink(name, dir_fd=self._home)
 
     def _beat(self) -> None:
-        """This second and the next one count; others do not."""
+        """Enable the current and the next second, and remove links of other seconds."""
         now = int(self._clock())
         seconds = {str(now), str(now + 1)}
         for second in sorted(seconds):
@@ -254,7 +256,7 @@ class Passes:
         self._shut()
 
     def _shut(self) -> None:
-        """End all passes, at once: first of all no second counts."""
+        """End all passes at once. The links of the seconds go first, which disables every pass."""
         for standing in self._passes.values():
             standing.timer.cancel()
         self._passes.clear()

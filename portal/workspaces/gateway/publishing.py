@@ -1,6 +1,6 @@
-"""Publishes workspaces to the gateway: where they answer, who may enter, with which upstream secret.
+"""Publishes workspaces to the gateway: where they answer, who may enter, and their upstream secret.
 
-Redis may lose all of it: what is missing there is resolved from the database.
+Redis may lose all of this data: the gateway then resolves it from the database.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STARTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 
 
 def upstream_headers(workspace: Workspace) -> dict[str, str]:
-    """What the gateway adds on the way to the app, so that the app's secret never reaches a browser."""
+    """Return the headers that the gateway adds for the app, so that its secret never reaches a browser."""
     token = app_token(workspace.pk, workspace.generation)
     match as_of(workspace.template, workspace.placed_at).upstream_auth:
         case UpstreamAuth.BEARER:
@@ -62,16 +62,16 @@ def view_of(workspace: Workspace) -> WorkspaceView:
     socket = socket_of(workspace)
     machine = machines.behind(workspace.pk, workspace.pool_id) if workspace.state in STARTED else None
     if machine is not None and machine.state != MachineState.ACTIVE:
-        # Nobody is sent to a machine that is not believed any more.
+        # A machine that is no longer trusted gets no traffic.
         socket = ""
     elsewhere = machine if socket else None
-    # An address of another machine's choosing may be one of this machine's own services.
+    # An address chosen by another machine could be one of this machine's own services.
     named = "" if socket or machine is not None else workspace.endpoint
     return WorkspaceView(
         external_name=workspace.external_name,
         name=workspace.name,
         state=workspace.state,
-        # Nobody enters for an account that has been switched off, whatever a cookie or a ticket says.
+        # A deactivated account admits nobody, whatever cookies or tickets exist.
         user_ids=frozenset({str(workspace.owner_id)} if workspace.owner.is_active else ()),
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
@@ -85,19 +85,19 @@ def view_of(workspace: Workspace) -> WorkspaceView:
 
 
 def socket_of(workspace: Workspace) -> str:
-    """The name of the socket of this start of the workspace, or the empty string."""
+    """Return the socket name of this start of the workspace, or an empty string."""
     ref = WorkspaceRef(str(workspace.pk), workspace.generation)
     return socket_name(workspace.endpoint) if workspace.endpoint == socket_endpoint(ref) else ""
 
 
 def state_changed(event: StateChanged) -> None:
-    """Every change of state is published, so that nobody is sent to an app that is ending."""
+    """Publish every change of state, so that no request goes to an app that is stopping."""
     for workspace in event.workspaces:
         publish(workspace)
 
 
 def machine_ended(event: MachineEnded) -> None:
-    """What is placed on a machine that is not believed any more is entered no more, at once."""
+    """Close access at once to workspaces on a machine that is no longer trusted."""
     there = Q(allocations__node__name=event.name, allocations__released_at=None)
     for workspace in _shown().filter(there, pool=event.pool_id, state__in=STARTED).distinct():
         publish(workspace)
@@ -108,7 +108,7 @@ def endpoint_changed(event: EndpointChanged) -> None:
 
 
 def publish(workspace: Workspace) -> None:
-    """Publish the present state. Without Redis, what it has is out of date for at most a view's time."""
+    """Publish the current state. If Redis fails, its copy is outdated for at most `VIEW_TTL_S`."""
     view = view_of(workspace)
     try:
         workspace_views.put(live.connection(), view)
@@ -121,7 +121,7 @@ def publish(workspace: Workspace) -> None:
 
 
 def issue_ticket(*, actor: User, workspace: Workspace) -> str:
-    """A one-time ticket into the workspace, for its own user and while it runs; noted in the audit log.
+    """Return a one-time ticket into a running workspace for its owner, and record it in the audit log.
 
     Raises `NotAllowed`, `StateConflict`, `Unavailable`.
     """
@@ -146,7 +146,7 @@ def issue_ticket(*, actor: User, workspace: Workspace) -> str:
 
 
 def end_sessions(event: SignedOut) -> None:
-    """Sign a user out of every workspace, as at the portal's sign-out."""
+    """End all workspace sessions of a user after they signed out of the portal."""
     try:
         tickets.revoke_user(live.connection(), str(event.user_id))
     except redis.RedisError as error:
@@ -155,7 +155,7 @@ def end_sessions(event: SignedOut) -> None:
 
 
 def end_access(event: UserDeactivated) -> None:
-    """Take a deactivated user out of every workspace: cookies, tickets, and the views that name the user."""
+    """Revoke a deactivated user's access to all workspaces: cookies, tickets and views."""
     try:
         tickets.revoke_user(live.connection(), str(event.user.pk))
     except redis.RedisError as error:
@@ -166,21 +166,21 @@ def end_access(event: UserDeactivated) -> None:
 
 
 def _pause_passes() -> None:
-    """Nobody gets past forward-auth until the gateway process has heard of this."""
+    """Send every request through forward-auth until the gateway process has processed the change."""
     passes.pause(settings.BERTH_PASSES_DIR, settings.BERTH_GATEWAY_SECRET)
 
 
 def resolve(external_name: str) -> WorkspaceView | None:
-    """The view of a workspace from the database, for when Redis has none."""
+    """Return the view of a workspace from the database, for when Redis has none."""
     workspace = _by_external_name(external_name)
     return view_of(workspace) if workspace is not None else None
 
 
 def authorize_bearer(secret: str, _external_name: str) -> str | None:
-    """The user behind an API token that may connect at all: of everything, or `workspaces:connect`.
+    """Return the user id of an API token with the scope for everything or `workspaces:connect`, else `None`.
 
-    Whether this user may enter this workspace is the gateway's next question. It refuses that with a 403, as
-    the token itself is good.
+    The gateway then checks whether this user may enter the workspace. It answers 403 if not, because the
+    token itself is valid.
     """
     found = _connecting(secret)
     return str(found[0].pk) if found is not None else None
@@ -188,7 +188,10 @@ def authorize_bearer(secret: str, _external_name: str) -> str | None:
 
 @transaction.atomic
 def record_entry(entry: Entry) -> bool:
-    """Write into the audit log that a token is used to enter a workspace; False where it may not be now."""
+    """Record in the audit log that a token is used to enter a workspace.
+
+    Returns `False` if it is not allowed.
+    """
     found = _connecting(entry.token)
     workspace = _by_external_name(entry.external_name)
     if found is None or workspace is None or not policies.may_open(found[0], workspace):
@@ -212,7 +215,7 @@ def record_entry(entry: Entry) -> bool:
 
 
 def _connecting(secret: str) -> tuple[User, ApiToken] | None:
-    """A token that may connect, with its user. An auditor's opens nothing, whatever it was made for."""
+    """Return a token with a scope to connect, and its user. Tokens of auditors are never accepted."""
     found = user_of_token(secret)
     if found is None or found[0].is_auditor:
         return None

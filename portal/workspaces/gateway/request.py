@@ -1,4 +1,4 @@
-"""A client's request as the gateway judges it, and the policies that need nothing but the request."""
+"""A client's request as the gateway judges it, and the policies that depend on the request alone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _MAX_TOKEN = 512
 
 
 class Malformed(Exception):
-    """A header that must be there once is missing, doubled or not readable."""
+    """A required header is missing, repeated or not readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client asked of a workspace's host, here or at the front door. `address` is the client's."""
+    """A client's request to a workspace's host, received directly or through the front door.
+
+    `address` is the client's address.
+    """
 
     host: str
     method: str
@@ -32,11 +35,11 @@ class ClientRequest:
     address: str = ""
 
     def first(self, name: str) -> str:
-        """The header's value, lower case; empty when it is missing or sent twice."""
+        """Return the header's value in lower case, or an empty string if it is missing or repeated."""
         return self.sent(name).strip().lower()
 
     def sent(self, name: str) -> str:
-        """The header as it was sent; empty when it is missing or sent twice."""
+        """Return the header's value as sent, or an empty string if it is missing or repeated."""
         values = self.headers.get(name, ())
         return values[0] if len(values) == 1 else ""
 
@@ -50,24 +53,27 @@ class ClientRequest:
 
     @property
     def websocket(self) -> bool:
-        """Hop-by-hop headers do not reach forward-auth, so the handshake's own ones decide."""
+        """Whether it is a WebSocket handshake.
+
+        Forward-auth gets no hop-by-hop headers, so its other headers decide.
+        """
         return "sec-websocket-key" in self.headers or "sec-websocket-version" in self.headers
 
     @property
     def lasting(self) -> bool:
-        """Whether it outlives what was decided when it was made: a WebSocket, or a stream of events."""
+        """Whether the connection is long-lived: a WebSocket or an event stream."""
         return self.websocket or any(
             "text/event-stream" in value.lower() for value in self.headers.get("accept", ())
         )
 
     @property
     def service_worker(self) -> bool:
-        """Whether a browser asks for the script of a service worker, which it says of itself."""
+        """Whether a browser requests a service worker script, according to its `Service-Worker` header."""
         return "service-worker" in self.headers
 
     @property
     def navigation(self) -> bool:
-        """Whether a person looks at the answer in a browser's window."""
+        """Whether a person sees the response in a browser window."""
         if self.method not in ("GET", "HEAD") or self.websocket:
             return False
         mode = self.first("sec-fetch-mode")
@@ -75,7 +81,7 @@ class ClientRequest:
 
     @property
     def bearer(self) -> str:
-        """The bearer token, or empty. Two Authorization headers count as none."""
+        """The bearer token, or an empty string. Several Authorization headers count as none."""
         values = self.headers.get("authorization", ())
         if len(values) != 1 or values[0][: len(_BEARER)].lower() != _BEARER:
             return ""
@@ -83,7 +89,7 @@ class ClientRequest:
         return token if 0 < len(token) <= _MAX_TOKEN and token.isascii() and token.isprintable() else ""
 
     def session_cookies(self, name: str) -> list[str]:
-        """The distinct values sent under our cookie's name: another host of the domain may add some."""
+        """Return the distinct values of the session cookie. Other hosts of the domain may add values."""
         found: list[str] = []
         for pair in self._cookie_pairs():
             key, _, value = pair.partition("=")
@@ -92,7 +98,7 @@ class ClientRequest:
         return found if len(found) <= MAX_COOKIES else []
 
     def app_cookies(self) -> str:
-        """The Cookie header without ours, for the app."""
+        """Return the Cookie header for the app, without the gateway's own cookies."""
         pairs = self._cookie_pairs()
         return "; ".join(pair for pair in pairs if pair.partition("=")[0].strip() not in _OWN_COOKIES)
 
@@ -101,9 +107,9 @@ class ClientRequest:
         return [pair for pair in pairs if pair]
 
     def foreign(self, scheme: str) -> bool:
-        """Whether another origin's page sent this: refused where it could act or embed.
+        """Return whether a page of another origin sent this request and could act or embed by it.
 
-        Workspaces of one domain are the same site to a browser, so SameSite does not part them.
+        To a browser, workspaces of one domain are the same site, so SameSite does not separate them.
         """
         origins = self.headers.get("origin", ())
         acts = self.websocket or self.method not in _SAFE_METHODS
@@ -117,7 +123,7 @@ class ClientRequest:
 
 
 def direct(scope: Scope) -> ClientRequest:
-    """The request as it came, on a workspace's own host. Raises `Malformed`."""
+    """Return the request as received on a workspace's own host. Raises `Malformed`."""
     target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     if scope.get("query_string"):
         target += "?" + scope["query_string"].decode("latin-1")
@@ -126,27 +132,27 @@ def direct(scope: Scope) -> ClientRequest:
 
 
 def forwarded(scope: Scope) -> ClientRequest:
-    """The request that the front door asks about. Raises `Malformed`."""
+    """Return the request that the front door asks about. Raises `Malformed`."""
     headers = _by_name(scope)
     method = _once(headers, "x-forwarded-method").upper()
     target = _once(headers, "x-forwarded-uri")
     if not target.startswith("/"):
-        # The absolute form of a request line.
+        # The absolute form of a request line (RFC 9112, section 3.2.2).
         parts = urlsplit(target)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return ClientRequest(_once(headers, "x-forwarded-host"), method, target, headers, _address(scope))
 
 
 def _address(scope: Scope) -> str:
-    """Who asks, as the server has found out from the proxies that it believes."""
+    """Return the client's address, as determined from trusted proxies."""
     client = scope.get("client")
     return client[0] if client else ""
 
 
 def _by_name(scope: Scope) -> dict[str, list[str]]:
-    """The headers, whose names a server of ASGI sends in lower case.
+    """Return the headers by name; ASGI servers send names in lower case.
 
-    Ten of them are looked at for each request; in Starlette's `Headers` each look goes through the list.
+    About ten headers are read per request, and each lookup in Starlette's `Headers` scans the whole list.
     """
     headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:

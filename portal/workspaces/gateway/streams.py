@@ -1,11 +1,11 @@
-"""Connections that last, for as long as whoever has made them may enter the workspace.
+"""Long-lived connections, which are closed once the client may no longer enter the workspace.
 
-Forward-auth is asked when a connection is made. A WebSocket is made once, and a stream of events is answered
-once, so nobody would ask again. The front door therefore leads such a request through this process: it gets
-a word that is good once, comes with it to a socket of this process, and from there back to itself by
-`portal.common.front_door.ONWARD_HEADER`, which leads to the workspace. Between the two only bytes are passed
-on. So the one that judges can end what it has let through: it looks again when Redis tells of a change in
-what it was decided by, and from time to time, as a token's end may come without a word.
+Forward-auth runs only when a connection is made, so a WebSocket or an event stream would never be checked
+again. The front door therefore routes such a request through this process: it gets a single-use token,
+presents it at a socket of this process, and is routed back to itself with
+`portal.common.front_door.ONWARD_HEADER`, which leads to the workspace. This process only forwards bytes. It
+checks authorization again when Redis reports a relevant change, and periodically, because a token may expire
+without a notification.
 """
 
 from __future__ import annotations
@@ -26,35 +26,38 @@ from portal.workspaces.gateway.access import ACCOUNTS_KEY, Refused
 from portal.workspaces.gateway.request import ClientRequest
 
 Way = list[tuple[bytes, bytes]]
-"""The headers that say where a workspace answers."""
+"""Upstream headers of a workspace."""
 Judge = Callable[[str, ClientRequest], Awaitable[Way | None]]
-"""Where this client gets in the workspace of that name now, None where nothing answers. Raises `Refused`."""
+"""Returns the current upstream headers of a client for a workspace name, or `None` if nothing answers.
+
+Raises `Refused`.
+"""
 
 COME_S = 10.0
-"""By then the front door has come with the word that it was given, and with the whole head."""
+"""Seconds within which the front door has to present its token and the complete request head."""
 TOKEN_LOOK_S = 1.0
 SESSION_LOOK_S = 30.0
 LOOK_TIMEOUT_S = 5.0
 LOOKS_AT_ONCE = 32
 RETRY_S = 1.0
 SILENT_S = 60.0
-"""So long a connection goes on while it cannot be found out whether it may."""
+"""Seconds for which a connection stays open while its authorization cannot be checked."""
 MAX_HEAD_BYTES = 128 * 1024
 MAX_OF_WORKSPACE = 256
 RESERVED_DESCRIPTORS = 512
-"""For everything else that this process does; each connection takes two."""
+"""File descriptors reserved for the rest of this process; each connection takes two."""
 _ENDED = b"\r\n\r\n"
 
 log = logging.getLogger(__name__)
 
 
 class Full(Exception):
-    """As many connections last as may."""
+    """The maximum number of long-lived connections is reached."""
 
 
 @dataclass(eq=False, slots=True)
 class _Lasting:
-    """One connection: who has made it, where it leads, and the keys in Redis that this rests on."""
+    """One connection, and the Redis keys (`keys`) that its authorization depends on."""
 
     name: str
     client: ClientRequest
@@ -70,16 +73,19 @@ class _Lasting:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Connections of one group are judged alike, except for their origins, which do not change."""
+        """Connections of one group are checked together.
+
+        They differ only in their origins, which do not change.
+        """
         headers = self.client.headers
         shown = (tuple(headers.get(name, ())) for name in ("cookie", "authorization"))
         return (self.name, self.client.address, *shown)
 
 
 class Streams:
-    """The lasting connections of one process. Of the thread of one event loop.
+    """The long-lived connections of one process. Not thread-safe: use it from one event loop.
 
-    `door` is where the front door listens, `token` proves to it who comes back.
+    `door` is the address of the front door; `token` authenticates this process to it.
     """
 
     def __init__(self, door: tuple[str, int], token: str, judge: Judge) -> None:
@@ -100,7 +106,10 @@ class Streams:
         self._soon = asyncio.Event()
 
     async def expect(self, name: str, client: ClientRequest, way: Way, keys: Iterable[str]) -> Way:
-        """The headers by which the front door leads this request through here. Raises `Full`, `OSError`."""
+        """Return headers that make the front door route this request through this process.
+
+        Raises `Full`, `OSError`.
+        """
         if len(self._open) + len(self._coming) >= self._most or self._of_workspace[name] >= MAX_OF_WORKSPACE:
             raise Full(name)
         await self._start()
@@ -114,7 +123,7 @@ class Streams:
         ]
 
     def changed(self, keys: Iterable[str] | None) -> None:
-        """Look again at what rests on `keys`; at everything where it is None."""
+        """Check the connections that depend on `keys` again, or all if it is `None`."""
         found = self._open if keys is None else set().union(*(self._by_key.get(key, ()) for key in keys))
         for lasting in found:
             lasting.look_at = 0.0
@@ -122,7 +131,7 @@ class Streams:
             self._soon.set()
 
     async def close(self) -> None:
-        """End everything."""
+        """Close all connections and stop listening."""
         tasks = [*self._joining, *self._looking.values(), *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
@@ -135,14 +144,14 @@ class Streams:
         for lasting in tuple(self._open):
             self._cut(lasting)
 
-    # The way through.
+    # Forwarding.
 
     async def _start(self) -> None:
         if self._server is None:
             place = f"berth-streams-{secrets.token_hex(16)}"
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             try:
-                # Without a file: the front door may be another user, and sees other folders.
+                # An abstract socket, because the front door may run as another user and see other folders.
                 listener.bind(f"\0{place}")
                 loop = asyncio.get_running_loop()
                 self._server = await loop.create_unix_server(lambda: _Near(self), sock=listener)
@@ -154,7 +163,7 @@ class Streams:
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="berth-streams")
 
     def come(self, near: _Near, head: bytes, rest: bytes) -> None:
-        """The front door has come with a whole head; without a good word it is sent away."""
+        """Accept a connection of the front door, or abort it if its token is invalid."""
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
         words = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
@@ -170,7 +179,7 @@ class Streams:
         self._open.add(lasting)
         for key in lasting.keys:
             self._by_key.setdefault(key, set()).add(lasting)
-        # What changed while it was on its way is looked at first of all.
+        # Check first whether something changed since the token was issued.
         self._soon.set()
         kept = [line for line in lines if not line.lower().startswith(mark)]
         kept.append(ONWARD_HEADER.encode() + b": " + self._token)
@@ -201,7 +210,7 @@ class Streams:
         near.go_on()
 
     def ended(self, lasting: _Lasting) -> None:
-        """One side has closed: what is still to be written to the other one is, and then it closes, too."""
+        """Close both sides after one has closed, and write pending data first."""
         self._let_go(lasting)
         for side in lasting.sides:
             side.transport.close()
@@ -231,7 +240,7 @@ class Streams:
         if not self._of_workspace[name]:
             del self._of_workspace[name]
 
-    # Whether it may go on.
+    # Periodic authorization checks.
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -250,7 +259,7 @@ class Streams:
                     lasting.look_at = now + lasting.look_every_s
                     due.setdefault(lasting.group, []).append(lasting)
             for group, found in due.items():
-                # One that is not answered holds up none of the others.
+                # A separate task, so that a slow check does not delay the others.
                 self._looking[group] = looking = loop.create_task(self._look(found))
                 looking.add_done_callback(functools.partial(self._looked, group))
 
@@ -259,7 +268,7 @@ class Streams:
         self._soon.set()
 
     async def _look(self, group: list[_Lasting]) -> None:
-        """End those of one group that may not go on."""
+        """Close the connections of one group if they are no longer authorized."""
         try:
             async with self._at_once, asyncio.timeout(LOOK_TIMEOUT_S):
                 way = await self._judge(group[0].name, group[0].client)
@@ -267,7 +276,7 @@ class Streams:
             log.info("%d connections to %s are cut: %s", len(group), refused.name, refused.refusal)
             way = None
         except Exception as error:
-            # No answer is no refusal, for a while.
+            # An error is not a denial, for up to `SILENT_S`.
             log.debug("whether a connection may last was not found out: %r", error)
             now = asyncio.get_running_loop().time()
             for lasting in group:
@@ -284,7 +293,7 @@ class Streams:
 
 
 class _Side(asyncio.Protocol):
-    """One of two sides of a connection: what comes goes to the other, no faster than that takes it."""
+    """One of two sides of a connection. Data goes to the other side, with backpressure."""
 
     transport: asyncio.Transport
 
@@ -325,7 +334,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Near(_Side):
-    """The side of the client, by way of the front door: first of all comes the head of its request."""
+    """The client's side, through the front door. It first receives the head of the request."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(streams)
@@ -360,11 +369,11 @@ class _Near(_Side):
 
 
 def _descriptors() -> int:
-    """How many this process may have open, as many as the system lets it."""
+    """Raise the limit of open file descriptors, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # Whoever runs this process may have forbidden it to ask for more.
+        # The operator may have forbidden a higher limit.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted

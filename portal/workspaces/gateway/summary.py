@@ -1,8 +1,7 @@
-"""What a notebook shows of its own workspace: `/.berth/workspace` on the workspace's host.
+"""The summary of a workspace for its own notebook: `/.berth/workspace` on the workspace's host.
 
-JupyterLab's extension asks for it (`provisioning/agent/jupyter`). Whoever may enter the workspace may read
-it, and so may every page that the workspace serves: nothing of other people is in it, and nothing can be
-done with it.
+JupyterLab's extension reads it (`provisioning/agent/jupyter`). Everybody who may enter the workspace can read
+it, and so can every page that it serves. It contains no data of other people and no means to act.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from portal.workspaces.troubles import trouble_of
 
 
 def summary_of(external_name: str) -> dict[str, Any] | None:
-    """The workspace, its use and what Berth has to say about it; None where there is no such workspace.
+    """Return state, usage and messages of the workspace, or `None` if it does not exist.
 
-    `memory` in MiB; figures that the last heartbeat did not have are None. `messages` have a `tone`, `bad` or
-    `wait`, a `text`, and `at`: the time that the text speaks of (ISO 8601), or None.
+    `memory` is in MiB; figures missing in the last heartbeat are `None`. `messages` have a `tone` (`bad` or
+    `wait`), a `text`, and `at`: the time that the text refers to (ISO 8601), or `None`.
     """
     workspace = (
         Workspace.objects.select_related("team", "owner", "status", "preemption")
@@ -48,7 +47,7 @@ def summary_of(external_name: str) -> dict[str, Any] | None:
 
 
 def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
-    """What somebody who works in it has to know now, the most urgent first."""
+    """Return the messages for a person who works in the workspace, most urgent first."""
     found: list[dict[str, str | None]] = []
 
     def say(tone: str, text: str, at: str | None = None) -> None:

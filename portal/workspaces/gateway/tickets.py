@@ -1,8 +1,8 @@
-"""One-time tickets and the sessions on a workspace's origin that they are exchanged for.
+"""One-time tickets, and the sessions on a workspace's origin that they are exchanged for.
 
-Redis holds only SHA-256 digests of tickets and cookie values: reading it lets nobody in. All that
-belongs to a workspace or to a user is indexed, so that it ends at once when a right is taken away.
-Each step that must not be torn apart is one script.
+Redis holds only SHA-256 digests of tickets and cookie values, so reading it grants no access. Tickets and
+sessions are indexed by workspace and by user, so that a revoked right ends them at once. Every step that has
+to be atomic is one script.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ end
 return 1
 """
 
-# The ticket is gone after this, whether or not it was for this workspace.
+# The ticket is deleted, whether or not it was for this workspace.
 _EXCHANGE = """
 local data = redis.call('GETDEL', KEYS[1])
 if not data then return nil end
@@ -70,7 +70,7 @@ return ended
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Who entered which workspace. `since` is in UTC seconds since the epoch."""
+    """A user's session in a workspace. `since` is in seconds since the epoch, in UTC."""
 
     workspace: str
     user: str
@@ -79,7 +79,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CookiePolicy:
-    """The cookie of a session: host-only, not for scripts, `__Host-` where the portal speaks https."""
+    """The session cookie: host-only, `HttpOnly`, and with the prefix `__Host-` if the portal uses HTTPS."""
 
     secure: bool
 
@@ -88,17 +88,20 @@ class CookiePolicy:
         return "__Host-berth_ws" if self.secure else "berth_ws"
 
     def set_header(self, value: str, *, max_age_s: int = SESSION_MAX_S) -> str:
-        """The Set-Cookie header. No Domain attribute: other workspaces never see it."""
+        """Return the Set-Cookie header.
+
+        It has no Domain attribute, so other workspaces never see the cookie.
+        """
         secure = "; Secure" if self.secure else ""
         return f"{self.name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
 
     def clear_header(self) -> str:
-        """The Set-Cookie header that removes it."""
+        """Return the Set-Cookie header that removes the cookie."""
         return self.set_header("", max_age_s=0)
 
 
 def issue(redis: Redis, *, external_name: str, user_id: str) -> str:
-    """A ticket that lets `user_id` into the workspace once, within `TICKET_TTL_S`.
+    """Return a ticket that admits `user_id` to the workspace once, within `TICKET_TTL_S`.
 
     The caller has checked that the user may open it. Raises `RedisError`.
     """
@@ -121,12 +124,12 @@ def issue(redis: Redis, *, external_name: str, user_id: str) -> str:
 
 
 def revoke_workspace(redis: Redis, external_name: str) -> int:
-    """End every session and ticket of a workspace; how many there were. Raises `RedisError`."""
+    """End all sessions and tickets of a workspace, and return their number. Raises `RedisError`."""
     return _revoke(redis, _BY_WORKSPACE + check_external_name(external_name))
 
 
 def revoke_user(redis: Redis, user_id: str) -> int:
-    """End every session and ticket of a user, in all workspaces; how many. Raises `RedisError`."""
+    """End all sessions and tickets of a user, and return their number. Raises `RedisError`."""
     return _revoke(redis, _BY_USER + user_id)
 
 
@@ -135,22 +138,22 @@ def _revoke(redis: Redis, index: str) -> int:
 
 
 def indexes(external_name: str, user_id: str) -> tuple[str, str]:
-    """The keys of what ends with a workspace, and with a user's rights."""
+    """Return the index keys for a workspace and for a user."""
     return _BY_WORKSPACE + check_external_name(external_name), _BY_USER + user_id
 
 
 def ticket_key(ticket: str) -> str:
-    """The Redis key of a ticket."""
+    """Return the Redis key of a ticket."""
     return _TICKET + _digest(ticket)
 
 
 def session_key(cookie: str) -> str:
-    """The Redis key of the session that a cookie value stands for."""
+    """Return the Redis key of the session with this cookie value."""
     return SESSION_PREFIX + _digest(cookie)
 
 
 def decode_session(data: Any) -> Session | None:
-    """A stored session; None for what is missing or damaged."""
+    """Return a stored session, or `None` if it is missing or damaged."""
     if data is None:
         return None
     try:
@@ -162,11 +165,11 @@ def decode_session(data: Any) -> Session | None:
 async def exchange(
     redis: AsyncRedis, *, ticket: str, external_name: str, clock: Callable[[], float] = time.time
 ) -> str | None:
-    """A new cookie value for a valid ticket of this very workspace, else None. Raises `RedisError`."""
+    """Exchange a ticket of this workspace for a new cookie value, or return `None`. Raises `RedisError`."""
     if not ticket or len(ticket) > 256:
         return None
     cookie = secrets.token_urlsafe(32)
-    # redis-py types the result of a script as it does for both of its clients.
+    # redis-py types script results as for both of its clients.
     answer: Any = redis.eval(
         _EXCHANGE,
         2,
@@ -188,10 +191,10 @@ async def end(redis: AsyncRedis, cookie: str) -> None:
 
 
 def renewal_s(session: Session, ttl_s: int, now: float) -> int:
-    """The lifetime to give a session that is in use, or 0 to leave it.
+    """Return the new lifetime of a session in use in seconds, or 0 to leave it unchanged.
 
-    It slides to `SESSION_TTL_S`, in steps that keep most requests free of writes, and never
-    beyond `SESSION_MAX_S` after the ticket was exchanged.
+    A session slides to `SESSION_TTL_S`, in steps that keep most requests free of writes, and never beyond
+    `SESSION_MAX_S` after the ticket was exchanged.
     """
     longest = int(session.since + SESSION_MAX_S - now)
     wanted = min(SESSION_TTL_S, longest)

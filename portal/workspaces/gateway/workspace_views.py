@@ -1,8 +1,7 @@
-"""What the gateway knows of a workspace, kept in Redis so that forward-auth needs no database.
+"""Views of workspaces for the gateway, stored in Redis so that forward-auth needs no database.
 
-The control plane writes a view whenever the workspace or the people who may open it change. A view
-lives `VIEW_TTL_S`: what was lost, or written late by a slow worker, heals by being resolved from
-the database again.
+The portal writes a view whenever the workspace or its users change. A view lives for `VIEW_TTL_S`; a lost or
+late view is then resolved from the database again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ KEY_PREFIX = "berth:gw:ws:"
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
-# A late writer must not put an older revision over a newer one.
+# A late writer must not replace a newer revision.
 _PUT = """
 local old = redis.call('GET', KEYS[1])
 if old then
@@ -43,14 +42,13 @@ return 1
 class WorkspaceView:
     """A workspace as forward-auth sees it.
 
-    `state` is the lifecycle's state, in lower case. `user_ids` may enter. `upstream_headers` are set on
-    each request on its way to the app: `Authorization` and `Cookie`, nothing else. `service_workers`: whether
-    its pages may install them. `revision` grows with every change of the row; a lower one never replaces a
-    higher one.
+    `state` is the lifecycle state in lower case. `user_ids` may enter. `upstream_headers` are set on each
+    request to the app: only `Authorization` and `Cookie`. `service_workers` allows its pages to install
+    service workers. `revision` grows with every change of the row; a lower one never replaces a higher one.
 
-    Where it answers: `socket` is the name of its Unix socket, on this machine or, with `gateway`
-    (`host:port`) and `node` (its name), behind the gateway of another one. Without a socket it is `endpoint`,
-    an http(s) URL of host and port. All are empty while it answers nowhere.
+    `socket` is the name of the workspace's Unix socket: on this machine or, with `gateway` (`host:port`) and
+    `node` (its name), behind the gateway of another machine. Without a socket, `endpoint` is an http(s) URL
+    of host and port. All are empty while the workspace does not answer.
     """
 
     external_name: str
@@ -82,22 +80,22 @@ class WorkspaceView:
 
     @property
     def reachable(self) -> bool:
-        """Whether there is an app to be let through to."""
+        """Whether requests can be forwarded to an app."""
         return self.state == "running" and not self.simulated and bool(self.socket or self.endpoint)
 
 
 def key(external_name: str) -> str:
-    """The Redis key of a view."""
+    """Return the Redis key of a view."""
     return KEY_PREFIX + external_name
 
 
 def encode(view: WorkspaceView) -> bytes:
-    """The stored form."""
+    """Return the stored form of a view."""
     return msgspec.json.encode(view)
 
 
 def decode(data: Any) -> WorkspaceView | None:
-    """A stored view; None for what is missing or was written by another version."""
+    """Return a stored view, or `None` if it is missing or was written by another version."""
     if data is None:
         return None
     try:
@@ -107,15 +105,15 @@ def decode(data: Any) -> WorkspaceView | None:
 
 
 def put(redis: Redis, view: WorkspaceView) -> bool:
-    """Store `view`; False when a newer revision stands already. Raises `RedisError`."""
+    """Store `view`. Returns `False` if a newer revision exists. Raises `RedisError`."""
     return bool(redis.eval(_PUT, 1, key(view.external_name), encode(view), VIEW_TTL_S, view.revision))
 
 
 def drop(redis: Redis, external_name: str) -> None:
-    """Forget the workspace; the next request resolves it again. Raises `RedisError`."""
+    """Delete the view; the next request resolves it again. Raises `RedisError`."""
     redis.delete(key(check_external_name(external_name)))
 
 
 async def heal(redis: AsyncRedis, view: WorkspaceView) -> None:
-    """Store a view that was resolved because the key was missing; one written meanwhile stays."""
+    """Store a view that was resolved because the key was missing. A view written meanwhile is kept."""
     await redis.set(key(view.external_name), encode(view), ex=VIEW_TTL_S, nx=True)

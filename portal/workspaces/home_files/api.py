@@ -1,4 +1,4 @@
-"""The files of a home over REST, named by one of the workspaces that use it."""
+"""REST API of the files of a home, addressed by one of the workspaces that use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.workspaces.home_files.codes import FileCode
 from portal.workspaces.models import Workspace
 
 SCOPES = {"*": Scope.WORKSPACES_CONNECT}
-"""What is in a home is as private as what runs there."""
+"""A home is as private as the workspaces that use it."""
 MAX_OFFSET = 10_000_000
 _PATH_WORDS = "Without `/` at its beginning; bytes that are not printable UTF-8, and `%`, as `%XX`."
 PATH = OpenApiParameter("path", str, description=f"Of the folder; empty for the home. {_PATH_WORDS}")
@@ -28,7 +28,7 @@ OFFSET = OpenApiParameter("offset", int, description="How many entries to leave 
 
 
 class FileEntrySerializer(serializers.Serializer[Any]):
-    """Something in a folder."""
+    """An entry of a folder."""
 
     name = serializers.CharField(help_text="For people: what is not printable as an escape.")
     path = serializers.CharField(help_text="By which it is asked for.")
@@ -41,7 +41,7 @@ class FileEntrySerializer(serializers.Serializer[Any]):
 
 
 class FileListingSerializer(serializers.Serializer[Any]):
-    """A part of a folder: folders first, then by name."""
+    """A page of a folder: folders first, then by name."""
 
     path = serializers.CharField(help_text="Path in the home folder; empty for all of it.")
     total = serializers.IntegerField(help_text="How many there are in all.")
@@ -56,7 +56,7 @@ class _Path(StrictSerializer):
 
 
 class FilePathSerializer(_Path):
-    """Of one file or folder."""
+    """The path of a file or folder."""
 
 
 class FileRenameSerializer(_Path):
@@ -93,7 +93,7 @@ class FileUploadSerializer(_Path):
 
 
 class FileTransferSerializer(serializers.Serializer[Any]):
-    """Where a file is sent to or fetched from, once and soon."""
+    """A single-use URL for a file transfer."""
 
     url = serializers.CharField(help_text="Good once, for two minutes (GET) or an hour (PUT, with a length).")
 

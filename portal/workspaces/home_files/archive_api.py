@@ -1,4 +1,4 @@
-"""Archives of a home over REST, named by one of the workspaces that use it."""
+"""REST API of home archives, addressed by one of the workspaces that use the home."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from portal.workspaces.models import HomeArchive, Workspace
 
 
 class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
-    """An archive of a home folder, on the machine where it was made."""
+    """An archive of a home folder, on the node where it was created."""
 
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")

@@ -1,4 +1,4 @@
-"""What the pages of archives of a home show."""
+"""Presenters for the pages of home archives."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRow:
-    """An archive. `about` says what is in it, `progress` how far it is, `trouble` what is amiss.
+    """An archive: `about` is its content, `progress` that of its job, `trouble` its problem.
 
-    `away` says that it lies where the home does not.
+    `away` means that the archive and the home are on different nodes.
     """
 
     archive: HomeArchive
@@ -44,7 +44,7 @@ class ArchiveRow:
 
 
 def rows(workspace: Workspace, found: Sequence[HomeArchive]) -> list[ArchiveRow]:
-    """With what may be done with each now; two queries."""
+    """Return rows with the actions possible now, with two queries."""
     if not found:
         return []
     place = home_places.node_of(workspace)
@@ -78,7 +78,7 @@ def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> Archi
         percent=done * 100 // total if known else 0,
         trouble=trouble(archive),
         away=away,
-        # One that holds the home itself is restored, and deleted, as a home.
+        # An archive that is the only copy is restored and deleted on the page of homes.
         may_restore=ready and quiet and not away and archive.away_at is None,
         may_cancel=archive.active,
         may_delete=quiet and archive.away_at is None,
@@ -86,7 +86,7 @@ def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> Archi
 
 
 def trouble(archive: HomeArchive) -> str:
-    """Why it waits or failed, in words; empty where neither."""
+    """Return why the archive waits or failed as text, or an empty string."""
     if archive.reason:
         with contextlib.suppress(LookupError):
             return sentence_of(Reason.from_json(archive.reason))
@@ -113,19 +113,19 @@ def _about(archive: HomeArchive) -> str:
 
 
 def refusal(workspace: Workspace) -> str:
-    """Why no archive can be made or restored now; empty where one can."""
+    """Return why no archive can be created or restored now, or an empty string."""
     reason = home_archives.why_not_now(workspace)
     return sentence_of(reason) if reason is not None else ""
 
 
 def together(found: Sequence[HomeArchive]) -> str:
-    """What the archives take together."""
+    """Return the total size of the archives as text."""
     total = sum(each.size_bytes for each in found)
     return filesizeformat(total) if total else ""
 
 
 def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, Any]:
-    """The context of the page that asks before a home is restored."""
+    """Return the context of the confirmation page for restoring a home."""
     named = {"name": archive.name, "team": archive.team.name, "node": archive.node_name}
     refusals = []
     reason = home_archives.why_not_now(workspace)
@@ -149,7 +149,7 @@ def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, An
 
 
 def delete_question(archive: HomeArchive) -> dict[str, Any]:
-    """The context of the page that asks before an archive is deleted."""
+    """Return the context of the confirmation page for deleting an archive."""
     named = {"name": archive.name}
     return {
         "title": _("Delete the archive “%(name)s”?") % named,

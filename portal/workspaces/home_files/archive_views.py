@@ -1,4 +1,4 @@
-"""Pages of the archives of a home; templates/home_files/archives.html says what it expects."""
+"""Pages of home archives; the template is templates/home_files/archives.html."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _back(workspace: Workspace) -> str:
 @require_safe
 @never_cache
 def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """The archives of a home, and the form for a new one."""
+    """List the archives of a home, with a form for a new one."""
     workspace = _home_of(request, workspace_id)
     found = list(home_archives.of_home(request.user, workspace))
     rows = presenters.rows(workspace, found)
@@ -56,7 +56,7 @@ def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 @require_POST
 def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Have an archive made."""
+    """Create an archive."""
     workspace = _home_of(request, workspace_id)
     try:
         home_archives.make(actor=request.user, workspace=workspace, name=request.POST.get("name", ""))
@@ -72,7 +72,7 @@ def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
-    """Say what is replaced and ask, then have the home restored."""
+    """Confirm, then restore a home."""
     workspace = _home_of(request, workspace_id)
     archive = home_archives.one_of_home(request.user, workspace, archive_id)
     if request.method != "POST":
@@ -94,7 +94,7 @@ def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> H
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
-    """Ask, then have an archive deleted."""
+    """Confirm, then delete an archive."""
     workspace = _home_of(request, workspace_id)
     archive = home_archives.one_of_home(request.user, workspace, archive_id)
     if request.method != "POST":
@@ -113,7 +113,7 @@ def delete(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> Ht
 
 @require_POST
 def cancel(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
-    """Give up what is under way."""
+    """Cancel the running job of an archive."""
     workspace = _home_of(request, workspace_id)
     try:
         home_archives.cancel(actor=request.user, workspace=workspace, archive_id=archive_id)

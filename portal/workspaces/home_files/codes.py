@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FileCode(StrEnum):
-    """Refusals about the files of a home."""
+    """Errors about the files of a home."""
 
     BAD_NAME = "file_name_not_valid"
     BUSY = "too_many_transfers"

@@ -1,8 +1,8 @@
-"""The files of a home, for its user alone: seen, changed, brought in and out, while workspaces run or not.
+"""The files of a home, for its owner only, whether workspaces run or not.
 
-A home is a user's in a team, and is named by one of the workspaces that use it. Its node answers
-(`provisioning/agent/files`); files themselves go past the portal, by the origin of that workspace, each with
-a ticket that is good once. Paths are in the wire form of `provisioning/agent/files/tree.py`.
+A home belongs to a user in a team, and is addressed by one of the workspaces that use it. Its node answers
+requests (`provisioning/agent/files`). File contents bypass the portal: they go through the origin of that
+workspace, each with a single-use ticket. Paths are in the wire form of `provisioning/agent/files/tree.py`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MAX_PATH = 4096
 TIMEOUT_S = 12
 DOWNLOAD_S = 120
 UPLOAD_S = 3600
-"""How long a ticket is good: for a form, as long as somebody may take to choose files."""
+"""Lifetime of a ticket in seconds; for a form, the time to choose files."""
 UNLIMITED = 1 << 50
 FORMS = ("file", "zip", "tar")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, folder, link or something `other`. `name` is for people, `path` what it is asked for by."""
+    """A file, folder, link or something `other`. `name` is for display, `path` identifies it in requests."""
 
     name: str
     path: str
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page of a folder; `total` counts all that is in there."""
+    """One page of a folder; `total` counts all of its entries."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -68,7 +68,7 @@ class Listing:
 
 
 def listing(*, actor: User, workspace: Workspace, path: str = "", offset: int = 0) -> Listing:
-    """A page of a folder: folders first, then by name. Raises as `_ask` does."""
+    """Return a page of a folder: folders first, then by name. Raises the exceptions of `_ask`."""
     found = _ask(actor, workspace, "list", path=path, offset=offset, limit=PAGE)
     rows = found.get("entries")
     entries = [_entry(path, row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -77,53 +77,56 @@ def listing(*, actor: User, workspace: Workspace, path: str = "", offset: int = 
 
 
 def make_folder(*, actor: User, workspace: Workspace, path: str) -> None:
-    """Make a folder. Raises as `_ask` does."""
+    """Create a folder. Raises the exceptions of `_ask`."""
     _ask(actor, workspace, "make_folder", path=path)
 
 
 def rename(*, actor: User, workspace: Workspace, path: str, to: str) -> None:
-    """Give something another name or place; nothing is replaced. Raises as `_ask` does."""
+    """Rename or move a file or folder; nothing is replaced. Raises the exceptions of `_ask`."""
     _ask(actor, workspace, "rename", path=path, to=_checked(to))
 
 
 def delete(*, actor: User, workspace: Workspace, paths: Sequence[str]) -> None:
-    """Delete files and folders with all that is in them, for good. Raises as `_ask` does."""
+    """Permanently delete files and folders with their contents. Raises the exceptions of `_ask`."""
     _ask(actor, workspace, "delete", paths=[_checked(path) for path in paths])
 
 
 def download_url(*, actor: User, workspace: Workspace, path: str, form: str = "file") -> str:
-    """Where a file, or a folder as `zip` or `tar`, is to be had once. Raises as `_ask` does."""
+    """Return a single-use URL of a file, or of a folder as `zip` or `tar`.
+
+    Raises the exceptions of `_ask`.
+    """
     if form not in FORMS:
         raise InvalidInput(Reason(FileCode.NO_SUCH_FORM, {"known": list(FORMS)}))
     return _transfer(actor, workspace, DOWNLOAD_S, what=form, path=path)
 
 
 def upload_form_url(*, actor: User, workspace: Workspace, path: str, replace: bool = False) -> str:
-    """Where a browser's form sends its files to, once; it is led back to the folder's page after that."""
+    """Return a single-use URL for a browser form; it redirects to the folder's page afterwards."""
     back = f"{settings.BERTH_PUBLIC_URL}{page_url(workspace, path)}"
     return _transfer(actor, workspace, UPLOAD_S, what="form", path=path, replace=replace, back=back)
 
 
 def upload_url(*, actor: User, workspace: Workspace, path: str, replace: bool = False) -> str:
-    """Where a program sends one file to, by PUT, once. Raises as `_ask` does."""
+    """Return a single-use URL for a PUT of one file. Raises the exceptions of `_ask`."""
     folder, _, name = _checked(path).rpartition("/")
     given = {"name": name, "replace": replace, "back": "", "origin": page_origin()}
     return _transfer(actor, workspace, UPLOAD_S, what="put", path=folder, **given)
 
 
 def page_origin() -> str:
-    """Of the portal's pages, whose scripts may send files to an address of `upload_url`."""
+    """Return the origin of the portal's pages, whose scripts may send files to `upload_url`."""
     public = urlsplit(settings.BERTH_PUBLIC_URL)
     return f"{public.scheme}://{public.netloc}"
 
 
 def page_url(workspace: Workspace, path: str = "") -> str:
-    """The page of a folder, with a query, to which more can be added."""
+    """Return the URL of a folder's page. It has a query string, so parameters can be appended."""
     return f"{reverse('home_files:list', args=[workspace.pk])}?path={quote(path, safe='')}"
 
 
 def joined(folder: str, name: str) -> str:
-    """The path of a name in a folder, of what somebody has typed."""
+    """Return the path of a name in a folder, from user input."""
     wire = "".join(
         each if each.isprintable() and each not in "%/" else "".join(f"%{byte:02X}" for byte in each.encode())
         for each in name.strip()
@@ -132,7 +135,7 @@ def joined(folder: str, name: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """The last name of a path for people: what is not printable as an escape."""
+    """Return the last name of a path for display, with escapes for unprintable characters."""
     text = unquote_to_bytes(path.rpartition("/")[2]).decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
@@ -160,11 +163,11 @@ def _checked(path: str) -> str:
 
 
 def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **given: Any) -> str:
-    """Have one transfer allowed on the node and at the front door; its address."""
+    """Allow one transfer on the node and at the front door, and return its URL."""
     pool, node = _place(actor, workspace)
     machine = machines.by_name(pool, node)
     if machine is not None and machine.state != MachineState.ACTIVE:
-        # Nobody is sent to a machine that is not believed any more.
+        # A machine that is no longer trusted gets no traffic.
         raise Unavailable(Reason(FileCode.NOT_READ, {"message": ""}))
     ticket = file_tickets.new()
     _ask(
@@ -190,7 +193,7 @@ def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **given: Any) 
 
 
 def _room_bytes(workspace: Workspace, node: str) -> int:
-    """How much more the home may take, as was last measured."""
+    """Return how much the home may grow in bytes, by its last measurement."""
     room = home_limits.room_mib(workspace.owner_id, workspace.team_id, node)
     return UNLIMITED if room is None else room << 20
 
@@ -207,10 +210,10 @@ def _place(actor: User, workspace: Workspace) -> tuple[Pool, str]:
 
 
 def _ask(actor: User, workspace: Workspace, do: str, **given: Any) -> dict[str, Any]:
-    """What the home's server answers.
+    """Return the answer of the home's server.
 
-    Raises `NotAllowed` (not its user), `StateConflict` (no home, or what is there is in the way), `NotFound`,
-    `InvalidInput` (a path or name) and `Unavailable` (the node is away).
+    Raises `NotAllowed` (not the owner), `StateConflict` (no home, or a conflict with existing files),
+    `NotFound`, `InvalidInput` (a path or name) and `Unavailable` (the node does not answer).
     """
     if "path" in given:
         _checked(given["path"])
@@ -241,12 +244,12 @@ def _ask(actor: User, workspace: Workspace, do: str, **given: Any) -> dict[str, 
 
 
 def refusals() -> dict[str, str]:
-    """What an upload may be refused for, by the code that the home's server says; `NAME` is the file's."""
+    """Return the texts for failed uploads, by the code of the home's server; `NAME` is a placeholder."""
     return {code: refusal(code, "NAME").sentence for code in _UPLOADS}
 
 
 def refusal(code: str, name: str) -> PortalError:
-    """What the home's server has refused, in the portal's words."""
+    """Return the portal's exception for an error of the home's server."""
     reason = Reason(_CODES.get(code, FileCode.FAILED), {"name": name_of(name[:300])})
     if reason.code == FileCode.NOT_FOUND:
         return NotFound(reason)

@@ -1,4 +1,4 @@
-"""Pages of the files of a home; templates/home_files/ says what each expects."""
+"""Pages of the files of a home; templates are in templates/home_files/."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _context(workspace: Workspace, path: str) -> dict[str, Any]:
 @require_safe
 @never_cache
 def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """A folder, a page at a time."""
+    """List one page of a folder."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     _say_what_came(request)
@@ -94,7 +94,7 @@ def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 def _say_what_came(request: SignedInRequest) -> None:
-    """What has become of an upload, as the address says to which its browser was led back."""
+    """Report the result of an upload, from the query of the URL that the browser was redirected to."""
     saved, refused = request.GET.get("saved", ""), request.GET.get("refused", "")
     if saved.isascii() and saved.isdecimal() and len(saved) < 6 and int(saved):
         count = int(saved)
@@ -107,7 +107,7 @@ def _say_what_came(request: SignedInRequest) -> None:
 @require_GET
 @never_cache
 def download(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """On to where the file is to be had, once."""
+    """Redirect to the single-use URL of a file."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     try:
@@ -122,7 +122,7 @@ def download(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def upload(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """The form whose files go past the portal."""
+    """Show a form that uploads files past the portal."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     replace = request.GET.get("replace") == "1"
@@ -139,7 +139,7 @@ def upload(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Make a folder in the one that is shown."""
+    """Create a folder in the current one."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     if request.method == "POST":
@@ -155,7 +155,7 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def rename(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Give a file or folder another name."""
+    """Rename a file or folder."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     if request.method == "POST":
@@ -173,7 +173,7 @@ def rename(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Ask, then delete."""
+    """Confirm, then delete a file or folder."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     back = services.page_url(workspace, _parent(path))

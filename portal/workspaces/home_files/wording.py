@@ -1,4 +1,4 @@
-"""Texts of the refusals about the files of a home."""
+"""Texts of the reasons about files of a home."""
 
 from __future__ import annotations
 

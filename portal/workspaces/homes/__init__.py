@@ -1,1 +1,1 @@
-"""Home folders: where they lie, who uses them, limits, moves, archives, and what becomes of lost ones."""
+"""Home folders: where they are stored, and their moves, archives, evacuations, deletions and limits."""

@@ -1,4 +1,4 @@
-"""Home folders on removed machines, and what removing a machine gives up, over REST."""
+"""REST API of lost home folders, and of the losses when a machine is removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 
 
 class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
-    """A home folder that lies on a machine which was removed."""
+    """A home folder on a machine that was removed."""
 
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
@@ -92,7 +92,7 @@ class LostHomeViewSet(ListViewSet):
 
 
 class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
-    """What is lost when a machine is deleted: nothing of it was seen to end."""
+    """What is lost when a machine is deleted. Its workspaces may still be running there."""
 
     machine = serializers.CharField(source="machine.name", help_text="What `confirm` has to be.")
     workspaces = serializers.ListField(

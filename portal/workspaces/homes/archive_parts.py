@@ -1,4 +1,4 @@
-"""What is common to all that is done with archives of homes: rows, who is told, what begins or ends."""
+"""Operations shared by all modules that handle archives of homes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provisioning.types import home_key
 
 
 def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
-    """Have the home made anew from a locked archive that is ready, whose home is held for it."""
+    """Start restoring the home from a locked archive that is ready."""
     archive.state, archive.open, archive.job = HomeArchiveState.RESTORING, True, uuid.uuid4().hex
     archive.bytes_done = archive.failures = archive.restarts = 0
     archive.restored_at, archive.empties = None, False
@@ -39,7 +39,7 @@ def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
 
 
 def begin_delete(archive: HomeArchive) -> None:
-    """Have a locked archive deleted. Raises `StateConflict` while something is under way with the home."""
+    """Start deleting a locked archive. Raises `StateConflict` while a job holds the home."""
     others = HomeArchive.objects.filter(owner=archive.owner_id, team=archive.team_id, pool=archive.pool_id)
     if others.filter(open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
@@ -50,7 +50,7 @@ def begin_delete(archive: HomeArchive) -> None:
 
 
 def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
-    """Nothing holds the home any more; with `left` the node takes away what was half made or replaced."""
+    """End the job and release the home. With `left` the node removes partial or replaced copies."""
     now = timezone.now()
     archive.state, archive.left, archive.open = state, left, left
     archive.reason = reason.as_json() if reason is not None else {}
@@ -63,11 +63,11 @@ def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *,
 
 
 def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, restores: bool) -> None:
-    """Raise `StateConflict` where nothing can be done with the home on the node just now."""
+    """Raise `StateConflict` if the home on the node cannot be archived or restored now."""
     if node.retired or not home_use.believed(pool, node.name):
         raise conflict(ArchiveCode.NODE_GONE, node=node.name)
     whose = {"owner": owner_id, "team": team_id, "pool": pool}
-    # Whatever goes on, and be it with the home in another pool.
+    # This includes jobs for the home in another pool.
     home_use.require_still(owner_id, team_id)
     if not restores:
         home_use.require_there(owner_id, team_id, pool, node.name)
@@ -101,7 +101,7 @@ def named(archive: HomeArchive) -> str:
 
 
 def notify(archive: HomeArchive, kind: str, title: str, text: str, *, url: str = "") -> None:
-    """Tell its user, with the address of a page: that of its archives where no other is named."""
+    """Notify the owner. The default link is the page of the home's archives."""
     if not url:
         used = Workspace.objects.live().filter(owner=archive.owner, team=archive.team)
         newest = used.order_by("-created_at").values_list("pk", flat=True).first()

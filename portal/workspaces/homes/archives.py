@@ -1,11 +1,12 @@
-"""Archives of home folders: made, restored and deleted on the node where the home lies, for its user alone.
+"""Archives of home folders: creation, restore and deletion on the home's node, for its owner only.
 
-What makes one is a process in the sandbox of the home's user (`provisioning/drivers/local/home_archives`).
-Commands are sent under leases and answered with how far it is, so whoever dies costs one of them. While one
-is made or restored nothing of the user's starts there and no file of the home is changed. A restored home
-takes the place of the old one at once when it is whole; until then nothing has changed, whatever ends.
+A process in the sandbox of the home's owner creates an archive (`provisioning/drivers/local/home_archives`).
+Commands are sent under leases and answered with progress, so a crash costs at most one command. While an
+archive is created or restored, workspaces of the owner cannot start there and files of the home cannot
+change. A restored home replaces the old one at once when it is complete; until then nothing changes, whatever
+fails.
 
-An archive stays on the machine where it was made when the home is moved, and is restored there alone.
+When the home is moved, an archive stays on its node and can be restored only there.
 """
 
 from __future__ import annotations
@@ -63,23 +64,23 @@ AGAIN_S = 10
 LATER_S = 30
 MOST_AGAIN_S = 600
 MOST_FAILURES = 60
-"""So many commands in a row without an answer or with a failure, an hour and more, and it is given up."""
+"""Consecutive commands without an answer or with a failure, over at least an hour, before the job fails."""
 MOST_RESTARTS = 5
-"""So often it may begin anew after what did it was killed."""
+"""Maximum number of restarts after the process was killed."""
 MAX_NAME = 80
 UNLIMITED = 1 << 50
 BATCH = 50
 
 
 def of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
-    """Of the home that the workspace uses, the newest first. Raises `NotAllowed` (not its user)."""
+    """Return the archives of the workspace's home, newest first. Raises `NotAllowed` for other users."""
     policies.require_home(actor, workspace)
     found = HomeArchive.objects.select_related("team", "pool", "node", "owner")
     return found.filter(owner=workspace.owner_id, team=workspace.team_id)
 
 
 def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
-    """One of them. Raises `NotAllowed` and `NotFound`."""
+    """Return one archive of the workspace's home. Raises `NotAllowed` and `NotFound`."""
     found = of_home(actor, workspace).filter(pk=archive_id).first()
     if found is None:
         raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
@@ -87,7 +88,7 @@ def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArch
 
 
 def why_not_now(workspace: Workspace) -> Reason | None:
-    """Why no archive of the home can be made or restored just now, if that can be known without asking."""
+    """Return why the home cannot be archived or restored now, if known without asking the node."""
     found = home_places.node_of(workspace)
     if found is None:
         return Reason(FileCode.HOME_NOWHERE)
@@ -102,10 +103,10 @@ def why_not_now(workspace: Workspace) -> Reason | None:
 
 @transaction.atomic
 def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
-    """Have an archive made of the home that the workspace uses.
+    """Request an archive of the workspace's home.
 
-    Raises `NotAllowed` (not its user), `InvalidInput` (the name) and `StateConflict`: no home, in use, held
-    by a move or another archive, or as many archives as there may be.
+    Raises `NotAllowed` (not the owner), `InvalidInput` (the name) and `StateConflict`: no home, home in use
+    or held by a move or another archive, or limit of archives reached.
     """
     name = strip_nul(name).strip() or _default_name()
     if len(name) > MAX_NAME or not name.isprintable():
@@ -127,9 +128,9 @@ def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
 
 @transaction.atomic
 def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
-    """Have the home made anew from an archive. What is in it now is deleted when the new one is whole.
+    """Restore the home from an archive. Its current files are deleted once the new home is complete.
 
-    Raises `NotFound`, and otherwise as `make`.
+    Raises `NotFound`, and the exceptions of `make`.
     """
     archive = locked(one_of_home(actor, workspace, archive_id).pk)
     if archive is None:
@@ -147,9 +148,9 @@ def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchi
 
 @transaction.atomic
 def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
-    """Give up what is under way: what is half made goes, and the home is as it was.
+    """Cancel the running job. Partial results are removed, and the home is unchanged.
 
-    Raises `NotAllowed`, `NotFound`, and `StateConflict` where nothing is under way.
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` if no job is running.
     """
     archive = locked(one_of_home(actor, workspace, archive_id).pk)
     if archive is None or not archive.active:
@@ -159,9 +160,9 @@ def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
 
 @transaction.atomic
 def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
-    """Have an archive deleted, for good. Twice is success.
+    """Delete an archive permanently. Idempotent.
 
-    Raises `NotAllowed`, `NotFound`, and `StateConflict` while something is under way with the home.
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` while a job holds the home.
     """
     archive = locked(one_of_home(actor, workspace, archive_id).pk)
     if archive is None or archive.state == HomeArchiveState.DELETING:
@@ -173,12 +174,12 @@ def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
 
 
 def home_deleted(*, owner_id: UUID, team_id: UUID, node_id: UUID) -> None:
-    """The home and its archives have gone from a node; in the caller's transaction."""
+    """Delete the archives of a home that was deleted on a node, in the caller's transaction."""
     HomeArchive.objects.filter(owner=owner_id, team=team_id, node=node_id).delete()
 
 
 def account_deleted(user: User) -> None:
-    """What is under way with homes of an account that is deleted is given up; in the caller's transaction."""
+    """Cancel running jobs for homes of a deleted account, in the caller's transaction."""
     for pk in HomeArchive.objects.filter(owner=user, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
         archive = locked(pk)
         if archive is not None and archive.active:
@@ -186,9 +187,9 @@ def account_deleted(user: User) -> None:
 
 
 def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
-    """Where the home lies, locked so that neither a move nor another archive begins. Raises as `make`.
+    """Return pool and node of the home, locked against new moves and archives. Raises as `make`.
 
-    One that was put away is there to be restored only.
+    A home that is archived away can only be restored.
     """
     policies.require_home(actor, workspace)
     found = home_places.node_of(workspace)
@@ -207,14 +208,14 @@ def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple
 
 
 def _counted(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
-    """Those that count against the number and the size that there may be."""
+    """Return the archives that count towards the limits of number and size."""
     gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
-    gone |= Q(empties=True) | Q(away_at__isnull=False)  # in the place of the home
+    gone |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
     return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(gone)
 
 
 def room_bytes(archive: HomeArchive) -> int:
-    """How large this one may become beside the others: together they take no more than a home may hold."""
+    """Return the maximum size of this archive: all archives together may take as much as one home."""
     if not settings.BERTH_HOME_LIMIT_MIB or archive.empties:
         return UNLIMITED
     others = _counted(archive.owner_id, archive.team_id).exclude(pk=archive.pk)
@@ -226,18 +227,18 @@ def _default_name() -> str:
     return timezone.localtime().strftime("%Y-%m-%d %H:%M")
 
 
-# --- the steps -----------------------------------------------------------------------------------------
+# --- reconciliation --------------------------------------------------------------------------------------
 
 
 def due() -> QuerySet[HomeArchive]:
-    """Those about which something is to be done now, the oldest first."""
+    """Return the archives with a step that is due, oldest first."""
     now = timezone.now()
     free = Q(lease="") | Q(lease_expires_at__lte=now)
     return HomeArchive.objects.filter(free, open=True, next_at__lte=now).order_by("asked_at", "pk")
 
 
 def sweep() -> int:
-    """Send a command for each that is due; of those that work on one machine one at a time."""
+    """Send a command for each archive that is due, with at most one active archive per node."""
     away_homes.restore_wanted()
     now = timezone.now()
     working = HomeArchive.objects.filter(open=True, state__in=ACTIVE_ARCHIVES, lease_expires_at__gt=now)
@@ -272,7 +273,7 @@ def _step(pk: UUID) -> None:
         away_homes.give_up(archive)
         return
     if in_use:
-        # Placed while it was asked for. It is over before anything is read.
+        # A workspace was placed after the request. Wait until it stops before anything is read.
         archive.reason = Reason(ArchiveCode.IN_USE).as_json()
         archive.next_at = timezone.now() + timedelta(seconds=LATER_S)
         archive.lease, archive.lease_expires_at = "", None
@@ -282,7 +283,7 @@ def _step(pk: UUID) -> None:
 
 
 def _order(archive: HomeArchive, node: Node) -> None:
-    """Take the lease, and send one command when the transaction has held."""
+    """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
     if archive.state == HomeArchiveState.RESTORING:
         do = ArchiveDo.RESTORE
@@ -312,7 +313,7 @@ def _order(archive: HomeArchive, node: Node) -> None:
 
 
 def apply(answer: HomeArchived) -> bool:
-    """Take in what a node has said of an archive; False when it is stale and was dropped."""
+    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
     try:
         key = UUID(answer.archive)
     except ValueError:
@@ -341,7 +342,7 @@ def apply(answer: HomeArchived) -> bool:
 
 
 def _went_on(archive: HomeArchive, answer: HomeArchived) -> None:
-    """It is further; or not so far as it was: then what did it has been killed, and it has begun anew."""
+    """Record progress. Less progress than before means that the process was killed and has restarted."""
     was = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
     archive.failures, archive.reason = 0, {}
     if archive.state != HomeArchiveState.RESTORING:
@@ -389,7 +390,7 @@ def _note_restored(archive: HomeArchive) -> None:
 
 
 def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:
-    """What the node has refused, as people are told."""
+    """Return the reason for a refusal by the node."""
     node = {"node": archive.node_name}
     match answer.refused:
         case "disk_full":
@@ -420,7 +421,7 @@ def _troubled(archive: HomeArchive, answer: HomeArchived) -> None:
 
 
 def _failed(archive: HomeArchive, reason: Reason) -> None:
-    """Nothing has come of it: the home is as it was."""
+    """Mark the job as failed; the home is unchanged."""
     if archive.state == HomeArchiveState.EMPTYING:
         away_homes.leave(archive, reason)
         return
@@ -433,10 +434,10 @@ def _failed(archive: HomeArchive, reason: Reason) -> None:
 
 
 def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
-    """What a node says of taking something away."""
+    """Apply an answer about a cleanup."""
     ready = archive.state == HomeArchiveState.READY and not archive.empties
     if answer.placed and archive.restored_at is None and ready:
-        # It was in its place already when it was given up.
+        # The restored home was already in place when the restore was cancelled.
         _note_restored(archive)
         home_use.tell_scheduler(archive.owner_id, archive.team_id)
     if answer.failure is not None or answer.refused:
@@ -453,7 +454,7 @@ def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
 
 
 def _without_node(archive: HomeArchive) -> None:
-    """Its machine has left: nothing can be done there any more, and nothing has to be."""
+    """End the job because the node has left; nothing can be done there."""
     if archive.state == HomeArchiveState.EMPTYING:
         away_homes.stayed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.active:

@@ -1,9 +1,9 @@
-"""Homes that are put away: archived and then emptied, until they are restored or deleted for good.
+"""Homes that are archived away: archived and then emptied, until they are restored or deleted.
 
-An archive that `empties` is made as any other. When it has been read back whole, its node is asked to put an
-empty home in the place of the one that was archived, in one rename, and only if nothing in it is newer than
-the archive. Until the node has said which of the two is in its place the home is held; from then on
-(`away_at`) the archive is the home: nothing starts before it is restored, and only `delete_away` deletes it.
+An archive that `empties` is created like any other. When it has been verified, the node replaces the home by
+an empty one in a single rename, but only if nothing in the home is newer than the archive. The home is held
+until the node reports which of the two is in place. From then on (`away_at`) the archive is the only copy:
+nothing starts before it is restored, and only `delete_away` deletes it.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ from provisioning.version import VERSION, agrees
 AGAIN_S = 10
 MOST_AGAIN_S = 60
 MOST_FAILURES = 20
-"""So many commands to empty it without success, and it is left as it is."""
+"""Failed commands to empty the home before it is left as it is."""
 TRIED_AGAIN = timedelta(hours=1)
-"""So long after a restore that failed it is begun anew for what waits for it."""
+"""Time after a failed restore until it is retried for a waiting workspace."""
 MAX_REASON = 200
 AT_ONCE = 50
 
 
 def held(place: HomePlace) -> HomeArchive | None:
-    """What puts the home away just now, or the archive that it is in; None where it lies there as ever."""
+    """Return the archive that empties the home or holds its only copy, or `None` for an ordinary home."""
     found = HomeArchive.objects.filter(owner=place.owner_id, team=place.team_id, node=place.node_id)
     found = found.select_related("owner", "team", "pool", "node")
     return found.filter(Q(away_at__isnull=False) | Q(empties=True, open=True)).first()
 
 
 def put_away() -> QuerySet[HomeArchive]:
-    """All archives that are all that there is of a home that lies there now."""
+    """Return all archives that are the only copy of a home."""
     here = HomePlace.objects.filter(owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"))
     found = HomeArchive.objects.filter(Exists(here), away_at__isnull=False)
     return found.select_related("owner", "team", "pool", "node")
 
 
 def begin(*, place_id: int) -> HomeArchive:
-    """Have the home archived, and emptied after that; in the caller's transaction.
+    """Request an archive that empties the home afterwards, in the caller's transaction.
 
-    Raises `NotFound`, and `StateConflict` while anything uses it or goes on with it.
+    Raises `NotFound`, and `StateConflict` while the home is in use or a job holds it.
     """
-    # Nothing is placed from here on that does not know of it.
+    # Any placement from here on sees the archive.
     PlacementLock.hold()
     place = _place(place_id)
     if not home_places.are_apart(place.pool):
@@ -86,7 +86,7 @@ def begin(*, place_id: int) -> HomeArchive:
     require_free(place.owner_id, place.team_id, place.pool, place.node, restores=False)
     machine = machines.by_name(place.pool, place.node.name)
     if machine is not None and not agrees(machine.version):
-        # One of an older version would not understand the last step.
+        # A node of an older version does not support the last step.
         versions = {"theirs": machine.version or "?", "ours": VERSION}
         raise StateConflict(Reason(MachineCode.VERSION_DIFFERS, versions))
     now = timezone.now()
@@ -102,10 +102,10 @@ def begin(*, place_id: int) -> HomeArchive:
 
 @transaction.atomic
 def restore(*, actor: User, place_id: int) -> HomeArchive:
-    """Have a home restored that was put away. Asked for again meanwhile, it is the same.
+    """Restore a home that is archived away. A repeated request returns the same archive.
 
-    For its user and operators. Raises `NotFound`, which is also said to who may not see it, `NotAllowed`, and
-    `StateConflict` where it is not put away, or its machine is gone.
+    For the owner and operators. Raises `NotFound` (also if the actor may not see the home), `NotAllowed`, and
+    `StateConflict` if the home is not archived away or its node is gone.
     """
     place = _place(place_id)
     if not (actor.sees_all or may_move(actor, place.owner_id)):
@@ -127,9 +127,9 @@ def restore(*, actor: User, place_id: int) -> HomeArchive:
 
 @transaction.atomic
 def delete_away(*, actor: User, place_id: int, reason: str) -> None:
-    """Delete for good the archive that is all that there is of a home. For administrators; `reason` is kept.
+    """Permanently delete an archive that is the only copy of a home; `reason` goes to the audit log.
 
-    Raises `NotAllowed`, `NotFound`, and `StateConflict` while something is under way with the home.
+    For administrators. Raises `NotAllowed`, `NotFound`, and `StateConflict` while a job holds the home.
     """
     require_administrator(actor)
     place = _place(place_id)
@@ -146,7 +146,7 @@ def delete_away(*, actor: User, place_id: int, reason: str) -> None:
 
 
 def keep(*, place_id: int) -> None:
-    """Its user needs the home: what puts it away just now is given up; in the caller's transaction."""
+    """Record that the owner needs the home, and cancel a job that empties it, in the caller's transaction."""
     place = _place(place_id)
     HomePlace.objects.filter(pk=place.pk).update(used_at=timezone.now())
     found = held(place)
@@ -156,7 +156,7 @@ def keep(*, place_id: int) -> None:
 
 
 def give_up(archive: HomeArchive) -> None:
-    """End what is under way with a locked archive: the home is as it was, if it was not replaced before."""
+    """Cancel the job of a locked archive. The home stays as it was, unless it was already replaced."""
     if archive.state == HomeArchiveState.RESTORING:
         away = Reason(ArchiveCode.RESTORE_CANCELLED) if archive.away_at is not None else None
         end(archive, HomeArchiveState.READY, away)
@@ -166,11 +166,11 @@ def give_up(archive: HomeArchive) -> None:
         end(archive, HomeArchiveState.DELETING, None)
 
 
-# --- the steps -----------------------------------------------------------------------------------------
+# --- reconciliation --------------------------------------------------------------------------------------
 
 
 def begin_emptying(archive: HomeArchive) -> None:
-    """It has been read back whole: the home may go. A new job, so that the node knows it from what was."""
+    """Start emptying the home after its archive was verified, as a new job for the node."""
     archive.state, archive.job, archive.left = HomeArchiveState.EMPTYING, uuid.uuid4().hex, False
     archive.bytes_done = archive.failures = archive.restarts = 0
     archive.next_at = timezone.now()
@@ -178,7 +178,7 @@ def begin_emptying(archive: HomeArchive) -> None:
 
 
 def leave(archive: HomeArchive, reason: Reason | None) -> None:
-    """Have the home left as it is, if it is not empty yet: the node says which. It is held until then."""
+    """Ask the node to leave the home as it is, if it is not empty yet. The home is held until it answers."""
     if not archive.left:
         archive.left, archive.failures = True, 0
     archive.reason = reason.as_json() if reason is not None else archive.reason
@@ -188,7 +188,7 @@ def leave(archive: HomeArchive, reason: Reason | None) -> None:
 
 
 def answered(archive: HomeArchive, answer: HomeArchived) -> None:
-    """What a node has said of a home that is being emptied, or left as it is."""
+    """Apply an answer about a home that is being emptied or left as it is."""
     if answer.placed:
         _emptied(archive)
     elif answer.refused and answer.do is ArchiveDo.EMPTY:
@@ -212,7 +212,7 @@ def answered(archive: HomeArchive, answer: HomeArchived) -> None:
 
 
 def _emptied(archive: HomeArchive) -> None:
-    """The archive is all that there is of the home from now on; what was in it is being deleted."""
+    """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
     end(archive, HomeArchiveState.READY, None)
     record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {named(archive)}")
@@ -222,7 +222,7 @@ def _emptied(archive: HomeArchive) -> None:
 
 
 def stayed(archive: HomeArchive, reason: Reason | None) -> None:
-    """The home lies there as it was. What was made of it is an archive as any other."""
+    """End the job with the home unchanged. The archive becomes an ordinary one."""
     archive.empties = False
     end(archive, HomeArchiveState.READY, None, left=False)
     if reason is not None and reason.code == ArchiveCode.GONE:
@@ -238,7 +238,7 @@ def stayed(archive: HomeArchive, reason: Reason | None) -> None:
 
 
 def is_back(archive: HomeArchive) -> None:
-    """The home was restored from this archive: it is in none alone any more. The caller saves this one."""
+    """Record that the home was restored from this archive. The caller saves the archive."""
     now = timezone.now()
     archive.away_at = None
     same = {"owner": archive.owner_id, "team": archive.team_id, "node": archive.node_id}
@@ -247,7 +247,7 @@ def is_back(archive: HomeArchive) -> None:
 
 
 def restore_wanted() -> int:
-    """Have homes restored of users whose workspaces wait for them; how many were begun."""
+    """Restore homes that pending workspaces wait for, and return how many restores were started."""
     now = timezone.now()
     waits = Workspace.objects.filter(
         Q(flavor__pool=OuterRef("pool")) | Q(flavor__pool=None),
@@ -269,7 +269,7 @@ def _restore_wanted(archive_id: UUID) -> bool:
             if archive.open or archive.node is None:
                 return False
             require_free(archive.owner_id, archive.team_id, archive.pool, archive.node, restores=True)
-            # Its user has asked for it with the start that waits.
+            # The owner requested the restore by starting a workspace.
             begin_restore(archive, archive.owner)
             return True
     except PortalError:
@@ -277,7 +277,7 @@ def _restore_wanted(archive_id: UUID) -> bool:
 
 
 def _place(place_id: int) -> HomePlace:
-    """Locked, so that neither a move nor another archive begins. Raises `NotFound`."""
+    """Return the place, locked against new moves and archives. Raises `NotFound`."""
     rows = HomePlace.objects.select_for_update(of=("self",))
     place = rows.select_related("owner", "team", "pool", "node").filter(pk=place_id).first()
     if place is None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class HomeMoveCode(StrEnum):
-    """Refusals about moves of homes, and why one waits or failed."""
+    """Errors about home moves, and reasons why a move waits or failed."""
 
     ALREADY_EVACUATED = "homes_already_leaving"
     ALREADY_MOVING = "home_already_moving"
@@ -29,7 +29,7 @@ class HomeMoveCode(StrEnum):
 
 
 class ArchiveCode(StrEnum):
-    """Refusals about archives of homes, and why one waits or failed."""
+    """Errors about home archives, and reasons why an archive waits or failed."""
 
     AWAY = "home_only_in_archive_now"
     BAD_NAME = "archive_name_not_valid"

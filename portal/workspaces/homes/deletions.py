@@ -1,9 +1,8 @@
-"""What becomes of the home folders of an account that is deleted: they stay, or are deleted on their nodes.
+"""Home folders of deleted accounts: they are kept, or deleted on their nodes.
 
-A home belongs to a user in a team and lies on the nodes on which that user's workspaces of the team have been
-placed. For each that shall go there is a `HomeDeletion` until its node has said that it has gone: commands
-are sent under leases as those of workspaces are, again and again, at last once in an hour. Nothing is
-sent while a workspace of the user is still there.
+A home belongs to a user in a team and exists on every node that ran one of the user's workspaces in the team.
+A `HomeDeletion` exists until its node confirms the deletion. Commands are sent under leases and repeated with
+backoff, at least once an hour. Nothing is sent while the user still has workspaces.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ from provisioning.types import HomeDeletion as Order
 log = logging.getLogger(__name__)
 MOST_BACKOFF_S = 3600
 TOLD_AFTER = 8
-"""So many commands without success, within some two hours, and the administrators are told."""
+"""Failed commands, over about two hours, before the administrators are notified."""
 BATCH = 50
 
 
 def account_deleted(event: UserDeleted) -> None:
-    """Note where homes are that stay, or order their deletion, in the transaction of the account's."""
+    """Record homes that are kept, or request their deletion, in the transaction that deletes the account."""
     home_moves.account_deleted(event.user)
     home_archives.account_deleted(event.user)
     found = _homes_of(event.user)
@@ -79,7 +78,7 @@ def account_deleted(event: UserDeleted) -> None:
 
 
 def _homes_of(user: User) -> list[dict[str, Any]]:
-    """Where they have been used, and where they lie now: one that was moved may not have been used there."""
+    """Return the nodes that used the homes, and their current nodes, as a moved home may be unused there."""
     found = list(Workspace.objects.filter(owner=user).homes())
     known = {(row["team_id"], row["node_id"]) for row in found}
     places = HomePlace.objects.filter(owner=user).values(
@@ -92,7 +91,7 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
 
 
 def due(now: datetime) -> QuerySet[HomeDeletion]:
-    """Those for which a command is to be sent; not while the user still has workspaces."""
+    """Return the deletions with a command due, except for users who still have workspaces."""
     free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
     unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("owner")))
     found = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
@@ -100,7 +99,7 @@ def due(now: datetime) -> QuerySet[HomeDeletion]:
 
 
 def sweep() -> int:
-    """Send a command for each deletion that is due; returns how many were."""
+    """Send a command for each deletion that is due, and return their number."""
     rows = list(due(timezone.now()).values_list("pk", flat=True)[:BATCH])
     for pk in rows:
         _send(pk)
@@ -109,7 +108,7 @@ def sweep() -> int:
 
 @transaction.atomic
 def _send(pk: int) -> None:
-    """Take the lease and send one command when the transaction has held, if this is still due."""
+    """Take the lease if the deletion is still due, and send one command after the transaction commits."""
     now = timezone.now()
     row = due(now).filter(pk=pk).select_for_update(of=("self",)).select_related("node__pool", "team", "owner")
     deletion = row.first()
@@ -135,13 +134,13 @@ def _send(pk: int) -> None:
 
 
 def backoff(attempts: int) -> timedelta:
-    """How long after a command the next one is sent, where none has helped: 40 s, 80 s, … up to an hour."""
+    """Return the delay after the given number of attempts: 40 s, 80 s, … up to an hour."""
     return timedelta(seconds=min(20 * 2 ** min(attempts, 10), MOST_BACKOFF_S))
 
 
 @transaction.atomic
 def apply(answer: HomeDeleted) -> bool:
-    """Take in what a node has said of a deletion; False when it is stale and was dropped."""
+    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
     deletion = (
@@ -159,7 +158,7 @@ def apply(answer: HomeDeleted) -> bool:
     elif answer.done:
         _done(deletion)
     else:
-        # Some of it has gone: the rest at once.
+        # Partly deleted: continue at once.
         deletion.attempts, deletion.next_at = 0, timezone.now()
         deletion.save(update_fields=["lease", "lease_expires_at", "attempts", "next_at"])
         transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
@@ -183,7 +182,7 @@ def _done(deletion: HomeDeletion) -> None:
 def _failed(deletion: HomeDeletion, failure: Failure) -> None:
     reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
     if not failure.retryable and failure.code != "stale":
-        # Somebody has to do something first: it is looked at again in an hour, and told once.
+        # Somebody has to act first: retry in an hour, and notify once.
         deletion.attempts = max(deletion.attempts, TOLD_AFTER)
         deletion.next_at = timezone.now() + timedelta(seconds=MOST_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])
@@ -192,7 +191,7 @@ def _failed(deletion: HomeDeletion, failure: Failure) -> None:
 
 
 def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
-    """Say once in the audit log, and to the administrators, that a home is still there."""
+    """Report once, in the audit log and to the administrators, that a home still exists."""
     text = message_of(reason)
     deletion.problem = text
     deletion.save(update_fields=["problem"])

@@ -1,4 +1,4 @@
-"""Moving all homes of a node to another one, over REST."""
+"""REST API of evacuations: moves of all homes of a node to another node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from portal.workspaces.troubles import stored_message
 
 
 class HomesThereSerializer(serializers.Serializer[HomesThere]):
-    """The homes that lie on a node, and what becomes of them if they shall go now."""
+    """The homes on a node, by whether they can be moved."""
 
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")
@@ -68,7 +68,7 @@ class MoveHomesSerializer(StrictSerializer):
 
 
 class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
-    """All homes on one node, which go, or have gone, to another one."""
+    """A move of all homes on a node to another node."""
 
     pool = serializers.CharField(source="pool.slug")
     from_node = serializers.CharField(source="source_name", help_text="The node where they lay.")

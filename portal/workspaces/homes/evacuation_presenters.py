@@ -1,4 +1,4 @@
-"""What the page of a node's homes shows: what lies there, how far a move is, what stayed and why."""
+"""Presenters for the page of a node's homes: the homes there, the progress of an evacuation, and failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAYED_SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class Stayed:
-    """A home that was not moved, and why."""
+    """A failed home move with its reason."""
 
     move: HomeMove
     why: str
@@ -30,7 +30,7 @@ class Stayed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the last move of a node's homes is; `total` counts those that were moved or shall be."""
+    """Progress of the last evacuation of a node; `total` counts homes that were or will be moved."""
 
     row: HomeEvacuation
     moved: int
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class NodeHomes:
-    """The homes on a node; `keeps` are sentences about those that cannot go at once."""
+    """The homes on a node; `keeps` are sentences about those that cannot be moved now."""
 
     there: HomesThere
     words: str
@@ -59,7 +59,7 @@ class NodeHomes:
 
 
 def page(actor: User, node: Node) -> NodeHomes:
-    """For operators and auditors. Raises `NotAllowed`."""
+    """Return the page's data, for operators and auditors. Raises `NotAllowed`."""
     there = evacuations.homes_there(actor, node)
     last = evacuations.last_from(actor, node)
     return NodeHomes(
@@ -73,7 +73,7 @@ def page(actor: User, node: Node) -> NodeHomes:
 
 
 def words_of(there: HomesThere) -> str:
-    """How many lie there, and how large they are."""
+    """Return number and size of the homes as text."""
     count = ngettext("%(count)d home folder", "%(count)d home folders", there.homes) % {"count": there.homes}
     if not there.measured:
         return count

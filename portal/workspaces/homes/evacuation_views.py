@@ -1,4 +1,4 @@
-"""The page that has all homes of a node moved to another one; templates/workspaces/node_homes.html."""
+"""The page that evacuates a node; templates/workspaces/node_homes.html."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from portal.workspaces.homes import evacuations
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def node_homes(request: SignedInRequest, node_id: UUID) -> HttpResponse:
-    """What homes lie on a node and how far their move is. A POST with `to` has them moved."""
+    """Show the homes on a node and the progress of an evacuation. A POST with `to` starts one."""
     node = evacuations.node_by_id(request.user, node_id)
     if request.method != "POST":
         context = {"node": node, "view": presenters.page(request.user, node)}
@@ -32,7 +32,7 @@ def node_homes(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 
 
 def begin(request: SignedInRequest, node_id: UUID, to: str) -> None:
-    """Have the homes moved, and say on the next page what became of it. Raises `NotAllowed`, `NotFound`."""
+    """Start an evacuation, and report the result as a message. Raises `NotAllowed`, `NotFound`."""
     require_operator(request.user)
     try:
         evacuations.evacuate(actor=request.user, node_id=node_id, to=to)
@@ -46,7 +46,7 @@ def begin(request: SignedInRequest, node_id: UUID, to: str) -> None:
 
 @require_POST
 def cancel(request: SignedInRequest, home_evacuation_id: UUID) -> HttpResponse:
-    """Move no more."""
+    """Cancel an evacuation."""
     require_operator(request.user)
     found = evacuations.evacuation(request.user, home_evacuation_id)
     try:

@@ -1,8 +1,8 @@
-"""All homes of a node go to another one: an operator's act, home by home, by the moves that there are.
+"""Evacuations: an operator moves all homes of a node to another node, by ordinary moves.
 
-A few moves are begun at a time, so that nobody waits whose home still lies there. One that is in use is left
-alone until nothing uses it; one whose move has failed, or was cancelled, stays, and asking again tries it
-again. The row says what is to be done: whatever dies, the next sweep goes on.
+A few moves run at a time, so that the owners of the other homes need not wait. A home in use is moved when
+nothing uses it. A home whose move failed or was cancelled stays, and a new request retries it. All state is
+in the row, so the next sweep continues after a crash.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from portal.workspaces.models import (
 )
 
 AT_ONCE = 2
-"""Moves of one evacuation that are under way together: one is copied while the next is asked for."""
+"""Concurrent moves of one evacuation: one is copied while the next is requested."""
 AGAIN_S = 10
 BATCH = 20
 ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
@@ -59,11 +59,12 @@ ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class HomesThere:
-    """The homes that lie on a node, and what becomes of them if they shall go now.
+    """The homes on a node, by whether they can be moved.
 
-    `used_mib` is the sum of what was measured, of `measured` of the `homes`. `ready` can be moved at once,
-    `in_use` when nothing uses them; `moving` are being moved or archived, `kept` are of deleted accounts
-    and stay. `targets` are the names of the nodes to which they may go; `refused` says why none can go.
+    `used_mib` is the sum of the measurements of `measured` of the `homes`. `ready` homes can be moved now and
+    `in_use` homes when nothing uses them; `moving` homes are being moved or archived; `kept` homes of deleted
+    accounts stay. `targets` are the names of possible target nodes; `refused` is the reason why no home can
+    be moved.
     """
 
     node: Node
@@ -79,7 +80,7 @@ class HomesThere:
 
 
 def node_by_id(actor: User, node_id: UUID) -> Node:
-    """For operators and auditors. Raises `NotFound`, `NotAllowed`."""
+    """Return a node, for operators and auditors. Raises `NotFound`, `NotAllowed`."""
     require_see(actor)
     node = Node.objects.select_related("pool").filter(pk=node_id).first()
     if node is None:
@@ -88,10 +89,10 @@ def node_by_id(actor: User, node_id: UUID) -> Node:
 
 
 def homes_there(actor: User, node: Node) -> HomesThere:
-    """What would be moved, for operators and auditors; a handful of queries. Raises `NotAllowed`."""
+    """Return what an evacuation would move, for operators and auditors. Raises `NotAllowed`."""
     require_see(actor)
     alive = Q(owner__deleted_at=None)
-    # No name of an annotation: inside the statement it would stand for the count.
+    # Aliases must differ from annotations, which would otherwise refer to the counts in this query.
     counts = _places(node).aggregate(
         homes=Count("pk"),
         used=Sum("used_mib"),
@@ -117,7 +118,7 @@ def homes_there(actor: User, node: Node) -> HomesThere:
 
 
 def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
-    """Why no home can be moved from the node, whichever it is."""
+    """Return why no home can be moved from the node, or `None`."""
     named = {"node": node.name}
     if not are_apart(node.pool):
         return Reason(HomeMoveCode.HOMES_NOT_APART, {"pool": node.pool.name})
@@ -131,7 +132,7 @@ def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
 
 
 def _places(node: Node) -> QuerySet[Any]:
-    """The homes on the node, with whether each is in use, or moved or archived, and its size."""
+    """Return the homes on the node with `in_use`, `moving` (moved or archived) and `used_mib`."""
     same = {"owner": OuterRef("owner"), "team": OuterRef("team")}
     used = Allocation.objects.filter(
         workspace__owner=OuterRef("owner"), workspace__team=OuterRef("team"), node=node, released_at=None
@@ -148,14 +149,14 @@ def _places(node: Node) -> QuerySet[Any]:
     )
 
 
-# --- what was asked for --------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------
 
 
 def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
-    """All, each with how far it is, for operators and auditors; for others none.
+    """Return all evacuations with their progress, for operators and auditors; for others none.
 
-    `moved`, `stayed` and `under_way` count homes, `left` those of them that still lie there and shall go;
-    `bytes_done` is what has been copied.
+    `moved`, `stayed` and `under_way` count homes; `left` counts homes still on the node that will be moved;
+    `bytes_done` is the number of bytes copied.
     """
     found = HomeEvacuation.objects.select_related("pool", "source", "requester")
     stayed = HomeMove.objects.filter(
@@ -182,7 +183,7 @@ def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
 
 
 def evacuation(actor: User, evacuation_id: UUID) -> HomeEvacuation:
-    """With how far it is. Raises `NotFound`."""
+    """Return an evacuation with its progress. Raises `NotFound`."""
     found = seen_by(actor).filter(pk=evacuation_id).first()
     if found is None:
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
@@ -191,10 +192,10 @@ def evacuation(actor: User, evacuation_id: UUID) -> HomeEvacuation:
 
 @transaction.atomic
 def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
-    """Have all homes of the node moved to the one of this name. Asked for again meanwhile, it is the same.
+    """Request that all homes of the node are moved to the node with this name.
 
-    Raises `NotAllowed`, `NotFound`, `InvalidInput` for a node that takes none, `StateConflict` where nothing
-    can be moved.
+    A repeated request returns the same evacuation. Raises `NotAllowed`, `NotFound`, `InvalidInput` for a node
+    that takes no homes, and `StateConflict` if nothing can be moved.
     """
     require_operator(actor)
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
@@ -214,7 +215,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         raise InvalidInput(reason, errors={"to": [reason]})
     away = HomeEvacuation.objects.filter(source=target, state=EvacuationState.GOING).first()
     if away is not None:
-        # Homes would go to and fro.
+        # Homes would move back and forth.
         raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": target.name, "to": away.target_name}))
     now = timezone.now()
     made = HomeEvacuation.objects.create(
@@ -228,9 +229,9 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
 
 @transaction.atomic
 def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
-    """Move no more: what has arrived stays there, what is being copied stays where it was. Twice is success.
+    """Cancel an evacuation. Homes that have arrived stay there; all others stay where they were. Idempotent.
 
-    Raises `NotAllowed`, `NotFound`, `StateConflict` for one that has ended.
+    Raises `NotAllowed`, `NotFound`, `StateConflict` for an evacuation that has ended.
     """
     require_operator(actor)
     found = _locked(evacuation_id)
@@ -248,11 +249,11 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
     return found
 
 
-# --- the steps -----------------------------------------------------------------------------------------
+# --- reconciliation --------------------------------------------------------------------------------------
 
 
 def sweep() -> int:
-    """Go on with those that are due; returns how many were."""
+    """Continue the evacuations that are due, and return their number."""
     now = timezone.now()
     due = HomeEvacuation.objects.filter(state=EvacuationState.GOING, next_at__lte=now)
     rows = list(due.order_by("next_at", "pk").values_list("pk", flat=True)[:BATCH])
@@ -295,7 +296,7 @@ def _step(pk: UUID) -> None:
 
 
 def _end(found: HomeEvacuation, why: Reason | None) -> None:
-    """Nothing more can be moved."""
+    """End the evacuation, and notify its requester."""
     counts = found.moves.aggregate(
         moved=Count("pk", filter=Q(state=HomeMoveState.DONE)),
         stayed=Count("pk", filter=Q(state__in=ENDED_ELSEWHERE)),
@@ -339,17 +340,17 @@ def _end(found: HomeEvacuation, why: Reason | None) -> None:
     )
 
 
-# --- parts -----------------------------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------
 
 
 def stayed_in(found: HomeEvacuation) -> QuerySet[HomeMove]:
-    """The moves of it that came to nothing, by home."""
+    """Return the failed and cancelled moves of an evacuation, by home."""
     rows = found.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
     return rows.order_by("team__slug", "owner__username")
 
 
 def last_from(actor: User, node: Node) -> HomeEvacuation | None:
-    """The newest from a node, with how far it is."""
+    """Return the latest evacuation of a node with its progress, or `None`."""
     return seen_by(actor).filter(source=node).first()
 
 

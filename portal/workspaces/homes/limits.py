@@ -1,9 +1,9 @@
-"""The limit of home folders, `BERTH_HOME_LIMIT_MIB`: nodes measure, users are told, growth is stopped.
+"""The limit of home folders, `BERTH_HOME_LIMIT_MIB`: nodes measure, owners are notified, growth is stopped.
 
-A file system without quotas stops nobody from writing. So who writes is stopped: the workspaces that use a
-home above its limit end in order, after `BERTH_HOME_GRACE_S`, or at once where it grows although it holds a
-tenth more. Files stay; the workspace can be started again, and then there is that time anew to delete some
-(ADR 0028). The number of files is limited in the same way, by the home's share of the disk (ADR 0070).
+A file system without quotas cannot stop writes, so the portal stops the writers. Workspaces that use a home
+above its limit stop after `BERTH_HOME_GRACE_S`, or at once if the home keeps growing above 110 % of the
+limit. Files are kept. A workspace can be started again and then has the same time to delete files (ADR 0028).
+The number of files is limited in the same way, by the home's share of the disk (ADR 0070).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from provisioning.types import HomeUsage as Measured
 log = logging.getLogger(__name__)
 STEPS = (100, 90, 80)
 CALMER = 5
-"""A step is forgotten, and told of anew, only when there is so much less, in percent of the limit."""
+"""Percentage points below a threshold at which it is reset, so that it can notify again."""
 FAR_OVER = 110
 NOTED_MIB = 1
 NOTED_FILES = 1000
@@ -45,7 +45,7 @@ NOTED_FILES = 1000
 def apply(
     *, pool_slug: str, node_name: str, measured: Sequence[Measured], now: datetime | None = None
 ) -> None:
-    """Take in what a node has measured. Homes of nobody, and nodes that are not known, are left out."""
+    """Apply a node's measurements. Unknown nodes and homes without an account are ignored."""
     now = now or timezone.now()
     nodes = Node.objects.filter(name=node_name, pool__simulated=False).select_related("pool")
     node = (nodes.filter(pool__slug=pool_slug) if pool_slug else nodes).first()
@@ -90,7 +90,7 @@ def _apply_one(
 
 
 def _moved(row: HomeUsage, seen: Measured) -> bool:
-    """Whether what a node says now is worth a new row."""
+    """Return whether the measurement differs enough to be stored."""
     return (
         abs(seen.used_mib - row.used_mib) >= NOTED_MIB
         or abs(seen.files - row.files) >= NOTED_FILES
@@ -99,7 +99,7 @@ def _moved(row: HomeUsage, seen: Measured) -> bool:
 
 
 def _grew_far_over(row: HomeUsage, seen: Measured) -> bool:
-    """Whether there is more of that of which there is a tenth too much."""
+    """Return whether bytes or files have grown and exceed the limit by at least 10 %."""
     by_bytes, by_files = _percents(seen)
     return (seen.used_mib > row.used_mib and by_bytes >= FAR_OVER) or (
         seen.files > row.files and by_files >= FAR_OVER
@@ -107,7 +107,7 @@ def _grew_far_over(row: HomeUsage, seen: Measured) -> bool:
 
 
 def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
-    """How much of the limit its bytes take, and its files."""
+    """Return the share of the limit taken by bytes and by files, in percent."""
     limit = settings.BERTH_HOME_LIMIT_MIB
     return (
         usage.used_mib * 100 / limit if limit else 0.0,
@@ -116,7 +116,10 @@ def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
 
 
 def level_of(seen: Measured, told: int = 0) -> int:
-    """The highest step that is reached: 0, 80, 90 or 100. One told of lasts until there is clearly less."""
+    """Return the highest threshold reached: 0, 80, 90 or 100.
+
+    `told` is the last one notified. It remains until usage is clearly below it.
+    """
     if not settings.BERTH_HOME_LIMIT_MIB:
         return 0
     if seen.hidden:
@@ -124,12 +127,12 @@ def level_of(seen: Measured, told: int = 0) -> int:
     percent = max(_percents(seen))
     reached = next((step for step in STEPS if percent >= step), 0)
     nearly = next((step for step in STEPS if percent + CALMER >= step), 0)
-    # At the limit itself nothing lasts: who has made room is let go on.
+    # Full is left without hysteresis, so that work can continue as soon as space was freed.
     return reached if told == STEPS[0] else max(reached, min(told, nearly))
 
 
 def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:
-    """Stop the workspaces that use a home above its limit and whose time is over."""
+    """Stop the workspaces that use a home above its limit, once their grace period is over."""
     grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
     using = Workspace.objects.filter(
         owner=row.owner, team=row.team, state=State.RUNNING,
@@ -146,7 +149,7 @@ def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:
 
 
 def amounts(row: HomeUsage) -> str:
-    """How much there is, of how much: of bytes, or of files where these fill it."""
+    """Return usage and limit as text, in bytes or, if files fill the home, in files."""
     if _files_fill(row):
         return _("%(used)s of %(limit)s files") % {
             "used": format_number(row.files),
@@ -159,13 +162,13 @@ def amounts(row: HomeUsage) -> str:
 
 
 def _files_fill(row: HomeUsage) -> bool:
-    """Whether it has to be told of files: of bytes people know, of inodes only when there is cause."""
+    """Return whether to report files instead of bytes. Inodes are mentioned only if they matter."""
     by_bytes, by_files = _percents(row)
     return by_files > by_bytes and by_files >= STEPS[-1] - CALMER
 
 
 def room_mib(owner_id: UUID, team_id: UUID, node: str) -> int | None:
-    """How much more a home on a node may take, as it was last measured; None where nothing limits it."""
+    """Return how much a home on a node may grow in MiB, by its last measurement; `None` for no limit."""
     limit = settings.BERTH_HOME_LIMIT_MIB
     if not limit:
         return None
@@ -179,7 +182,7 @@ def room_mib(owner_id: UUID, team_id: UUID, node: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class HomeNote:
-    """What the page of a workspace says of its home. `percent` is at most 100."""
+    """The note about the home on a workspace's page. `percent` is at most 100."""
 
     amounts: str
     text: str = ""
@@ -188,7 +191,10 @@ class HomeNote:
 
 
 def note_of(workspace: Workspace) -> HomeNote | None:
-    """About the fullest home of the workspace's user in its team; None without a limit or a measurement."""
+    """Return a note about the fullest home of the owner in the team.
+
+    Returns `None` without a limit or a measurement.
+    """
     if not settings.BERTH_HOME_LIMIT_MIB or workspace.simulated:
         return None
     rows = HomeUsage.objects.filter(owner_id=workspace.owner_id, team_id=workspace.team_id)
@@ -217,7 +223,7 @@ def _sentence(row: HomeUsage) -> str:
 
 
 def _tell(row: HomeUsage) -> None:
-    """Tell the user that a step has been reached."""
+    """Notify the owner about the reached threshold."""
     full = row.percent == STEPS[0]
     named = {"team": row.team.name, "percent": row.percent}
     title = (

@@ -1,4 +1,4 @@
-"""Homes that lie on machines which were removed, until their users begin with new, empty ones."""
+"""Homes on removed machines, until their owners start with new, empty ones."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from provisioning.types import home_key
 
 
 def seen_by(actor: User) -> QuerySet[LostHome]:
-    """One's own, and all for who sees all; those that still wait for an answer first."""
+    """Return the actor's own lost homes, or all for operators and auditors."""
     found = LostHome.objects.select_related("owner", "team", "pool")
     return found if actor.sees_all else found.filter(owner=actor)
 
 
 def open_of(workspace: Workspace) -> LostHome | None:
-    """The lost home for which a workspace that does not run has to wait, where there is one."""
+    """Return the lost home that a workspace has to wait for, or `None`."""
     return LostHome.objects.filter(
         owner=workspace.owner_id, team=workspace.team_id, recreated_at=None
     ).first()
 
 
 def node_forgotten(event: NodeForgotten) -> None:
-    """An operator has removed what was left of a machine: homes that lie there are lost until that is mended.
+    """Record that the homes on a removed machine are lost, and notify their owners.
 
-    Deletions that it was to carry out cannot be carried out any more, and are said to be open.
+    Pending deletions on the machine are reported as not done.
     """
     node = Node.objects.get(pk=event.node_id)
     used = {
@@ -103,10 +103,9 @@ def node_forgotten(event: NodeForgotten) -> None:
 
 @transaction.atomic
 def recreate(*, actor: User, lost_home_id: UUID) -> LostHome:
-    """Let what the user starts begin with a new, empty home; the old one stays listed. Twice is success.
+    """Allow the owner to start with a new, empty home; the old one stays listed. Idempotent.
 
-    For the user alone, and for operators. Raises `NotFound`, which is also said to who may not see it, and
-    `NotAllowed`.
+    For the owner and operators. Raises `NotFound` (also if the actor may not see it) and `NotAllowed`.
     """
     lost = (
         LostHome.objects.select_for_update(of=("self",))
@@ -138,11 +137,11 @@ def recreate(*, actor: User, lost_home_id: UUID) -> LostHome:
 
 
 def may_recreate(actor: User, lost: LostHome) -> bool:
-    """Whether it is the actor's to decide."""
+    """Return whether the actor may decide about the lost home."""
     return actor.pk == lost.owner_id or actor.operates
 
 
 def require_recreate(actor: User, lost: LostHome) -> None:
-    """Raises `NotAllowed`."""
+    """Raise `NotAllowed` unless the actor may decide about the lost home."""
     if not may_recreate(actor, lost):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": lost.owner.username}))

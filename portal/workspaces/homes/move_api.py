@@ -1,4 +1,4 @@
-"""Moves of home folders from one machine to another, over REST."""
+"""REST API of home moves between nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from portal.workspaces.models import HomeMove, HomeMoveState
 
 
 class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
-    """A home folder that goes, or has gone, from one machine of a pool to another."""
+    """A move of a home folder from one node of a pool to another."""
 
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")

@@ -1,10 +1,10 @@
-"""Moves of homes from one machine of a pool to another: asked for by a person, carried out step by step.
+"""Moves of homes between nodes of a pool, requested by a person and carried out step by step.
 
-The old machine lets the home be read with a ticket, the new one reads some seconds at a time and says how far
-it came (`provisioning.node.home_moves`). Commands are sent under leases, so whoever dies costs one of them.
-Only when the new machine has all of it, compared and in its place, does the home count as lying there, in one
-transaction; then the old machine takes its copy away. Until that, nothing of the user's starts there, and
-a move that fails or is cancelled leaves the home where it was.
+The old node serves the home for a ticket. The new node reads it for some seconds at a time and reports
+progress (`provisioning.node.home_moves`). Commands are sent under leases, so a crash costs at most one
+command. Once the new node holds a complete, compared copy, one transaction changes the place of the home;
+then the old node removes its copy. Until then workspaces of the owner cannot start there, and a move that
+fails or is cancelled leaves the home where it was.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ from provisioning.types import home_key
 
 log = logging.getLogger(__name__)
 LEASE_S = 60
-"""Longer than a step, which a node carries out for some ten seconds."""
+"""Seconds; longer than a step, which takes a node about 10 seconds."""
 OFFER_S = 3600
 AGAIN_S = 10
 LATER_S = 30
 MOST_AGAIN_S = 600
 MOST_FAILURES = 60
-"""So many commands in a row without an answer or with a failure, an hour and more, and a move is given up."""
+"""Consecutive commands without an answer or with a failure, over at least an hour, before the move fails."""
 BATCH = 50
 
 
 def seen_by(actor: User) -> QuerySet[HomeMove]:
-    """One's own, and all for who sees all."""
+    """Return the actor's own moves, or all for operators and auditors."""
     found = HomeMove.objects.select_related("owner", "team", "pool", "requester")
     return found if actor.sees_all else found.filter(owner=actor)
 
 
 def may_move(actor: User, owner_id: UUID) -> bool:
-    """Whether it is the actor's to decide where the home of this user lies."""
+    """Return whether the actor may decide where the home of this user is stored."""
     return actor.pk == owner_id or actor.operates
 
 
 def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
-    """The nodes of the pool to which a home may go that lies on the one of this id, by name."""
+    """Return the nodes of the pool, except `other_than`, that a home can be moved to, by name."""
     if not are_apart(pool):
         return []
     found = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
@@ -90,10 +90,10 @@ def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
 
 @transaction.atomic
 def move_home(*, actor: User, owner: User, team: Team, pool: Pool, node: str) -> HomeMove:
-    """Have a home moved to the node of this name. Asked for again while it goes there, it is the same move.
+    """Request a move of a home to the node with this name. A repeated request returns the same move.
 
-    For its user and operators. Raises `NotFound`, which is also said to who may not see it, `NotAllowed`,
-    `InvalidInput` for a node that takes none, and `StateConflict` while workspaces have a place with it.
+    For the owner and operators. Raises `NotFound` (also if the actor may not see the home), `NotAllowed`,
+    `InvalidInput` for a node that takes no homes, and `StateConflict` while workspaces use the home.
     """
     if not (actor.sees_all or may_move(actor, owner.pk)):
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
@@ -109,7 +109,10 @@ def move_home(*, actor: User, owner: User, team: Team, pool: Pool, node: str) ->
 def begin(
     *, place_id: int, node: str, actor: User | SystemActor, evacuation: HomeEvacuation | None = None
 ) -> HomeMove:
-    """`move_home` for whoever may: of its own, or as one of an evacuation, whose asker is then its asker."""
+    """Start a move without a permission check, on its own or as a part of an evacuation.
+
+    A move of an evacuation has the requester of the evacuation.
+    """
     rows = HomePlace.objects.select_for_update(of=("self",))
     place = rows.select_related("owner", "team", "node", "pool").filter(pk=place_id).first()
     if place is None:
@@ -150,9 +153,10 @@ def begin(
 
 @transaction.atomic
 def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
-    """Give a move up: the home stays where it was. Twice is success.
+    """Cancel a move; the home stays where it was. Idempotent.
 
-    For its user and operators. Raises `NotFound`, `NotAllowed`, and `StateConflict` for one that has ended.
+    For the owner and operators. Raises `NotFound`, `NotAllowed`, and `StateConflict` for a move that has
+    ended.
     """
     move = _locked(move_id)
     if move is None or not (actor.sees_all or may_move(actor, move.owner_id)):
@@ -168,25 +172,25 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
 
 
 def account_deleted(user: User) -> None:
-    """Moves of the homes of an account that is deleted are given up; in the caller's transaction."""
+    """Cancel the moves of homes of a deleted account, in the caller's transaction."""
     for pk in HomeMove.objects.filter(owner=user, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         move = _locked(pk)
         if move is not None and move.active:
             _give_up(move, HomeMoveState.CANCELLED, SYSTEM, None)
 
 
-# --- the steps -----------------------------------------------------------------------------------------
+# --- reconciliation --------------------------------------------------------------------------------------
 
 
 def due() -> QuerySet[HomeMove]:
-    """Those about which something is to be done now, the oldest first."""
+    """Return the moves with a step that is due, oldest first."""
     now = timezone.now()
     free = Q(lease="") | Q(lease_expires_at__lte=now)
     return HomeMove.objects.filter(free, open=True, next_at__lte=now).order_by("asked_at", "pk")
 
 
 def sweep() -> int:
-    """Send a command for each that is due; of those that go to, or come from, one machine one at a time."""
+    """Send a command for each move that is due, with at most one active move per source or target node."""
     now = timezone.now()
     working = HomeMove.objects.filter(open=True, state__in=ACTIVE_MOVES, lease_expires_at__gt=now)
     busy = {node for pair in working.exclude(lease="").values_list("source", "target") for node in pair}
@@ -224,7 +228,7 @@ def _step(pk: UUID) -> None:
             _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason.from_json(move.reason))
             return
     if move.source is None or home_use.in_use(move.owner_id, move.team_id, move.source.pk):
-        # Placed while the move was asked for. It is over before anything is copied.
+        # A workspace was placed after the request. Wait until it stops before anything is copied.
         move.reason = Reason(HomeMoveCode.IN_USE).as_json()
         move.next_at = timezone.now() + timedelta(seconds=LATER_S)
         move.lease, move.lease_expires_at = "", None
@@ -238,7 +242,7 @@ def _step(pk: UUID) -> None:
 
 
 def _order(move: HomeMove, do: MoveDo) -> None:
-    """Take the lease, and send one command when the transaction has held."""
+    """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
     node = move.source if do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
     assert node is not None
@@ -264,7 +268,7 @@ def _order(move: HomeMove, do: MoveDo) -> None:
 
 
 def apply(answer: HomeMoved) -> bool:
-    """Take in what a node has said of a move; False when it is stale and was dropped."""
+    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
     try:
         with transaction.atomic():
             move = _locked(UUID(answer.move))
@@ -289,7 +293,7 @@ def apply(answer: HomeMoved) -> bool:
 
 
 def _offered(move: HomeMove) -> None:
-    """The old machine lets the home be read: so does the front door."""
+    """Publish the ticket to the front door, once the old node serves the home."""
     machine = machines.by_name(move.pool, move.source_name)
     transfer = file_tickets.Transfer(
         workspace=_name(move),
@@ -320,7 +324,7 @@ def _fetched(move: HomeMove, answer: HomeMoved) -> None:
 
 
 def _arrived(move: HomeMove) -> None:
-    """All of it is in its place on the new machine: from now on that is where it lies."""
+    """Change the place of the home, once the new node holds a complete copy."""
     if (
         move.source is None
         or move.target is None
@@ -370,7 +374,7 @@ def _failed(move: HomeMove, answer: HomeMoved) -> None:
 
 
 def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, reason: Reason | None) -> None:
-    """The home stays where it was; what has come to the new machine goes."""
+    """End the move without success. The home stays where it was, and the new node removes its copy."""
     move.reason = reason.as_json() if reason is not None else {}
     _end(move, state, left="target" if move.started_at else "")
     if reason is None:
@@ -378,7 +382,7 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
         _record(move, actor, AuditKind.USER_HOME_MOVE_CANCELLED, message)
         return
     _record(move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {_home(move)}", reason)
-    # Who had all homes of a node moved is told once, at the end.
+    # The requester of an evacuation is notified once, at its end.
     asker = move.requester if move.evacuation_id is None else None
     events.notify(
         {each.pk: each for each in (move.owner, asker) if each is not None}.values(),
@@ -408,7 +412,7 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
 
 
 def _clean(move: HomeMove) -> None:
-    """Have a node take away what is of no use any more; where it has gone, nothing is left to do."""
+    """Have a node remove its superseded copy. If the node is gone, nothing is left to do."""
     node, name = (move.source, move.source_name) if move.left == "source" else (move.target, move.target_name)
     if node is None or not home_use.believed(move.pool, name):
         move.open = False
@@ -437,7 +441,7 @@ def _cleaned(move: HomeMove, answer: HomeMoved) -> None:
     move.save()
 
 
-# --- parts -----------------------------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------
 
 
 def _locked(move_id: UUID) -> HomeMove | None:
@@ -450,18 +454,18 @@ def _locked(move_id: UUID) -> HomeMove | None:
 
 
 def _ticket(move: HomeMove) -> str:
-    """What reads the home after this offer. Nothing keeps it: it is made anew where it is needed."""
+    """Return the ticket for reading the home in this offer. It is derived, so it needs no storage."""
     made = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
     return base64.urlsafe_b64encode(made).decode().rstrip("=")
 
 
 def _name(move: HomeMove) -> str:
-    """A name as workspaces have, by which the front door is asked for the home."""
+    """Return a name like a workspace's, under which the front door serves the home."""
     return f"ws-{move.pk.hex}"
 
 
 def soon() -> None:
-    """Have what is due looked at when the transaction has held."""
+    """Process due moves after the transaction commits."""
     transaction.on_commit(partial(node_commands.send, "control.move_homes", "control"))
 
 

@@ -1,8 +1,8 @@
-"""Where people's homes lie in pools of several machines: on the node that they were first placed on.
+"""Places of homes in pools with several nodes: a home stays on the node it was first placed on.
 
-A home belongs to a user in a team. In a pool whose nodes keep homes each for itself it has one place, and
-what the user starts there later goes to that node only. A pool whose machines share one folder for homes says
-so with `homes_shared` in its configuration, beside `homes`; homes of simulated pools do not exist.
+A home belongs to a user in a team. If the nodes of a pool keep separate homes, the home has one place, and
+later workspaces of the user go to that node only. A pool whose nodes share one folder for homes sets
+`homes_shared` in its configuration, beside `homes`. Simulated pools have no homes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from portal.workspaces.models import (
 
 @dataclass(frozen=True, slots=True)
 class HomeAt:
-    """The name of the node on which a home lies; `lost` where that machine was removed.
+    """Place of a home: the name of its node, and `lost` if that machine was removed.
 
-    `moving_to` is the name of the node to which it is being moved; `archived` while an archive of it is made
-    or restored; `away` while it was put away in one.
+    `moving_to` is the target node of a running move. `archived` is set while an archive is created or
+    restored, `away` if an archive is the only copy.
     """
 
     node: str
@@ -43,23 +43,23 @@ class HomeAt:
 
 
 Homes = Mapping[UUID, HomeAt]
-"""By pool, where a home lies."""
+"""Place of a home, by pool."""
 NOWHERE: Homes = {}
 FEW = 200
 
 
 def are_apart(pool: Pool) -> bool:
-    """Whether each node of the pool keeps homes for itself."""
+    """Return whether each node of the pool keeps separate homes."""
     return pool.runs_on_node and not pool.simulated and not pool.config.get("homes_shared")
 
 
 def of_user(owner_id: UUID, team_id: UUID) -> Homes:
-    """Where the home of a user in a team lies."""
+    """Return the places of the home of a user in a team, by pool."""
     return of_users([(owner_id, team_id)]).get((owner_id, team_id), NOWHERE)
 
 
 def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, HomeAt]]:
-    """Where the homes of these users in these teams lie; one query."""
+    """Return the places of the homes of these users in these teams, with one query."""
     users = {user for user, _team in pairs}
     if not users:
         return {}
@@ -91,9 +91,9 @@ def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict
 
 
 def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
-    """The pool and the name of the node on which the home lies that the workspace uses; None for nowhere.
+    """Return the pool and the node name of the home that the workspace uses, or `None`.
 
-    Where it is or was last; else where the last of its user's workspaces of its team was.
+    It is the node of the workspace's last allocation, or else of the owner's last allocation in the team.
     """
     allocations = Allocation.objects.select_related("node__pool").filter(
         node__pool__deleted_at=None, node__retired=False
@@ -103,7 +103,7 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
     found = own.order_by("-granted_at").first() or of_home.order_by("-granted_at").first()
     if found is None:
         return None
-    # It may have been moved since.
+    # The home may have been moved since.
     place = (
         HomePlace.objects.select_related("node")
         .filter(owner=workspace.owner_id, team=workspace.team_id, pool=found.node.pool, node__retired=False)
@@ -113,10 +113,10 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
 
 
 def settle(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
-    """Note where homes lie of workspaces that are about to be placed; those that must not be placed so.
+    """Record the homes of workspaces about to be placed, and return those that cannot be placed so.
 
-    `placed` has the node of each. Under the lock of placement: two that are decided together and for the
-    first time do not part a home. Those that are left out wait, and know where the home is the next time.
+    `placed` has the node of each workspace. The caller holds the placement lock, so two first placements of
+    one home cannot split it. The returned workspaces wait; the next cycle knows their node.
     """
     apart = [each for each in placed if are_apart(each[1])]
     homes = of_users([(workspace.owner_id, workspace.team_id) for workspace, _pool, _node in apart])
@@ -155,7 +155,7 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
         ],
         ignore_conflicts=True,
     )
-    # Those of the user in other teams, too: what counts is whether the user still comes.
+    # Includes the user's homes in other teams, because what counts is whether the user is active.
     users = {workspace.owner_id for workspace, _pool, _node in placed}
     pools = {pool.pk for _workspace, pool, _node in placed}
     HomePlace.objects.filter(owner__in=users, pool__in=pools).update(used_at=now)

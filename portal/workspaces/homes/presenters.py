@@ -1,4 +1,4 @@
-"""What the pages of home folders show, and what the page says that asks before a machine is removed."""
+"""Presenters for the pages of home folders and the confirmation page for removing a machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """The last move of a home, where it goes on or has failed; `may` says whether the reader may cancel."""
+    """The last move of a home, if it is active or failed. `may` allows the reader to cancel it."""
 
     move: HomeMove
     progress: str
@@ -50,18 +50,18 @@ class MoveRow:
 
 @dataclass(frozen=True, slots=True)
 class HomeRow:
-    """A home and what it takes; `used` is empty where nothing was measured."""
+    """A home and its size; `used` is empty without a measurement."""
 
     place: HomePlace
     used: str
     move: MoveRow | None
     targets: tuple[str, ...]
-    """Names of machines to which the reader may move it now."""
+    """Names of nodes that the reader can move the home to now."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRow:
-    """A home on a removed machine; `may` says whether the reader decides, `waits` whether that is open."""
+    """A home on a removed machine. `may` allows the reader to decide; `waits` means it is undecided."""
 
     home: LostHome
     used: str
@@ -70,14 +70,14 @@ class LostRow:
 
 
 def places(actor: User, *, everybody: bool) -> QuerySet[HomePlace]:
-    """The actor's homes, or those of all."""
+    """Return the actor's homes, or those of all users."""
     found = HomePlace.objects.select_related("owner", "team", "pool", "node")
     found = found if everybody else found.filter(owner=actor)
     return found.order_by("team__slug", "owner__username", "pool__slug", "pk")
 
 
 def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
-    """With what was measured of each, its last move and where it may go; three queries."""
+    """Return rows with usage, last move and possible target nodes, with three queries."""
     found = list(found)
     used = {
         (user, team, node): mib
@@ -124,7 +124,7 @@ def move_row(actor: User, move: HomeMove) -> MoveRow:
 
 
 def move_waited_for(workspace: Workspace) -> str:
-    """How far the home is on its way for which the workspace waits; empty where it waits for none."""
+    """Return the progress of a home move that the workspace waits for, or an empty string."""
     if workspace.state != State.PENDING:
         return ""
     of_home = HomeMove.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
@@ -133,7 +133,7 @@ def move_waited_for(workspace: Workspace) -> str:
 
 
 def _amounts(move: HomeMove) -> str:
-    """What is there of what there is; empty before that is known and when the move is over."""
+    """Return the copied and the total size as text; empty while unknown and after the move."""
     total, done = move.bytes_total, min(move.bytes_done, move.bytes_total)
     if not (total and move.active):
         return ""
@@ -141,7 +141,7 @@ def _amounts(move: HomeMove) -> str:
 
 
 def _left(move: HomeMove) -> str:
-    """About how long the copy still takes, by how fast it went so far; empty where that is not known."""
+    """Return the estimated remaining time of the copy as text; empty while unknown."""
     if move.state != HomeMoveState.COPYING or move.started_at is None or not move.bytes_done:
         return ""
     took_s = (timezone.now() - move.started_at).total_seconds()
@@ -159,7 +159,7 @@ def _size(mib: int | None) -> str:
 
 
 def recreate_question(lost: LostHome) -> dict[str, Any]:
-    """The context of the page that asks before a home begins anew."""
+    """Return the context of the confirmation page for a new, empty home."""
     named = {"node": lost.node, "team": lost.team.name, "user": lost.owner.username, "pool": lost.pool.name}
     return {
         "title": _("Begin with a new, empty home folder?"),
@@ -175,7 +175,7 @@ def recreate_question(lost: LostHome) -> dict[str, Any]:
 
 
 def remove_question(losses: Losses) -> dict[str, Any]:
-    """The context of the page that asks before a machine is removed, with all that is given up."""
+    """Return the context of the confirmation page for removing a machine, with everything that is lost."""
     machine = losses.machine
     named = {"node": machine.name}
     question: dict[str, Any] = {
@@ -234,7 +234,7 @@ def _given_up(losses: Losses) -> list[str]:
 
 
 def _archived(losses: Losses) -> str:
-    """Of which of the homes there is an archive that does not go with the machine."""
+    """Return a line about the homes that have an archive on another machine."""
     if not losses.archived:
         return _("of these home folders nothing else: no archive of them lies on another machine")
     line = ngettext(

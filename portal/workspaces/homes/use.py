@@ -1,4 +1,4 @@
-"""What moves and archives of homes have in common: whether a home is in use, or held, and who is told."""
+"""Checks shared by moves and archives of homes: whether a home is in use or held."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from portal.workspaces.models import (
 )
 
 NOTED = timedelta(minutes=10)
-"""So often at most it is noted that a home is used."""
+"""Minimum interval between two updates of a home's last use."""
 
 
 def require_still(owner_id: UUID, team_id: UUID) -> None:
-    """Raise `StateConflict` while the home is moved, archived or restored: changes would be lost."""
+    """Raise `StateConflict` while the home is moved, archived or restored, because changes would be lost."""
     move = HomeMove.objects.filter(owner=owner_id, team=team_id, state__in=ACTIVE_MOVES).first()
     if move is not None:
         reason = Reason(HomeMoveCode.HOME_BEING_MOVED, {"node": move.target_name})
@@ -42,34 +42,34 @@ def require_still(owner_id: UUID, team_id: UUID) -> None:
 
 
 def require_there(owner_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
-    """Raise `StateConflict` where the home on this node was put away in an archive."""
+    """Raise `StateConflict` if the home on this node is archived away."""
     away = HomeArchive.objects.filter(owner=owner_id, team=team_id, away_at__isnull=False)
     if away.filter(node__pool=pool, node__name=node).exists():
         raise StateConflict(Reason(ArchiveCode.AWAY), code=ArchiveCode.AWAY)
 
 
 def note_used(owner_id: UUID, team_id: UUID) -> None:
-    """Somebody is at the files of the home: it is no unused one."""
+    """Record that somebody uses the files of the home."""
     now = timezone.now()
     stale = Q(used_at=None) | Q(used_at__lt=now - NOTED) | Q(used_at__gt=now)
     HomePlace.objects.filter(stale, owner=owner_id, team=team_id).update(used_at=now)
 
 
 def in_use(owner_id: UUID, team_id: UUID, node_id: UUID) -> bool:
-    """Whether a workspace of the user's in the team has a place on the node."""
+    """Return whether a workspace of the user in the team is allocated on the node."""
     return Allocation.objects.filter(
         workspace__owner=owner_id, workspace__team=team_id, node=node_id, released_at=None
     ).exists()
 
 
 def believed(pool: Pool, node: str) -> bool:
-    """Whether what the node says is believed: its machine has neither left nor been revoked."""
+    """Return whether the node is trusted: its machine has neither left nor been revoked."""
     machine = machines.by_name(pool, node)
     return machine is None or machine.state == MachineState.ACTIVE
 
 
 def tell_scheduler(owner_id: UUID, team_id: UUID) -> None:
-    """The home of the user in the team is held now, or free again."""
+    """Notify the scheduler that the home of the user in the team is now held or free."""
     for workspace in Workspace.objects.filter(owner=owner_id, team=team_id, state=State.PENDING):
         emit(RequestChanged(workspace))
     emit(CapacityFreed())

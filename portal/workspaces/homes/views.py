@@ -1,4 +1,4 @@
-"""Pages of home folders, and of what is lost with a machine; templates/workspaces/ says what each expects."""
+"""Pages of home folders and of losses with a machine; templates are in templates/workspaces/."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def homes(request: SignedInRequest) -> HttpResponse:
-    """Where one's home folders are; for operators and auditors with `?all=1` everybody's."""
+    """List the user's home folders; `?all=1` lists all for operators and auditors."""
     everybody = request.GET.get("all") == "1" and request.user.sees_all
     rows = Paginator(home_presenters.places(request.user, everybody=everybody), ROWS_PER_PAGE)
     page = rows.get_page(request.GET.get("page"))
@@ -52,7 +52,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
-    """Ask, then let the user's next start begin with a new, empty home."""
+    """Confirm, then allow the next start to use a new, empty home."""
     lost = lost_homes.seen_by(request.user).filter(pk=lost_home_id).first()
     if lost is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
@@ -68,7 +68,7 @@ def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
 
 @require_POST
 def move(request: SignedInRequest, home_id: int) -> HttpResponse:
-    """Have a home moved to another machine."""
+    """Move a home to another node."""
     place = home_presenters.places(request.user, everybody=request.user.sees_all).filter(pk=home_id).first()
     if place is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
@@ -90,7 +90,7 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
 
 @require_POST
 def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
-    """Give a move up."""
+    """Cancel a home move."""
     try:
         found = home_moves.cancel_move(actor=request.user, move_id=home_move_id)
     except (NotAllowed, NotFound):
@@ -110,7 +110,7 @@ def _back(request: SignedInRequest, owner_id: UUID) -> str:
 @never_cache
 @stepped_up
 def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
-    """Say what is given up with a machine and ask for its name, then remove it."""
+    """Show what is lost with a machine, and remove it after its name is confirmed."""
     require_operator(request.user)
     losses = machine_removal.losses_of(request.user, machine_id)
     back = reverse("machines:list", args=[losses.machine.pool.slug])

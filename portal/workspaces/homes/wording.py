@@ -1,4 +1,4 @@
-"""Texts of the refusals about moves and archives of homes, and of why one waits or failed."""
+"""Texts of the reasons about moves and archives of homes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.workspaces.homes.codes import ArchiveCode, HomeMoveCode
 
 
 def _amounts(params: Params) -> Params:
-    """Those in MiB, for people."""
+    """Add formatted amounts for parameters in MiB."""
     said = {
         name.removesuffix("_mib"): format_memory(value)
         for name, value in params.items()

@@ -1,4 +1,4 @@
-"""Workspaces and the homes of their users; Django looks here."""
+"""Models of workspaces and homes."""
 
 from portal.workspaces.models.homes import ACTIVE_ARCHIVES as ACTIVE_ARCHIVES
 from portal.workspaces.models.homes import ACTIVE_MOVES as ACTIVE_MOVES

@@ -1,4 +1,4 @@
-"""Home folders: where they lie, how large they are, moves, archives, and what is deleted or lost."""
+"""Home folders: location, usage, moves, archives, evacuations, deletions and losses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class HomeDeletion(models.Model):
-    """The home folder of a deleted account in a team on a node, until the node has said that it has gone.
+    """Pending deletion of the home folder of a deleted account, per team and node.
 
-    `lease` names the one command that may be under way. `problem` is why it is still there, once that has
-    been told.
+    The row exists until the node confirms the deletion. `lease` identifies the one command in flight.
+    `problem` is the reason why the folder still exists, once it is reported.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
@@ -37,10 +37,10 @@ class HomeDeletion(models.Model):
 
 
 class HomePlace(models.Model):
-    """The node of a pool on which the home of a user in a team lies, where its nodes keep homes apart.
+    """The node that holds the home of a user in a team, in a pool with homes on each node.
 
-    `used_at` is when the user last started something in the pool, or looked at files; None: not since that is
-    kept.
+    `used_at` is when the user last started a workspace in the pool or viewed its files; `None` if not
+    recorded.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -60,10 +60,10 @@ class HomePlace(models.Model):
 
 
 class LostHome(models.Model):
-    """The home of a user in a team that lies on a machine which was removed.
+    """The home of a user in a team on a machine that was removed.
 
-    Until `recreated_at` nothing of the user's starts in that pool for the team: a home elsewhere would be
-    empty, which the user has to want. `used_mib` is what was last measured, None where nothing was.
+    Until `recreated_at` is set, the user cannot start workspaces of the team in the pool, because a home on
+    another node would be empty; the user has to agree to that. `used_mib` is the last measurement, or `None`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -90,7 +90,7 @@ class LostHome(models.Model):
 
 
 class HomeMoveState(models.TextChoices):
-    """How far a move is."""
+    """State of a home move."""
 
     ASKED = "asked", _("Waits")
     COPYING = "copying", _("Is copied")
@@ -101,7 +101,7 @@ class HomeMoveState(models.TextChoices):
 
 
 class EvacuationState(models.TextChoices):
-    """How far it is that all homes of a node are moved to another one."""
+    """State of an evacuation."""
 
     GOING = "going", _("Under way")
     DONE = "done", _("Done")
@@ -110,10 +110,10 @@ class EvacuationState(models.TextChoices):
 
 
 class HomeEvacuation(models.Model):
-    """All homes on one node shall go to another one of its pool; each goes by a `HomeMove` of its own.
+    """Evacuation of all homes of a node to another node of its pool; each home has its own `HomeMove`.
 
-    `source_name` and `target_name` stay when the nodes have gone. `homes` says how many lay there when it was
-    asked for. `reason` says why it waits, or ended early.
+    `source_name` and `target_name` outlive the nodes. `homes` is the number of homes at the time of the
+    request. `reason` explains why the evacuation waits or ended early.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -151,12 +151,12 @@ class HomeEvacuation(models.Model):
 
 
 class HomeMove(models.Model):
-    """A home of a user in a team that goes, or has gone, from one node of a pool to another.
+    """Move of the home of a user in a team from one node of a pool to another.
 
-    `source_name` and `target_name` stay when the nodes have gone. `evacuation` is that which has begun it,
-    where all homes of the node go. `lease` names the one command that may be under way; `offer` counts the
-    tickets by which the target reads. `left` says what is still to be taken away after the end, `target` or
-    `source`; `open` is true until nothing is. `reason` says why it waits or failed.
+    `source_name` and `target_name` outlive the nodes. `evacuation` is set if an evacuation started the move.
+    `lease` identifies the one command in flight; `offer` counts the tickets by which the target reads. `left`
+    is the copy that still has to be removed after the end, `target` or `source`; `open` is true until none is
+    left. `reason` explains why the move waits or failed.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -202,7 +202,7 @@ class HomeMove(models.Model):
 
     @property
     def active(self) -> bool:
-        """Whether it can still come to something: nothing of the user's starts there meanwhile."""
+        """Whether the move can still succeed. Workspaces of the user cannot start there meanwhile."""
         return self.state in ACTIVE_MOVES
 
 
@@ -210,7 +210,7 @@ ACTIVE_MOVES = (HomeMoveState.ASKED, HomeMoveState.COPYING, HomeMoveState.CHECKI
 
 
 class HomeArchiveState(models.TextChoices):
-    """What an archive is, or how far."""
+    """State of an archive."""
 
     MAKING = "making", _("Being made")
     CHECKING = "checking", _("Being read back")
@@ -222,15 +222,15 @@ class HomeArchiveState(models.TextChoices):
 
 
 class HomeArchive(models.Model):
-    """An archive of the home of a user in a team, on the node on which the home lay.
+    """Archive of the home of a user in a team, on the node that held the home.
 
-    `node_name` stays when the node has gone. `job` names what is under way, `lease` the one command of it;
-    `left` says that something is to be taken away on the node, and `open` is true until nothing is, and
-    nothing is under way. `bytes_done` is of what is under way, before compression, `stream_bytes` of all of
-    it; `size_bytes` is what the archive takes on the disk. `reason` says why it waits or failed.
+    `node_name` outlives the node. `job` identifies the running job, `lease` its one command in flight. `left`
+    means that files remain to be removed on the node. `open` is true until no job runs and nothing remains to
+    be removed. `bytes_done` and `stream_bytes` are the progress and the size of the job, before compression;
+    `size_bytes` is the size of the archive on disk. `reason` explains why it waits or failed.
 
-    After one that `empties` the home is emptied; since `away_at` it is all that there is of the home, until
-    one is restored.
+    An archive with `empties` empties the home afterwards. From `away_at` on, the archive is the only copy of
+    the home, until it is restored.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -280,7 +280,7 @@ class HomeArchive(models.Model):
 
     @property
     def active(self) -> bool:
-        """Whether the home is held by it: nothing of the user's starts there meanwhile."""
+        """Whether a job holds the home. Workspaces of the user cannot start there meanwhile."""
         return self.state in ACTIVE_ARCHIVES
 
 
@@ -293,11 +293,11 @@ ACTIVE_ARCHIVES = (
 
 
 class HomeUsage(models.Model):
-    """What the home of a user in a team takes on a node's disk, as the node has measured it.
+    """Disk usage of the home of a user in a team on a node, as measured by the node.
 
-    `percent` of the limit is what the user has been told of last: 0, 80, 90 or 100. `over_since` is set
-    while there is more than the limit; `hidden` where more is in there than can be seen. Of `files` there may
-    be `most_files`, 0 for any number.
+    `percent` is the highest threshold of the limit that the user was notified about: 0, 80, 90 or 100.
+    `over_since` is set while the home exceeds its limit. `hidden` means that the home has content that could
+    not be measured. `most_files` limits `files`; 0 means no limit.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

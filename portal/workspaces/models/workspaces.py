@@ -1,4 +1,4 @@
-"""Workspaces: what was asked for and is so, how they stand in the queue, what was last seen of them."""
+"""Workspaces: their desired and actual state, their queue entries, and the last reports from their nodes."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from provisioning.types import ResourceRequest, external_name
 
 class WorkspaceQuerySet(models.QuerySet["Workspace"]):
     def live(self) -> WorkspaceQuerySet:
-        """All that have not been deleted."""
-        # In these words, which are those of the index.
+        """Exclude deleted workspaces."""
+        # The same condition as the partial index, so that the database can use it.
         return self.exclude(state=State.TERMINATED)
 
     def running_or_waiting(self) -> WorkspaceQuerySet:
-        """All that can be stopped."""
+        """Workspaces that can be stopped."""
         return self.filter(state__in=STOPPABLE)
 
     def homes(self) -> models.QuerySet[Workspace, dict[str, Any]]:
-        """Where their users' homes lie: `team_id`, `team__slug`, `node_id` and `node`, each place once.
+        """Return the homes of the workspaces' owners: distinct `team_id`, `team__slug`, `node_id` and `node`.
 
-        A home is a user's in a team, on each node on which a workspace of theirs was ever placed.
+        A user has a home in a team on each node that ever ran one of their workspaces.
         """
         places = {"node_id": F("allocations__node_id"), "node": F("allocations__node__name")}
         found = self.filter(allocations__isnull=False).values("team_id", "team__slug", **places)
         return found.distinct().order_by("team__slug", "node", "node_id")
 
     def due(self, now: datetime) -> WorkspaceQuerySet:
-        """All whose next step is due and that no command is under way for."""
+        """Workspaces whose next step is due and that have no command in flight."""
         return self.filter(next_reconcile_at__lte=now).filter(
             Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
         )
 
 
 def origin_around() -> tuple[str, str]:
-    """What stands before and after a workspace's name in its origin: `http://`, `.localhost:8000`."""
+    """Return the prefix and suffix of a workspace's origin, such as `http://` and `.localhost:8000`."""
     scheme, _, rest = settings.BERTH_PUBLIC_URL.partition("://")
     _, colon, port = rest.partition(":")
     return f"{scheme}://", f".{settings.BERTH_DOMAIN}{colon}{port}"
@@ -61,8 +61,8 @@ def origin_around() -> tuple[str, str]:
 class Workspace(models.Model):
     """One environment of one user, charged to one team.
 
-    `desired_state` is the user's will, `state` what is so. `generation` counts incarnations. `lease` names
-    the one command that may be under way; its answer is dropped unless it carries the same lease.
+    `desired_state` is what the user wants, `state` the actual state. `generation` counts starts. `lease`
+    identifies the one command in flight; a result with another lease is dropped.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -71,16 +71,16 @@ class Workspace(models.Model):
     team = models.ForeignKey("accounts.Team", on_delete=models.PROTECT, related_name="workspaces")
     template = models.ForeignKey("catalog.Template", on_delete=models.PROTECT, related_name="workspaces")
     flavor = models.ForeignKey("catalog.Flavor", on_delete=models.PROTECT, related_name="workspaces")
-    # Kept with the workspace, so that a changed catalog does not change what runs.
+    # A copy, so that changes of the catalog do not affect running workspaces.
     resources = models.JSONField()
-    # What it asked for of accelerators, cores and memory, while its GPUs are released (`gpus.py`).
+    # The original request for accelerators, cores and memory, while the GPUs are released (`gpus.py`).
     released_resources = models.JSONField(null=True, blank=True, default=None)
-    # It was started without its GPUs, as none was free: its user is told once when they are.
+    # Started without its GPUs because none was free. The user is notified once when they are.
     gpu_awaited = models.BooleanField(default=False)
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.PROTECT, related_name="workspaces"
     )
-    # The software that it runs in, as it was when it was asked for; None is what its node has by itself.
+    # The environment version at the time of the request; `None` uses the software of the node.
     environment_version = models.ForeignKey(
         "environments.EnvironmentVersion",
         null=True,
@@ -102,16 +102,17 @@ class Workspace(models.Model):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     next_reconcile_at = models.DateTimeField(null=True, blank=True, db_index=True)
     attempts = models.PositiveIntegerField(default=0)
-    # The backend had no room for this start: what it holds is given back, then it waits again.
+    # The backend had no room for this start. The workspace releases its capacity and is queued again.
     start_refused = models.BooleanField(default=False)
 
-    # The charge by resource (`portal.quota.limits.resources`): as requested until placed, then as held.
+    # The charge by resource (`portal.quota.limits.resources`): as requested until placement, then as
+    # allocated.
     amounts = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(
         default=0, help_text="Higher values go first in the queue; 0 is the default."
     )
     preemptible = models.BooleanField(default=True, help_text="Whether it can be preempted.")
-    # Its user's word, None where nothing was said. `loses_work` follows from it, else from the catalog.
+    # The owner's answer; `None` if not given. `loses_work` follows from it, else from the catalog.
     checkpointed = models.BooleanField(
         null=True,
         blank=True,
@@ -120,16 +121,18 @@ class Workspace(models.Model):
     )
     loses_work = models.BooleanField(default=True, help_text="Whether preemption loses work.")
     expected_s = models.PositiveIntegerField(default=28_800)
-    # For how long it may run from ready on; None for no end. `ends_at` is when that is over, moved by
-    # extensions, and `ends_version` counts what was said of its end: who stops it compares both.
+    # Maximum time from ready on, in seconds; `None` for no limit. `ends_at` is when it is over; extensions
+    # move it. `ends_version` counts changes of the end: a task that stops the workspace compares both.
     lifetime_s = models.PositiveIntegerField(null=True, blank=True)
     ends_at = models.DateTimeField(null=True, blank=True)
     ends_version = models.PositiveIntegerField(default=0)
-    # Names of secrets that its user has asked for (`portal.workspaces.secrets`); others come by themselves.
+    # Names of secrets that the user selected (`portal.workspaces.secrets`); others are delivered
+    # automatically.
     secrets = models.JSONField(default=list, blank=True)
-    # The repository to clone at a start: `url`, `ref`, `secret`, and `by`, who named it (`checkouts.py`).
+    # The repository to clone at start: `url`, `ref`, `secret`, and `by`, the user who set it
+    # (`checkouts.py`).
     git = models.JSONField(default=dict, blank=True)
-    # The first start after this generation removes what its user has installed; None where none shall.
+    # The first start after this generation removes the user's packages; `None` for no reset.
     packages_reset_after = models.PositiveIntegerField(null=True, blank=True)
     endpoint = models.CharField(max_length=200, blank=True)
 
@@ -140,7 +143,7 @@ class Workspace(models.Model):
         null=True, blank=True, help_text="When it was admitted from the queue."
     )
     placed_at = models.DateTimeField(null=True, blank=True, help_text="When nodes were allocated.")
-    # The checks of its devices before it is started, where they were needed.
+    # Checks of its devices before the start, if they were needed.
     checks_began_at = models.DateTimeField(null=True, blank=True)
     checks_ended_at = models.DateTimeField(null=True, blank=True)
     launched_at = models.DateTimeField(
@@ -159,7 +162,7 @@ class Workspace(models.Model):
                 name="workspace_name_unique",
                 violation_error_message=_("You have a workspace of this name in this team."),
             ),
-            # What holds capacity has a pool.
+            # A workspace that holds capacity has a pool.
             models.CheckConstraint(
                 condition=Q(pool__isnull=False) | ~Q(state__in=sorted(HOLDING)),
                 name="workspace_holding_has_pool",
@@ -168,19 +171,19 @@ class Workspace(models.Model):
         indexes = [
             models.Index(fields=["owner", "state"], name="workspace_owner_state"),
             models.Index(fields=["state", "created_at"], name="workspace_state_created"),
-            # For the last thousand requests, from which placement learns.
+            # For the last 1000 requests, from which placement learns.
             models.Index(fields=["requested_at"], name="workspace_requested"),
-            # The order of every list: a page reads as many rows as it shows, however many there are.
+            # The order of all lists, so that a page reads only the rows it shows.
             models.Index(
                 fields=["-created_at", "-id"],
                 condition=~Q(state=State.TERMINATED),
                 name="workspace_live_newest",
             ),
-            # For those who wait to hear that their GPUs are free, looked for once a minute.
+            # For the check for free GPUs, once a minute.
             models.Index(
                 fields=["requested_at"], condition=Q(gpu_awaited=True), name="workspace_gpu_awaited"
             ),
-            # For what comes to its end, looked for twice a minute.
+            # For the search for workspaces that reach their end, twice a minute.
             models.Index(fields=["ends_at"], condition=Q(state=State.RUNNING), name="workspace_running_ends"),
         ]
 
@@ -193,54 +196,54 @@ class Workspace(models.Model):
 
     @property
     def origin(self) -> str:
-        """The workspace's own origin, e.g. `http://ws-0f….localhost:8000`."""
+        """The workspace's own origin, such as `http://ws-0f….localhost:8000`."""
         before, after = origin_around()
         return f"{before}{self.external_name}{after}"
 
     @property
     def runs_until(self) -> datetime | None:
-        """When it stops by itself; None while it does not run, and where it has no end."""
+        """When the workspace stops automatically; `None` if it is not running or has no end."""
         return self.ends_at if self.state == State.RUNNING else None
 
     @property
     def preempting(self) -> Preemption | None:
-        """Its notice to make room, or None."""
+        """Its pending preemption, or `None`."""
         return getattr(self, "preemption", None)
 
     @property
     def waits_for_checks(self) -> bool:
-        """Whether its devices are being checked, so that nothing has been started yet."""
+        """Whether the start waits for checks of its devices."""
         return self.checks_began_at is not None and self.checks_ended_at is None and self.launched_at is None
 
     @property
     def request(self) -> ResourceRequest:
-        """What it asks for, as a value. Raises ValueError for a row that cannot be read."""
+        """The requested resources. Raises `ValueError` if the stored value is invalid."""
         return messages.load(self.resources, ResourceRequest)
 
     @property
     def accelerated(self) -> bool:
-        """Whether it asks for accelerators, or has them."""
+        """Whether it requests accelerators."""
         return bool(self.resources["accelerators"]["count"])
 
     @property
     def gpu_released(self) -> bool:
-        """Whether it does without the accelerators that it was asked for with."""
+        """Whether its accelerators are released."""
         return self.released_resources is not None
 
     @property
     def simulated(self) -> bool:
-        """Whether nothing real runs behind it: decided by its flavor, before it has a pool."""
+        """Whether nothing real runs behind it. The flavor decides this, before a pool is known."""
         return self.flavor.simulated or (self.pool is not None and self.pool.simulated)
 
 
 class QueueEntry(models.Model):
-    """What the queue has decided about a workspace, and what its user is told while it waits.
+    """The queue's decision about a workspace, and the details shown to its owner. Every workspace has one.
 
-    Every workspace has one. `nominated` is set while others are preempted for it, and `reservation_seq` is
-    above zero once its start has been reserved: a lower one goes first (`scheduling.engine.model.Workload`).
-    `reason` and `eta_basis` are reasons (`code`, `params`), `blocker` is the rule in the way with its amounts
-    and holders, as REST shows it. `digest` is of outcome, reason and blocker as they were written: a cycle
-    need not read them to know whether they still hold.
+    `nominated` is set while others are preempted for it. `reservation_seq` is above zero once its start is
+    reserved; lower values go first (`scheduling.engine.model.Workload`). `reason` and `eta_basis` are reasons
+    (`code`, `params`). `blocker` is the limiting rule with its amounts and holders, as REST shows it.
+    `digest` covers outcome, reason and blocker as last written, so that a cycle can detect changes without
+    reading them.
     """
 
     workspace = models.OneToOneField(
@@ -262,9 +265,9 @@ class QueueEntry(models.Model):
 
 
 class Preemption(models.Model):
-    """A workspace has to make room at `preempt_at`, for the workload or reservation `preempted_by`.
+    """Pending preemption of a workspace at `preempt_at`, for the workload or reservation `preempted_by`.
 
-    It stops then, its files stay, and it waits again. For a drain nobody stands behind it.
+    The workspace then stops, keeps its files, and is queued again. `preempted_by` is empty for a drain.
     """
 
     workspace = models.OneToOneField(
@@ -279,8 +282,11 @@ class Preemption(models.Model):
 
 
 class WorkspaceStatus(models.Model):
-    """Every workspace has one. `reason` (`code`, `params`) says what is wrong with it, or why it failed;
-    the rest is what its agent and its node reported last."""
+    """Last reports about a workspace. Every workspace has one.
+
+    `reason` (`code`, `params`) is the current problem or the cause of a failure. The other fields hold the
+    last reports of its agent and its node.
+    """
 
     workspace = models.OneToOneField(
         Workspace, primary_key=True, on_delete=models.CASCADE, related_name="status"
@@ -290,9 +296,9 @@ class WorkspaceStatus(models.Model):
     activity = models.JSONField(default=dict, blank=True)
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     gpu_idle_since = models.DateTimeField(null=True, blank=True)
-    # What became of the repositories of the last start, by kind (`workspaces.checkouts`).
+    # Results of the repository checkouts of the last start, by kind (`workspaces.checkouts`).
     checkouts = models.JSONField(default=dict, blank=True)
-    # How it stands to its parts of GPUs (`workspaces.share_overuse`).
+    # Overuse of its GPU shares (`workspaces.share_overuse`).
     gpu_shares = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:
@@ -300,10 +306,11 @@ class WorkspaceStatus(models.Model):
 
 
 class StartSecrets(models.Model):
-    """What the agent of a start was given: `given` lists id, name, kind, whose and version, never a value.
+    """Secrets delivered to the agent of a start.
 
-    `closed` once the app of that `generation` has begun. `problem` is a reason in its JSON form: why they
-    could not be given when they were asked for last; empty where they were.
+    `given` lists id, name, kind, scope and version, never a value. `closed` is set once the app of that
+    `generation` has started. `problem` is the reason (as JSON) why the last request for them failed; empty if
+    it succeeded.
     """
 
     workspace = models.OneToOneField(

@@ -1,1 +1,1 @@
-"""What lies on nodes and is owned by nobody."""
+"""Orphans: processes, folders and homes on nodes that belong to nobody."""

@@ -1,4 +1,4 @@
-"""What nobody owns, over REST: for operators and auditors."""
+"""REST API of orphans, for operators and auditors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from portal.workspaces.orphans.models import Orphan, OrphanKind, OrphanState
 
 
 class OrphanSerializer(serializers.ModelSerializer[Orphan]):
-    """Something on a node that nobody owns, or that was removed of late."""
+    """Something on a node without an owner, or recently removed."""
 
     pool = serializers.CharField(source="pool.slug")
     removed_at = serializers.SerializerMethodField()
@@ -51,7 +51,7 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
         }
 
     def get_removed_at(self, row: Orphan) -> datetime | None:
-        """When it is removed by itself; nothing for never."""
+        """When it is removed automatically, or null for never."""
         return selectors.removed_at(row)
 
 

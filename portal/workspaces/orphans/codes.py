@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class OrphanCode(StrEnum):
-    """Refusals about what nobody owns."""
+    """Errors about orphans."""
 
     ENDS_BY_ITSELF = "orphan_ends_by_itself"
     GONE_ALREADY = "orphan_gone_already"

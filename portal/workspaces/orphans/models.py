@@ -1,4 +1,4 @@
-"""What nodes have that nobody owns, as they have told it, and what became of it."""
+"""Models of orphans: what nodes report without an owner, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioning.types import LeftoverKind
 
 
 class OrphanKind(models.TextChoices):
-    """What it is. A workspace here is one that runs on a node and is none of the portal's."""
+    """Kind of an orphan. `workspace` is one that runs on a node but is unknown to the portal."""
 
     WORKSPACE = LeftoverKind.WORKSPACE.value, _("Workspace")
     PROCESS = LeftoverKind.PROCESS.value, _("Process")
@@ -22,7 +22,7 @@ class OrphanKind(models.TextChoices):
 
 
 class OrphanState(models.TextChoices):
-    """Whether it is there. `gone` is what a later look no longer found."""
+    """State of an orphan. `gone` means that a later listing no longer had it."""
 
     FOUND = "found", _("Left over")
     REMOVING = "removing", _("Being removed")
@@ -34,7 +34,10 @@ THERE = (OrphanState.FOUND, OrphanState.REMOVING)
 
 
 class Orphan(models.Model):
-    """One thing on one node. `name` is what the node finds it by; `lease` names the one order under way."""
+    """One orphan on one node.
+
+    `name` is its identifier on the node; `lease` identifies the one order in flight.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")

@@ -1,7 +1,7 @@
-"""Who owns what a node has found: whatever has an owner is neither listed nor removed.
+"""Ownership of what nodes report. Whatever has an owner is neither listed nor removed.
 
-Of processes and control groups the node knows everything, and looks again when it is told to remove one. Of
-homes and folders the rows say it.
+Nodes know the owners of processes and control groups, and check again before removal. For homes and folders
+the database decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELETING = ".deleting-"
 
 
 class Found(NamedTuple):
-    """Something on a node of a pool, by its key."""
+    """The key of an entry on a node of a pool."""
 
     pool: UUID
     node: str
@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 
 def owned(found: Iterable[Found]) -> set[Found]:
-    """Those that have an owner; a fixed number of queries."""
+    """Return the entries that have an owner, with a fixed number of queries."""
     found = set(found)
     by_name = {each for each in found if each.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
     alive = _live({each.name for each in by_name})
@@ -43,7 +43,7 @@ def owned(found: Iterable[Found]) -> set[Found]:
 
 
 def _live(names: set[str]) -> set[str]:
-    """Those of workspaces that have not ended for good."""
+    """Return the names of workspaces that are not deleted."""
     ids = {key: name for name in names if (key := _id_of(name)) is not None}
     if not ids:
         return set()
@@ -51,9 +51,9 @@ def _live(names: set[str]) -> set[str]:
 
 
 def _homes(names: set[str]) -> set[str]:
-    """Those whose user and team there are, whether that is a member now or not, and those being deleted.
+    """Return homes with an existing user and team (members or not), and homes being deleted.
 
-    A home of an account that is deleted has no owner, unless something of that account is still live.
+    The home of a deleted account has no owner, unless a workspace of the account is still live.
     """
     if not names:
         return set()
@@ -61,7 +61,7 @@ def _homes(names: set[str]) -> set[str]:
     slugs = {team for team, _ in pairs.values()}
     usernames = {owner for _, owner in pairs.values()}
     teams = set(Team.objects.filter(slug__in=slugs).values_list("slug", flat=True))
-    # Compared without case: a home is not given up where two names may be one.
+    # Case-insensitive, because a home must be kept if two names could be the same.
     lowered = User.objects.filter(deleted_at=None).annotate(lowered=Lower("username"))
     people = set(
         lowered.filter(lowered__in={each.lower() for each in usernames}).values_list("lowered", flat=True)
@@ -80,7 +80,7 @@ def _homes(names: set[str]) -> set[str]:
 
 
 def _being_deleted(rests: set[Found]) -> set[Found]:
-    """Rests of homes whose deletion is still under way."""
+    """Return remains of homes whose deletion is still in progress."""
     if not rests:
         return set()
     rows = HomeDeletion.objects.filter(node__name__in={each.node for each in rests})

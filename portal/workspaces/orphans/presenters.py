@@ -1,4 +1,4 @@
-"""What the pages of what nobody owns show."""
+"""Presenters for the pages of orphans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class OrphanRow:
-    """One of the list. `removed_at` is when it goes by itself; `can_remove`: an operator may say so."""
+    """A row of the list.
+
+    `removed_at` is the time of automatic removal; `can_remove` allows manual removal.
+    """
 
     orphan: Orphan
     size: str
@@ -49,7 +52,7 @@ def row(orphan: Orphan) -> OrphanRow:
 
 
 def policy() -> list[str]:
-    """What becomes of what is found, as sentences."""
+    """Return the removal policy as sentences."""
     hours = settings.BERTH_ORPHAN_FOLDER_HOURS
     folders = (
         ngettext(
@@ -67,7 +70,7 @@ def policy() -> list[str]:
 
 
 def remove_question(orphan: Orphan) -> dict[str, Any]:
-    """The context of the page that asks before it is removed."""
+    """Return the context of the confirmation page for removing an orphan."""
     named = {"name": orphan.name, "node": orphan.node}
     home = orphan.kind == OrphanKind.HOME
     size = f" ({format_memory(orphan.size_mib)})" if orphan.size_mib is not None else ""

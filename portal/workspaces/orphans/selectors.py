@@ -1,4 +1,4 @@
-"""Reads of what nobody owns, for operators and auditors."""
+"""Read operations on orphans, for operators and auditors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanSt
 from portal.workspaces.orphans.ownership import Found, owned
 
 AT_ONCE = frozenset({OrphanKind.WORKSPACE, OrphanKind.PROCESS, OrphanKind.CONTROL_GROUP})
-"""What cannot be anybody's any more, and is removed as soon as it is found."""
+"""Kinds that cannot have an owner and are removed as soon as they are found."""
 
 
 def orphans(actor: User) -> QuerySet[Orphan]:
-    """What is there, and what has gone of late; without what has got an owner since it was found."""
+    """Return existing and recently ended orphans, except those that have an owner by now."""
     require_see_all(actor)
     keys = {key_of(row): row.pk for row in Orphan.objects.filter(state__in=THERE)}
     return Orphan.objects.select_related("pool").exclude(pk__in=[keys[key] for key in owned(keys)])
@@ -47,7 +47,7 @@ def orphan(actor: User, orphan_id: UUID) -> Orphan:
 
 
 def removed_at(orphan: Orphan) -> datetime | None:
-    """When it is removed by itself; None for never."""
+    """Return when the orphan is removed automatically, or `None` for never."""
     if orphan.state != OrphanState.FOUND or orphan.kind == OrphanKind.HOME:
         return None
     if orphan.kind in AT_ONCE:

@@ -1,6 +1,7 @@
-"""Taking in what nodes find, and having it removed. Nothing that has an owner is listed or removed.
+"""Orphans: records what nodes report without an owner, and removes it.
 
-Who owns it is asked when it is told, when it is asked to go, and by the node once more before it goes.
+Ownership is checked when an orphan is reported, when its removal is requested, and again by the node before
+removal. Nothing that has an owner is listed or removed.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from provisioning.types import Leftover, LeftoverKind, LeftoverRemoval, Leftover
 
 log = logging.getLogger(__name__)
 LISTED = (OrphanKind.PROCESS, OrphanKind.CONTROL_GROUP, OrphanKind.FOLDER)
-"""The kinds of which a node's listing is complete."""
+"""Kinds for which a node's listing is complete."""
 UNSEEN_AFTER = timedelta(minutes=15)
-"""A home of a node that reports, and of which it says nothing for so long, is no longer there."""
+"""A home that a reporting node has not mentioned for this long no longer exists."""
 UNSEEN_SWEEPS = 3
-"""After so many sweeps that no longer tell of it, a workspace of nobody has ended."""
+"""Number of sweeps without a report after which an unknown workspace has ended."""
 MAX_NODES = 200
 
 
 def ask_all() -> None:
-    """Have every node say what it has."""
+    """Ask every node for its listing."""
     for pool in Pool.objects.filter(enabled=True, simulated=False, deleted_at=None):
         if pool.runs_on_node:
             for node in node_commands.nodes_to_ask(pool)[:MAX_NODES]:
@@ -68,14 +69,17 @@ def ask(pool: Pool, node: str) -> None:
 
 
 def look_again(*, actor: User) -> None:
-    """Ask now, for an operator who waits for it."""
+    """Ask all nodes now, on request of an operator."""
     require_operator(actor)
     ask_all()
 
 
 @transaction.atomic
 def apply_listing(*, pool: Pool, node: str, found: Sequence[Leftover]) -> None:
-    """Take in all that a node has found but homes. Of what it has removed by itself the time is kept."""
+    """Apply a node's listing of everything except homes.
+
+    Entries with `removed_at` were removed by the node.
+    """
     now = timezone.now()
     told = [each for each in found if OrphanKind(each.kind.value) in LISTED]
     here = [each for each in told if not each.removed_at]
@@ -90,7 +94,7 @@ def apply_listing(*, pool: Pool, node: str, found: Sequence[Leftover]) -> None:
 
 
 def _note(pool: Pool, node: str, found: Sequence[Leftover], now: datetime) -> None:
-    """Keep rows of those without an owner; those that have one now are none any more."""
+    """Create or update rows for entries without an owner, and close rows of entries that have one now."""
     names = [Found(pool.pk, node, each.kind.value, each.name) for each in found]
     kept = {(each.kind, each.name) for each in owned(names)}
     rows = {
@@ -121,7 +125,7 @@ def _note(pool: Pool, node: str, found: Sequence[Leftover], now: datetime) -> No
 
 
 def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
-    """What a node has removed by itself, once; each is told many times."""
+    """Record once what a node has removed by itself; nodes report it repeatedly."""
     known = set(
         Orphan.objects.filter(pool=pool, node=node, state=OrphanState.REMOVED, kind__in=LISTED).values_list(
             "kind", "name"
@@ -149,7 +153,7 @@ def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
 
 @transaction.atomic
 def homes_measured(event: HomesMeasured) -> None:
-    """Take in the homes of a node that are nobody's. Where nodes share homes, one row stands for all."""
+    """Record homes without an owner on a node. Pools with shared homes get one row per home."""
     pool, node = event.node.pool, event.node.name
     if not home_places.are_apart(pool):
         first = Orphan.objects.filter(pool=pool, kind=OrphanKind.HOME, state__in=THERE).order_by("pk").first()
@@ -160,17 +164,17 @@ def homes_measured(event: HomesMeasured) -> None:
 
 @transaction.atomic
 def strangers_found(event: StrangersFound) -> None:
-    """Workspaces on a node that are none of ours: they are being ended already."""
+    """Record unknown workspaces on a node. The node is already ending them."""
     found = [Leftover(LeftoverKind.WORKSPACE, name, "it is ended at once") for name in event.names]
     _note(event.pool, event.node, found, timezone.now())
 
 
 @transaction.atomic
 def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> Orphan:
-    """Have the node remove it. Of a home its name has to be typed: nothing brings that back.
+    """Request removal by the node. For a home, `confirm` must be its name, as removal is permanent.
 
-    Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` where it has an owner now, or has
-    gone. While it is being removed, asking again is success.
+    Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` if it has an owner now or no longer
+    exists. Idempotent while the removal is in progress.
     """
     require_operator(actor)
     row = Orphan.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=orphan_id).first()
@@ -196,7 +200,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
 
 
 def _order(row: Orphan) -> None:
-    """Send the node an order under a new lease when the transaction has held."""
+    """Send the node an order under a new lease, after the transaction commits."""
     now = timezone.now()
     row.lease = uuid.uuid4().hex
     row.lease_expires_at = now + timedelta(seconds=settings.NODE_LEASE_S)
@@ -216,7 +220,7 @@ def _order(row: Orphan) -> None:
 
 
 def row_of(answer: LeftoverRemoved) -> Orphan | None:
-    """The row that the answer is about, under its lease."""
+    """Return the row for the answer if its lease matches, else `None`."""
     try:
         key = UUID(answer.orphan)
     except ValueError:
@@ -228,7 +232,7 @@ def row_of(answer: LeftoverRemoved) -> Orphan | None:
 
 @transaction.atomic
 def apply_removed(answer: LeftoverRemoved) -> bool:
-    """Take in what a node has said; False when it is stale and was dropped."""
+    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
     found = row_of(answer)
     if found is None:
         return False
@@ -249,7 +253,7 @@ def apply_removed(answer: LeftoverRemoved) -> bool:
 
 
 def _go_on(row: Orphan) -> None:
-    """Send the next order, unless somebody has become the owner meanwhile."""
+    """Send the next order, unless the orphan has an owner now."""
     if owned([key_of(row)]):
         _end(row, OrphanState.GONE, timezone.now())
     else:
@@ -262,7 +266,7 @@ def _end(row: Orphan, state: OrphanState, now: datetime) -> None:
 
 
 def sweep() -> None:
-    """What the policy says, orders without an answer, homes that are no longer told of, old rows."""
+    """Apply the removal policy, repeat unanswered orders, and close or delete old rows."""
     now = timezone.now()
     late = Orphan.objects.filter(state=OrphanState.REMOVING, lease_expires_at__lte=now)
     due = Orphan.objects.filter(state=OrphanState.FOUND, kind__in=LISTED, problem="")
@@ -302,7 +306,7 @@ def _remove_by_policy(pk: UUID) -> None:
 
 @transaction.atomic
 def _forget_unseen(now: datetime) -> None:
-    """Homes and workspaces of which a node that reports says nothing any more."""
+    """Close rows of homes and workspaces that a reporting node no longer mentions."""
     ended = now - timedelta(seconds=UNSEEN_SWEEPS * settings.ORPHAN_SWEEP_INTERVAL_S)
     found = list(
         Orphan.objects.select_for_update().filter(

@@ -1,4 +1,4 @@
-"""Pages of what nobody owns."""
+"""URLs of the pages of orphans."""
 
 from __future__ import annotations
 

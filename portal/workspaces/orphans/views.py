@@ -1,4 +1,4 @@
-"""Pages of what nobody owns; templates/orphans/ says what each expects."""
+"""Pages of orphans; templates are in templates/orphans/."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDED_SHOWN = 20
 @require_safe
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
-    """What is there without an owner, with what becomes of it, and what has gone of late."""
+    """List orphans with their removal times, and those that ended recently."""
     page = Paginator(selectors.there(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
@@ -41,7 +41,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def refresh(request: SignedInRequest) -> HttpResponse:
-    """Have all nodes look again. A GET only shows the list."""
+    """Ask all nodes for a new listing. A GET only shows the list."""
     require_operator(request.user)
     if request.method == "POST":
         services.look_again(actor=request.user)
@@ -53,7 +53,7 @@ def refresh(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up
 def delete(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
-    """Ask, of a home folder for its name, then have it removed."""
+    """Confirm, then remove an orphan. A home requires its name."""
     require_operator(request.user)
     found = selectors.orphan(request.user, orphan_id)
     back = reverse("orphans:list")

@@ -1,4 +1,4 @@
-"""Texts of the refusals about what nobody owns."""
+"""Texts of the reasons about orphans."""
 
 from __future__ import annotations
 

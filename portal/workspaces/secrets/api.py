@@ -1,4 +1,4 @@
-"""Secrets over REST: one's own, a team's, a template's. Values are written and never read."""
+"""REST API of secrets of users, teams and templates. Values can be written but not read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLUG = OpenApiParameter("slug", str, OpenApiParameter.PATH, description="Short n
 
 
 class SecretSerializer(serializers.ModelSerializer[Secret]):
-    """A secret without its value, which nobody reads again."""
+    """A secret without its value, which cannot be read."""
 
     everywhere = serializers.BooleanField(
         help_text="Whether every workspace of its user or team gets it; those of a template do in any case."
@@ -64,7 +64,7 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
 
 
 class SecretWriteSerializer(StrictSerializer):
-    """A value or a place in Vault, and what is said of it; what is not given stays as it is."""
+    """A value or a place in Vault, with metadata. Omitted fields stay unchanged."""
 
     value = serializers.CharField(
         max_length=services.MAX_VALUE_BYTES,
@@ -94,7 +94,7 @@ class SecretWriteSerializer(StrictSerializer):
 
 
 class SecretChangeSerializer(StrictSerializer):
-    """What is given is changed; the value stays."""
+    """The fields to change. The value stays unchanged."""
 
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
     everywhere = serializers.BooleanField(
@@ -103,7 +103,7 @@ class SecretChangeSerializer(StrictSerializer):
 
 
 class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
-    """What the secrets of all holders do alike."""
+    """Base class of the views of secrets."""
 
     tag = "secrets"
     queryset = Secret.objects.none()
@@ -116,7 +116,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
 
     @abstractmethod
     def holder(self) -> Holder:
-        """Whose they are, as the actor may see them. Raises `NotFound`."""
+        """Return the holder, if visible to the actor. Raises `NotFound`."""
 
     def get_queryset(self) -> QuerySet[Secret]:
         return selectors.secrets_of(self.holder())

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class SecretCode(StrEnum):
-    """Refusals about secrets for workspaces."""
+    """Errors about secrets of workspaces."""
 
     CHANGED_MEANWHILE = "secret_changed_meanwhile"
     DESCRIPTION_TOO_LONG = "secret_description_too_long"

@@ -1,4 +1,4 @@
-"""Where Vault keeps secrets of teams and templates, as a site file has it. Values are never in one."""
+"""Secrets of teams and templates in Vault, as a site file lists them. Values are never included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Documents = dict[Any, dict[str, dict[str, Any]]]
 
 
 def of_all() -> tuple[Documents, Documents]:
-    """Those of teams and those of templates, each by the holder's key and then by name."""
+    """Return the secrets of teams and of templates, by the holder's key and then by name."""
     teams: Documents = {}
     templates: Documents = {}
     for row in Secret.objects.filter(user=None).exclude(vault_path="").order_by("name"):
@@ -24,7 +24,7 @@ def of_all() -> tuple[Documents, Documents]:
 
 
 def as_kept(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a file says of a holder, by name, with what it leaves out."""
+    """Return a holder's secrets of a site file by name, with defaults."""
     usual = {"kind": SecretKind.ENV.value, "description": "", "everywhere": False}
     return {
         name: {**usual, **given, "path": given["path"].strip().strip("/")} for name, given in wanted.items()
@@ -32,9 +32,9 @@ def as_kept(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def apply(*, actor: User, holder: Team | Template, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-    """Have the holder's secrets in Vault as `wanted`, which is `as_kept`; those that are kept here stay.
+    """Make the holder's secrets in Vault match `wanted` (see `as_kept`); others stay unchanged.
 
-    Raises what `services.put` does.
+    Raises the exceptions of `services.put`.
     """
     present = {row.name: row for row in Secret.objects.filter(**columns_of(holder)).exclude(vault_path="")}
     for name, given in wanted.items():

@@ -1,7 +1,8 @@
-"""Which secrets a workspace gets, and their values for its agent.
+"""Selects the secrets that a workspace gets, and opens their values for its agent.
 
-All of its template's; of its team's and its user's those that every workspace gets and those that it names.
-Of several of one name the user's comes first, then the team's, then the template's.
+A workspace gets all secrets of its template. From its team and its user it gets those marked for every
+workspace and those that it names. For equal names, the user's secret wins over the team's, and the team's
+over the template's.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from portal.workspaces.secrets.services import MAX_VALUE_BYTES, folders_of, is_t
 
 MAX_NAMED = 50
 MAX_TOTAL_BYTES = 512 * 1024
-"""Of all values that one workspace gets: an agent reads so much, and a program starts with so much."""
+"""Maximum total size of a workspace's values, for the agent and for the environment of a program."""
 ORDER = [Source.USER, Source.TEAM, Source.TEMPLATE]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The secrets that could come into a workspace of this user, team and template, by name.
+    """The secrets available to a workspace of this user, team and template, by name.
 
-    Each name has those that there are, the one that counts first.
+    Each name has its candidates in order of precedence.
     """
 
     by_name: dict[str, list[Secret]]
 
     def given(self, named: Collection[str]) -> list[Secret]:
-        """What a workspace gets that names these, sorted by name."""
+        """Return the secrets for a workspace that names these, sorted by name."""
         wanted = set(named)
         found = []
         for name, rows in sorted(self.by_name.items()):
@@ -50,17 +51,17 @@ class Offer:
         return found
 
     def missing(self, named: Collection[str]) -> list[str]:
-        """The names that there are not, or not any more."""
+        """Return the names without a secret."""
         return sorted(set(named) - set(self.by_name))
 
 
 def is_automatic(secret: Secret) -> bool:
-    """Whether it comes without being named."""
+    """Return whether the secret is delivered without being named."""
     return secret.everywhere or secret.source is Source.TEMPLATE
 
 
 def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
-    """What there is for a workspace of `owner`'s in `team`: nothing of a team that they work in no more."""
+    """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
     whose = Q(user=owner)
     if team is not None:
         whose |= Q(team=team)
@@ -76,7 +77,7 @@ def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer
 
 
 def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
-    """The names once each, sorted, where all are there. Raises `InvalidInput`, also for too much."""
+    """Return the distinct names, sorted. Raises `InvalidInput` for unknown names or too much data."""
     wanted = sorted({str(name) for name in named})
     offer = offer_to(owner, team, template)
     unknown = offer.missing(wanted)
@@ -94,7 +95,7 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class FromVault:
-    """A value that Vault has just given, and for which place; `version` is Vault's own."""
+    """A value read from Vault, and its place; `version` is Vault's own."""
 
     path: str
     key: str
@@ -103,18 +104,18 @@ class FromVault:
 
 
 Fetched = dict[UUID, FromVault | PortalError]
-"""By secret, what Vault said of it."""
+"""Value or error from Vault, by secret."""
 
 
 def fetch(rows: Iterable[Secret]) -> Fetched:
-    """Ask Vault for those that it keeps, once for each path. It takes seconds at worst: in no transaction."""
+    """Read the secrets stored in Vault, once per path. May take seconds: do not call it in a transaction."""
     wanted = [row for row in rows if row.in_vault]
     if not wanted:
         return {}
-    # Here, so that only who has secrets in Vault pays for its client's libraries.
+    # Imported here, so that only sites with secrets in Vault load its client's libraries.
     from portal.workspaces.secrets import vault
 
-    # A path that is not, or no more, the holder's is not even asked for.
+    # Never request a path that is not, or no longer, allowed for the holder.
     allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in wanted}
     entries = vault.read(row.vault_path for row in wanted if allowed[row.pk])
     found: Fetched = {}
@@ -142,11 +143,11 @@ def _picked(row: Secret, value: object, version: int) -> FromVault | PortalError
 def values_of(
     given: Sequence[Secret], *, owner: User, now: datetime, fetched: Fetched
 ) -> list[tuple[Secret, str]]:
-    """The values, for the agent of a workspace of `owner`'s; notes that they were handed out.
+    """Return the values for the agent of a workspace of `owner`, and record the delivery.
 
-    `fetched` is what `fetch` has said of them. What has been deleted since it was looked up is left out.
-    Raises `StateConflict` for what is too much together, was sealed under a key that is lost, or is not to be
-    had from Vault, and `Unavailable` for what may be had in a moment.
+    `fetched` is the result of `fetch`. Secrets that were deleted meanwhile are left out. Raises
+    `StateConflict` if the values are too large together, encrypted with a lost key, or not available from
+    Vault, and `Unavailable` if a retry may succeed.
     """
     rows = Secret.objects.filter(pk__in=[row.pk for row in given])
     columns = ("pk", "sealed", "version", "vault_path", "vault_key")
@@ -174,7 +175,7 @@ def _fetched(row: Secret, fetched: Fetched) -> str:
     if isinstance(got, PortalError):
         raise got
     if got is None or (got.path, got.key) != (row.vault_path, row.vault_key):
-        # Written while Vault was asked: the agent asks again.
+        # Changed while Vault was read: the agent retries.
         raise Unavailable(Reason(SecretCode.CHANGED_MEANWHILE, {"name": row.name}))
     return got.value
 

@@ -1,4 +1,4 @@
-"""Forms of secrets. They parse; the rules are in the services. A value that was typed is not shown again."""
+"""Forms of secrets. They only parse; services apply the rules. A submitted value is never shown again."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH, is_configured
 from portal.workspaces.secrets.services import MAX_DESCRIPTION
 
 PLACE = ("value", "vault_path", "vault_key")
-"""The fields that say what a secret is, or where."""
+"""The fields for a value or its place."""
 
 
 class ValueInput(forms.Textarea):
-    """Several lines that come back empty, whatever was typed."""
+    """A textarea that never renders its value."""
 
     def format_value(self, value: Any) -> str:
         return ""
 
 
 class ChangeForm(forms.Form):
-    """Another value or place in Vault, a description, and whether every workspace gets it.
+    """A form for a new value or place in Vault, a description, and the delivery to every workspace.
 
-    Without a Vault, and where the secret lies in none, its fields are left out.
+    The Vault fields are omitted if no Vault is configured, unless the secret is already in Vault.
     """
 
     value = forms.CharField(
@@ -77,24 +77,24 @@ class ChangeForm(forms.Form):
                 else ""
             )
         if of_template:
-            # All workspaces of the template get it in any case.
+            # A template's secrets always go to all of its workspaces.
             del self.fields["everywhere"]
 
     def clean_value(self) -> str:
-        """Browsers send lines with CR LF; files and keys have LF."""
+        """Convert the CR LF line ends of browsers to LF."""
         return str(self.cleaned_data["value"]).replace("\r\n", "\n")
 
     def wanted(self) -> dict[str, Any]:
-        """What the services take beside the value and its place."""
+        """Return the arguments for services, except the value and its place."""
         return {name: self.cleaned_data[name] for name in self.fields if name not in (*PLACE, "name")}
 
     def value_or_place(self) -> dict[str, Any]:
-        """The value, or where Vault keeps it."""
+        """Return the value, or its place in Vault."""
         return {name: self.cleaned_data.get(name, "") for name in PLACE}
 
 
 class NewForm(ChangeForm):
-    """A new secret."""
+    """A form for a new secret."""
 
     name = forms.CharField(
         label=_("Name"),

@@ -1,4 +1,4 @@
-"""Secrets for workspaces: a user's, a team's or a template's."""
+"""Models of secrets: they belong to a user, a team or a template."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Holder = User | Team | Template
 
 
 class SecretKind(models.TextChoices):
-    """How a secret comes into a workspace."""
+    """How a workspace receives a secret."""
 
     ENV = "env", _("Environment variable")
     FILE = "file", _("File")
 
 
 class Source(models.TextChoices):
-    """Whose a secret is; the first one hides those of the same name that come after it."""
+    """Owner of a secret, in order of precedence for equal names."""
 
     USER = "user", _("Yours")
     TEAM = "team", _("The team's")
@@ -36,10 +36,10 @@ class Source(models.TextChoices):
 class Secret(models.Model):
     """One secret of exactly one holder.
 
-    `sealed` is its value, encrypted for this row alone; or `vault_path` and `vault_key` say where Vault keeps
-    it, and nothing of it is here. `version` counts its values, or the places that it named. With `everywhere`
-    every workspace of its user or team gets it, else those that name it; a template's goes to all of the
-    template.
+    `sealed` is its value, encrypted for this row alone. Alternatively `vault_path` and `vault_key` are its
+    place in Vault, and no value is stored here. `version` counts its values or places. With `everywhere` all
+    workspaces of its user or team get it, else only those that name it; a template's secret goes to all
+    workspaces of the template.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -106,26 +106,26 @@ class Secret(models.Model):
 
     @property
     def holder(self) -> Holder:
-        """Whose it is."""
+        """The user, team or template that it belongs to."""
         found = self.user or self.team or self.template
-        assert found is not None  # a constraint
+        assert found is not None  # ensured by a constraint
         return found
 
     @property
     def in_vault(self) -> bool:
-        """Whether Vault keeps its value."""
+        """Whether its value is stored in Vault."""
         return self.vault_path != ""
 
     @property
     def source(self) -> Source:
-        """Whose it is, as a word."""
+        """The kind of its holder."""
         if self.user_id is not None:
             return Source.USER
         return Source.TEAM if self.team_id is not None else Source.TEMPLATE
 
 
 def columns_of(holder: Holder) -> dict[str, Holder]:
-    """The column of `Secret` that names this holder."""
+    """Return the column of `Secret` for this holder."""
     match holder:
         case User():
             return {"user": holder}
@@ -136,5 +136,5 @@ def columns_of(holder: Holder) -> dict[str, Holder]:
 
 
 def purpose_of(secret: Secret) -> str:
-    """What its value is sealed for: this row. A value that is copied to another row does not open there."""
+    """Return the encryption purpose of this row: a value copied to another row cannot be decrypted."""
     return f"workspace_secrets.secret.{secret.pk}"

@@ -1,7 +1,7 @@
-"""Which names a secret may have: those of environment variables that decide nothing about how programs run.
+"""Allowed names of secrets: environment variables that do not change how programs run.
 
-A team's secrets come into workspaces of all its members, so whoever writes one must not get by its name what
-only the workspace's own user may decide: which program, library, configuration or server is used.
+A team's secrets reach the workspaces of all its members. Their names must not control what only the owner of
+a workspace may decide: which program, library, configuration or server is used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RESERVED = FIXED_NAMES | {
 
 
 def is_well_formed(name: str) -> bool:
-    """Whether it is the name of a variable, of at most 64 characters."""
+    """Return whether it is a valid variable name of up to 64 characters."""
     return _NAME.match(name) is not None
 
 
 def is_reserved(name: str) -> bool:
-    """Whether programs go by it, in capital letters or not."""
+    """Return whether programs use the variable, regardless of case."""
     upper = name.upper()
     return upper in RESERVED or upper.startswith(RESERVED_PREFIXES)

@@ -1,7 +1,7 @@
-"""Which places in Vault a secret may name: those below its holder's own paths.
+"""Rules for places in Vault: a secret may only name a path below its holder's folders.
 
-The portal reads Vault with one role of its own, so Vault cannot tell for whom. Without this rule, whoever may
-write a secret could name a path of somebody else and have it delivered.
+The portal reads Vault with one role of its own, so Vault cannot check on whose behalf. Without this rule a
+user could name another user's path and receive the value.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _SEGMENT = re.compile(r"[\w.@+:=~-]+\Z")
 
 
 def is_configured() -> bool:
-    """Whether there is a Vault to read from."""
+    """Return whether Vault is configured."""
     return bool(settings.BERTH_VAULT_ADDR)
 
 
 def is_path(path: str) -> bool:
-    """Whether it is a path below a mount: names with slashes between them, of which none leads upward."""
+    """Return whether it is a path below a mount: segments separated by `/`, without `.` and `..`."""
     return 0 < len(path) <= MAX_PATH and all(_is_segment(each) for each in path.split("/"))
 
 
 def is_key(key: str) -> bool:
-    """Whether it can be a key of what lies at a path: some characters that are no control characters."""
+    """Return whether it can be a key of an entry: printable characters without surrounding spaces."""
     return 0 < len(key) <= MAX_KEY and key.isprintable() and key == key.strip()
 
 
 def folders(patterns: list[str], **names: str) -> list[str]:
-    """The paths that patterns such as `berth/users/{user}` stand for, but those that would lead elsewhere.
+    """Expand patterns such as `berth/users/{user}` into paths.
 
-    A user may be called `..`, which as a part of a path is none.
+    Names that are not path segments, such as a user called `..`, give no paths.
     """
     if not all(_is_segment(name) for name in names.values()):
         return []
@@ -48,7 +48,7 @@ def folders(patterns: list[str], **names: str) -> list[str]:
 
 
 def is_below(path: str, allowed: list[str]) -> bool:
-    """Whether the path lies below one of the folders, or is one."""
+    """Return whether the path is one of the folders or below one."""
     return is_path(path) and any(path == folder or path.startswith(f"{folder}/") for folder in allowed)
 
 

@@ -1,4 +1,4 @@
-"""Who may see and change which secrets. Nobody reads a value; whoever writes one already knows it."""
+"""Permissions for secrets. Nobody can read a value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from portal.workspaces.secrets.models import Holder
 
 
 def may_keep(actor: User | SystemActor, holder: Holder) -> bool:
-    """Write and delete: one's own; a team's its owners and operators; a template's whoever keeps that."""
+    """Return whether the actor may write and delete the secrets.
+
+    Users may write their own, team owners and operators a team's, and maintainers of a template its secrets.
+    """
     match holder:
         case User():
             return not isinstance(actor, SystemActor) and actor.pk == holder.pk
@@ -24,7 +27,7 @@ def may_keep(actor: User | SystemActor, holder: Holder) -> bool:
 
 
 def require_keep(actor: User | SystemActor, holder: Holder) -> None:
-    """Raise `NotAllowed` for who may not change them; `NotFound` for another user's."""
+    """Raise `NotAllowed` if the actor may not write them, or `NotFound` for another user's."""
     match holder:
         case User():
             if not may_keep(actor, holder):

@@ -1,4 +1,4 @@
-"""What pages show of secrets: never a value."""
+"""Presenters for pages of secrets. They never show a value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF: dict[Source, str | Promise] = {
 
 
 def list_url(holder: Holder) -> str:
-    """The page of a holder's secrets."""
+    """Return the URL of the page of a holder's secrets."""
     match holder:
         case User():
             return reverse("workspace_secrets:own")
@@ -35,7 +35,7 @@ def list_url(holder: Holder) -> str:
 
 
 def crumbs(holder: Holder) -> list[tuple[str, str]]:
-    """Address and name of the pages above the list."""
+    """Return URL and name of the pages above the list."""
     match holder:
         case User():
             return [(reverse("accounts:account"), _("Account"))]
@@ -48,7 +48,7 @@ def crumbs(holder: Holder) -> list[tuple[str, str]]:
 
 
 def who_gets(holder: Holder) -> str:
-    """Into which workspaces they come, in a sentence."""
+    """Return a sentence about which workspaces get the secrets."""
     match holder:
         case User():
             return _("Your workspaces get those that they name, and those that every workspace gets.")
@@ -64,7 +64,7 @@ def who_gets(holder: Holder) -> str:
 
 
 def deleting_question(secret: Secret) -> dict[str, Any]:
-    """What the page asks before a secret goes."""
+    """Return the context of the confirmation page for deleting a secret."""
     return {
         "title": _("Delete the secret %(name)s?") % {"name": secret.name},
         "loses": [_("Its value, for good"), _("Workspaces start without it from now on")],
@@ -75,9 +75,9 @@ def deleting_question(secret: Secret) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A secret that a new workspace may name, or gets by itself.
+    """A secret that a new workspace can name or gets automatically.
 
-    `source` says whose it is, `hides` whose of the same name is hidden by it, empty where there is none.
+    `source` is its holder; `hides` is the holder of a hidden secret with the same name, or empty.
     """
 
     name: str
@@ -89,18 +89,18 @@ class Choice:
 
 
 def names_offered(owner: User, team: Team | None, template: Template | None) -> list[str]:
-    """The names of all secrets that there are for a workspace, for a choice of one of them."""
+    """Return the names of all secrets available to a workspace, for a single choice."""
     return sorted(offer_to(owner, team, template).by_name)
 
 
 def choices(
     owner: User, team: Team | None, template: Template | None, named: Collection[str]
 ) -> list[Choice]:
-    """The secrets for the form of a new workspace: those to choose first, then those that come anyway."""
+    """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
     offer = offer_to(owner, team, template)
     found = []
     for name, rows in offer.by_name.items():
-        # What comes when nothing is ticked, and what comes when it is.
+        # The secret without a selection, and the one with it.
         anyway = next((row for row in rows if is_automatic(row)), None)
         for row in (rows[0],) if anyway is None or anyway is rows[0] else (rows[0], anyway):
             below = rows[rows.index(row) + 1 :]

@@ -1,4 +1,4 @@
-"""Reads of secrets: names and facts, never values."""
+"""Read operations on secrets. They never return a value."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from portal.workspaces.secrets.models import Holder, Secret, columns_of
 
 
 def team_of(actor: User, slug: str) -> Holder:
-    """A team whose secrets the actor may see by name: one's own teams. Raises `NotFound`."""
+    """Return a team of the actor. Raises `NotFound`."""
     return accounts.team_by_slug(actor, slug)
 
 
 def template_of(actor: User, slug: str) -> Holder:
-    """A template that the actor sees. Raises `NotFound`."""
+    """Return a template visible to the actor. Raises `NotFound`."""
     return catalog.template_seen(actor, slug)
 
 
 def secrets_of(holder: Holder) -> QuerySet[Secret]:
-    """The holder's, by name, without their values. The caller has seen to who asks."""
+    """Return the holder's secrets by name, without values. The caller has checked permissions."""
     rows = Secret.objects.filter(**columns_of(holder)).defer("sealed")
     beside = ("user", "team", "template", "created_by", "changed_by", "delivered_to")
     return rows.select_related(*beside).order_by("name", "pk")
 
 
 def secret_named(holder: Holder, name: str) -> Secret:
-    """One of the holder's. Raises `NotFound`."""
+    """Return a secret of the holder. Raises `NotFound`."""
     found = secrets_of(holder).filter(name=name[:100]).first()
     if found is None:
         raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
@@ -42,7 +42,7 @@ def secret_named(holder: Holder, name: str) -> Secret:
 
 
 def secret_by_id(actor: User, secret_id: UUID) -> Secret:
-    """One whose holder the actor sees. Raises `NotFound`."""
+    """Return a secret whose holder is visible to the actor. Raises `NotFound`."""
     beside = ("user", "team", "template__team", "created_by", "changed_by", "delivered_to")
     found = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*beside).first()
     if found is not None:

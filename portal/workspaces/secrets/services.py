@@ -1,4 +1,4 @@
-"""What people do with secrets. Values go in and never come out; `effective` opens them for workspaces."""
+"""Write operations on secrets. They never return a value; `effective` opens values for workspaces."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from portal.workspaces.secrets.models import Holder, Secret, SecretKind, columns
 
 MAX_VALUE_BYTES = 64 * 1024
 MAX_SECRETS = 100
-"""Of one user, team or template."""
+"""Maximum number per user, team or template."""
 MAX_DESCRIPTION = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A secret after it was written, and whether there was none of this name before."""
+    """A secret after a write, and whether it was created."""
 
     secret: Secret
     created: bool
@@ -54,13 +54,13 @@ def put(
     expected: Collection[str] = etags.ANY,
     only_new: bool = False,
 ) -> Kept:
-    """Make the secret of this name, or give it another value; what is None stays, or is as usual.
+    """Create the secret with this name, or set a new value. `None` keeps a field or uses its default.
 
-    With `vault_path` and `vault_key` in the place of `value` Vault keeps it: it is read there whenever a
-    workspace starts, and not before.
+    With `vault_path` and `vault_key` instead of `value`, the value is stored in Vault and read at each start
+    of a workspace.
 
-    Raises `InvalidInput`, `NotAllowed`, `PreconditionFailed`, and `StateConflict` where there are too many
-    or, with `only_new`, where there is one.
+    Raises `InvalidInput`, `NotAllowed`, `PreconditionFailed`, and `StateConflict` if the limit is reached or,
+    with `only_new`, the name is taken.
     """
     policies.require_keep(actor, holder)
     vault_path, vault_key = vault_path.strip().strip("/"), vault_key.strip()
@@ -108,7 +108,7 @@ def change(
     everywhere: bool | None = None,
     expected: Collection[str] = etags.ANY,
 ) -> Secret:
-    """Change what is given; value and kind stay. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
+    """Change the given fields; value and kind stay. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
     policies.require_keep(actor, secret.holder)
     with transaction.atomic():
         row = _locked(secret)
@@ -131,7 +131,7 @@ def change(
 
 
 def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY) -> None:
-    """Delete it; what has taken it keeps it until it stops. Raises as `change` does."""
+    """Delete a secret. Running workspaces keep it until they stop. Raises the exceptions of `change`."""
     policies.require_keep(actor, secret.holder)
     with transaction.atomic():
         row = _locked(secret)
@@ -142,18 +142,18 @@ def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY
 
 
 def delete_all_of(event: UserDeleted) -> None:
-    """Delete the secrets of an account that goes."""
+    """Delete the secrets of a deleted account."""
     Secret.objects.filter(user=event.user).delete()
 
 
 def delete_with_template(event: EntryDeleted) -> None:
-    """Delete the secrets of a template that is deleted."""
+    """Delete the secrets of a deleted template."""
     if isinstance(event.entry, Template):
         Secret.objects.filter(template=event.entry).delete()
 
 
 def folders_of(holder: Holder) -> list[str]:
-    """Below which paths of Vault this holder's secrets may lie, as the operator has set it."""
+    """Return the Vault paths below which this holder's secrets may be stored, as configured."""
     match holder:
         case User():
             return places.folders(settings.BERTH_VAULT_USER_PATHS, user=holder.username)
@@ -194,7 +194,7 @@ def _check(
 def _problems_of_place(
     holder: Holder, value: str, vault_path: str, vault_key: str
 ) -> dict[str, list[Reason]]:
-    """What is wrong with where a secret is said to lie in Vault, by field."""
+    """Return the errors of a place in Vault, by field."""
     if not places.is_configured():
         return {"vault_path": [Reason(SecretCode.VAULT_NOT_CONFIGURED)]}
     if value:
@@ -212,7 +212,7 @@ def _problems_of_place(
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be an environment variable and a file: UTF-8 without NUL."""
+    """Return whether the value can be an environment variable and a file: UTF-8 without NUL."""
     return strip_nul(value) == value
 
 
@@ -221,8 +221,8 @@ def _one_line(text: str) -> str:
 
 
 def _lock(holder: Holder) -> None:
-    """One row that all wait for who write secrets of this holder."""
-    # By its `_meta`: the user of a request is a stand-in of another type.
+    """Lock the holder's row, which serialises writes to its secrets."""
+    # Through `_meta`, because `request.user` is a lazy object of another type.
     holder._meta.model._default_manager.select_for_update().get(pk=holder.pk)
 
 

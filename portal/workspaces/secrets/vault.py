@@ -1,7 +1,7 @@
-"""Reading Vault (or OpenBao, which speaks the same): KV engines of version 2, by AppRole or a file's token.
+"""Client for Vault or OpenBao: KV version 2 engines, with AppRole or a token from a file.
 
-Only the portal asks it, when a workspace starts, outside of any transaction. What was read is kept nowhere;
-the portal's own token is kept in memory for as long as Vault says that it lasts.
+The portal reads Vault when a workspace starts, outside of transactions. Values are not stored; the portal's
+own token is cached in memory for the duration of its lease.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from portal.workspaces.secrets.codes import SecretCode
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = (2.0, 4.0)
-"""To connect, and to wait for an answer."""
+"""Timeouts in seconds: to connect, and to read."""
 REST_S = 2.0
-"""For so long nobody asks again where Vault was away: a start must not hold a thread for each time-out."""
+"""Seconds without requests after Vault was unavailable, so that starts do not block threads in timeouts."""
 MAX_TOKEN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What lies at a path: its keys, and which version of it this is."""
+    """The entry at a path: its keys and its version."""
 
     values: dict[str, Any]
     version: int
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(slots=True)
 class _Kept:
-    """The portal's token, until when it is used (monotonic seconds), and for which settings it is."""
+    """The portal's cached token: its expiry (monotonic seconds) and the settings that it was issued for."""
 
     token: str = ""
     until: float = 0.0
@@ -57,20 +57,20 @@ _lock = threading.Lock()
 
 
 def forget() -> None:
-    """Drop the portal's token, and that Vault was away."""
+    """Drop the cached token and the recorded outage."""
     global _kept
     _kept = _Kept()
 
 
 def read(paths: Iterable[str]) -> dict[str, Entry | PortalError]:
-    """What lies at each path below the mount, or why that is not to be had.
+    """Return the entry at each path below the mount, or the error.
 
-    An `Unavailable` may be over in a moment (Vault is away, sealed or busy); a `StateConflict` has to be
-    mended.
+    `Unavailable` is temporary (Vault is down, sealed or busy); `StateConflict` needs a change of
+    configuration.
     """
     found: dict[str, Entry | PortalError] = {}
     session = requests.Session()
-    session.trust_env = False  # No proxy, .netrc or variable of the process decides where a token is sent.
+    session.trust_env = False  # No proxy, .netrc or environment variable may redirect the token.
     session.verify = settings.BERTH_VAULT_CA_FILE or True
     with session:
         for path in dict.fromkeys(paths):
@@ -92,7 +92,7 @@ def _read(session: requests.Session, path: str) -> Entry:
             return _entry(_client(session, token), path)
         except exceptions.Forbidden:
             if not fresh:
-                # It may have been revoked, or Vault set up anew.
+                # The token may have been revoked, or Vault was set up again.
                 with _lock:
                     _kept.token = ""
                 token, fresh = _token(session)
@@ -114,13 +114,13 @@ def _read(session: requests.Session, path: str) -> Entry:
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
     except (requests.exceptions.RequestException, exceptions.VaultError) as error:
         raise _away(error, SecretCode.VAULT_AWAY) from None
-    except OSError as error:  # Such as a file of authorities that is not there.
+    except OSError as error:  # Such as a missing CA file.
         log.error("Vault cannot be asked: %s", error)
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
 
 
 def _entry(client: Any, path: str) -> Entry:
-    """Raises hvac's errors, and `StateConflict` for an answer that is none of this engine's."""
+    """Raises the errors of hvac, and `StateConflict` for a response that is not from KV version 2."""
     answer = client.secrets.kv.v2.read_secret_version(
         path, mount_point=settings.BERTH_VAULT_MOUNT, raise_on_deleted_version=True
     )
@@ -135,21 +135,21 @@ def _entry(client: Any, path: str) -> Entry:
 
 
 def _client(session: requests.Session, token: str) -> Any:
-    # An empty token is one: else hvac would look for one in the process's environment and home.
+    # An empty token, because hvac reads the environment and the home folder if there is none.
     return hvac.Client(
         url=settings.BERTH_VAULT_ADDR,
         token=token,
         namespace=settings.BERTH_VAULT_NAMESPACE or None,
         verify=session.verify,
         timeout=TIMEOUT_S,
-        # Another host would be sent the token.
+        # A redirect would send the token to another host.
         allow_redirects=False,
         session=session,
     )
 
 
 def _token(session: requests.Session) -> tuple[str, bool]:
-    """The portal's token, and whether it was had just now."""
+    """Return the portal's token, and whether it was just issued."""
     if settings.BERTH_VAULT_TOKEN_FILE:
         return _file(settings.BERTH_VAULT_TOKEN_FILE), True
     mine = (
@@ -180,7 +180,7 @@ def _token(session: requests.Session) -> tuple[str, bool]:
 
 
 def _file(name: str) -> str:
-    """What a file holds, read each time, as whoever renews it writes it anew."""
+    """Return the content of a file. It is read each time, because it may be renewed."""
     try:
         text = Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -192,7 +192,7 @@ def _file(name: str) -> str:
 
 
 def _refused(session: requests.Session, token: str, path: str) -> StateConflict:
-    """Why Vault said no: to the token at all, or to this path."""
+    """Return the reason for a denial by Vault: the token or the path."""
     try:
         _client(session, token).auth.token.lookup_self()
     except exceptions.Forbidden:

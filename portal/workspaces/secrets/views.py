@@ -1,4 +1,4 @@
-"""Pages of secrets; templates/workspace_secrets/ says what each expects."""
+"""Pages of secrets; templates are in templates/workspace_secrets/."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from portal.workspaces.secrets.models import Holder, Source
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def own(request: SignedInRequest) -> HttpResponse:
-    """One's own secrets, and the form for another one."""
+    """List the user's own secrets, with a form for a new one."""
     return _listed(request, request.user)
 
 
@@ -37,7 +37,7 @@ def own(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The secrets of a team; its owners and operators write them."""
+    """List the secrets of a team. Its owners and operators can write them."""
     return _listed(request, selectors.team_of(request.user, slug))
 
 
@@ -45,7 +45,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def template(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The secrets of a template; who keeps it writes them."""
+    """List the secrets of a template. Its maintainers can write them."""
     return _listed(request, selectors.template_of(request.user, slug))
 
 
@@ -89,7 +89,7 @@ def _listed(request: SignedInRequest, holder: Holder) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
-    """What is known of a secret, and the form that gives it another value."""
+    """Show a secret without its value, with a form to change it."""
     secret = selectors.secret_by_id(request.user, secret_id)
     if request.method == "POST":
         policies.require_keep(request.user, secret.holder)
@@ -106,7 +106,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     )
     if request.method == "POST" and form.is_valid():
         wanted, given = form.wanted(), form.value_or_place()
-        # An untouched place beside a new value is left; emptied, and without a value, it is a mistake.
+        # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
         if given["value"] and {name: given[name] for name in place} == place:
             given |= dict.fromkeys(place, "")
         expected = etags.expected_by(request)
@@ -143,7 +143,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
-    """Ask, then delete it."""
+    """Confirm, then delete a secret."""
     secret = selectors.secret_by_id(request.user, secret_id)
     policies.require_keep(request.user, secret.holder)
     if request.method == "POST":
@@ -161,6 +161,6 @@ def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
 
 
 def _to_confirm(request: SignedInRequest) -> HttpResponse:
-    """Ask who it is, and come back to the empty form: what was typed is in no page and no address."""
+    """Ask the user to confirm their identity, and return to an empty form, as a value must not be kept."""
     messages.warning(request, _("Confirm that it is you, then type it once more."))
     return redirect(f"{reverse('accounts:confirm')}?{urlencode({'next': request.path})}")

@@ -1,4 +1,4 @@
-"""Texts of the refusals about secrets for workspaces."""
+"""Texts of the reasons about secrets of workspaces."""
 
 from __future__ import annotations
 

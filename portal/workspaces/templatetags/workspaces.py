@@ -1,4 +1,4 @@
-"""Parts of the page of a workspace."""
+"""Template tags for the page of a workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ register = template.Library()
 
 @register.inclusion_tag("workspaces/efficiency.html")
 def efficiency(workspace: Workspace) -> dict[str, Any]:
-    """The share of its GPU time that it used, and the hint. Nothing where too little was measured."""
+    """Render the share of GPU time used, with a hint. Renders nothing if too little was measured."""
     found = efficiency_of(workspace)
     if found is None or found.used is None:
         return {"found": None}
@@ -35,7 +35,7 @@ def efficiency(workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("workspaces/gpu_act.html", takes_context=True)
 def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """The ways to release its GPUs or attach them again, and to resize it, for who may."""
+    """Render the actions to release, attach and resize GPUs, for users who may."""
     user: User = context["request"].user
     may = may_operate(user, workspace) and workspace.state in CHANGEABLE
     attach = may and workspace.gpu_released

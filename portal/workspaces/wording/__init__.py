@@ -1,4 +1,4 @@
-"""Texts of the refusals of workspaces."""
+"""Texts of the reasons about workspaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts about repositories that workspaces clone. What became of a clone has its `url` as a param."""
+"""Texts about repositories that workspaces clone. Reasons of clones have `url` as a parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of hints about what a workspace makes of its GPUs."""
+"""Texts of hints about the GPU use of workspaces."""
 
 from __future__ import annotations
 

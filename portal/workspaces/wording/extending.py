@@ -1,4 +1,4 @@
-"""Texts of refusals to extend a workspace."""
+"""Texts of the reasons about extensions of workspaces."""
 
 from __future__ import annotations
 

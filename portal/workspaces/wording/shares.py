@@ -1,4 +1,4 @@
-"""Texts of how a workspace stands to its part of a GPU's memory."""
+"""Texts about the use of GPU shares by workspaces."""
 
 from __future__ import annotations
 

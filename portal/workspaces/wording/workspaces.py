@@ -1,4 +1,4 @@
-"""Texts of the refusals about workspaces, and of why they failed or wait anew."""
+"""Texts of the reasons about workspaces: errors, and why one failed or is queued again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATE_WORDS = {
     "terminated": _("deleted"),
     "failed": _("failed"),
 }
-"""The states of a workspace inside a sentence."""
+"""Workspace states as words within a sentence."""
 
 
 def _state(params: Params) -> Params:
@@ -28,7 +28,7 @@ def _state(params: Params) -> Params:
 
 
 def _cause(params: Params) -> Params:
-    """`cause` is a reason in its JSON form; in older rows it is text."""
+    """Format `cause`, which is a reason as JSON or a text."""
     cause = params["cause"]
     if isinstance(cause, str):
         return params
@@ -43,7 +43,7 @@ def _exit_code(params: Params) -> Params:
 
 
 def _device_lost(params: Params) -> Params:
-    """`devices` have disappeared; `replaced` where nothing had been started and others are taken."""
+    """Format lost `devices`; `replaced` means that nothing had been started, so others are allocated."""
     values = {"names": names_joined(params["devices"])}
     count = len(params["devices"])
     if params.get("replaced"):
@@ -175,7 +175,7 @@ TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.NO_SUCH_HOME: Text(
         _("There is no such home folder."), _("Look at the list of home folders.")
     ),
-    # What a driver says of itself: `code` is its code, `text` its sentence (`provisioning.errors`).
+    # A driver's own report: `code` is its code, `text` its message (`provisioning.errors`).
     WorkspaceCode.REPORTED: Text("%(text)s"),
     WorkspaceCode.NOT_STARTED_IN_TIME: Text(
         _("It could not be started within %(limit_s)d s: %(cause)s"), prepare=_cause

@@ -1,7 +1,7 @@
-"""Series as charts: geometry for SVG, a title that says the finding, and a table of the same figures.
+"""Charts of time series: geometry for SVG, a title with the finding, and a table.
 
-Pure functions; nothing here reads the database. Coordinates are those of the charts' view box. Times are
-UTC in the markup; charts.js shows them in the reader's zone.
+Pure functions that do not read the database. Coordinates are those of the charts' view box. Times are UTC in
+the markup; charts.js shows them in the reader's zone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Bar", "Chart", "Row", "Sparkline", "Tick", "device_charts", "sparkli
 WIDTH, HEIGHT = 360, 134
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
 MAX_POINTS = 180
-"""More are drawn together: no screen shows them, and a page would be slow for it."""
+"""More points are merged, because no screen can show them and the page would be slow."""
 MIB_PER_GIB = 1024
 DAY_S = 86_400
 
@@ -33,7 +33,7 @@ Value = Callable[[Point], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis: where, and what stands there. `at` is a moment, on the axis of time."""
+    """A mark on an axis with its label. `at` is its time, on the time axis."""
 
     position: float
     label: str
@@ -43,7 +43,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table. Empty texts are not measured."""
+    """A row of the table. Empty texts are not measured."""
 
     at: datetime
     texts: tuple[str, ...]
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One quantity. `line` is its mean and `band` reaches up to its maximum; both break where gaps are."""
+    """A chart of one quantity. `line` is the mean, `band` extends to the maximum; both break at gaps."""
 
     key: str
     title: str
@@ -82,7 +82,7 @@ class _Quantity:
 
 
 def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> list[Chart]:
-    """GPU use, memory, power, temperature. Nothing measured at all gives no chart."""
+    """Return charts of GPU use, memory, power and temperature; empty if nothing was measured."""
     if not series.measured and series.live is None:
         return []
     points = series.measured
@@ -120,7 +120,7 @@ def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> 
     ]  # fmt: skip
 
 
-# --- Titles: the finding ----------------------------------------------------------------------------
+# --- Titles with the finding --------------------------------------------------------------------------
 
 
 def _not_measured(quantity: str, series: Series) -> str:
@@ -194,7 +194,7 @@ def _temperature_title(series: Series) -> str:
 
 
 def _weighted(series: Series, value: Value) -> float | None:
-    """The mean over the seconds measured."""
+    """Return the mean weighted by measured seconds, or `None`."""
     known = [(found, p.measured_s) for p in series.measured if (found := value(p)) is not None]
     seconds = sum(weight for _, weight in known)
     return sum(found * weight for found, weight in known) / seconds if seconds else None
@@ -284,13 +284,13 @@ def _columns(*, with_percentile: bool) -> tuple[str, ...]:
 
 
 def hours_drawn_together(series: Series) -> int:
-    """How many hours are one point of the line; 0 where each point is drawn by itself."""
+    """Return how many hours are merged into one point; 0 if none are."""
     bundle = -(-len(series.points) // MAX_POINTS)
     return bundle * series.step_s // 3600 if bundle > 1 else 0
 
 
 def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None, float | None]]:
-    """(middle, mean, maximum) of each point, or of some together where there are more than can be seen."""
+    """Return (middle, mean, maximum) of each point, merged if there are more than can be seen."""
     bundle = -(-len(series.points) // MAX_POINTS)
     found = []
     for first in range(0, len(series.points), bundle):
@@ -319,7 +319,7 @@ def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float])
 
 
 def _held(held: Sequence[Held], start_s: int, end_s: int, x_of: Callable[[float], float]) -> tuple[Bar, ...]:
-    """When anybody had the device; several at once are one."""
+    """Return the periods in which the device was allocated; overlapping ones are merged."""
     bars: list[tuple[float, float]] = []
     for item in sorted(held, key=lambda item: item.since):
         begun = max(item.since.timestamp(), start_s)
@@ -340,12 +340,12 @@ def _bar(begun_s: float, ended_s: float, x_of: Callable[[float], float]) -> Bar:
 
 def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], float]) -> tuple[Tick, ...]:
     if series.span == HOUR:
-        # Every zone is a whole number of quarters away from UTC.
+        # All time zones are a multiple of 15 minutes away from UTC.
         first = start_s - start_s % 900 + 900
         moments = [_moment(at) for at in range(first, end_s + 1, 900)]
         words = "%H:%M"
     else:
-        # At noon in UTC nearly everybody has the same date.
+        # At noon UTC nearly all time zones have the same date.
         first_day = start_s - start_s % DAY_S + DAY_S // 2
         days = [at for at in range(first_day, end_s, DAY_S) if at >= start_s]
         moments = [_moment(at) for at in days[len(days) % 7 :: 7]]
@@ -360,7 +360,7 @@ def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], f
 
 
 def _rows(series: Series, what: _Quantity) -> tuple[Row, ...]:
-    """The figures of every minute, or of every day (in UTC); gaps are told in words by the template."""
+    """Return the figures per minute or per day (UTC). The template describes gaps in words."""
     if series.span == HOUR:
         values = (what.mean, *([_p95] if what.key == "use" else []), what.most)
         return tuple(

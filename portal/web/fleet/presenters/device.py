@@ -1,4 +1,4 @@
-"""What the page of a device shows."""
+"""Presenter of the page of a device."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """One device. `recovery` is what brings it back where it is out."""
+    """A device. `recovery` says how to return it to service."""
 
     device: Device
     name: str
@@ -83,7 +83,7 @@ class DevicePage:
 
 
 def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
-    """Everything about one device (of `selectors.devices_with_state`)."""
+    """Return the data of a device's page (a device of `selectors.devices_with_state`)."""
     state = DeviceState(device.state)  # type: ignore[attr-defined]
     parts = tuple(_parts(device, now))
     rows = pools.device_rows(actor, [device, *(part.device for part in parts)])
@@ -109,9 +109,9 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
 
 
 def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
-    """Why it takes no work now, in one sentence; empty where it does. The order is that of the states.
+    """Return why it takes no work now in one sentence, or an empty string. Follows the order of the states.
 
-    `with_check_of`: as `gpu_checks.selectors.checked_with` has it.
+    `with_check_of` is the result of `gpu_checks.selectors.checked_with`.
     """
     node, pool = device.node, device.node.pool
     if not device.present:
@@ -215,5 +215,4 @@ def _plain(value: Any) -> str:
 
 
 def _events_of(device: Device) -> tuple[Event, ...]:
-    """What happened to it lately."""
     return newest_events(device.node.pool, TargetKind.DEVICE, device.uuid)

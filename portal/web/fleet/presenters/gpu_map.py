@@ -1,4 +1,4 @@
-"""The map of all GPUs: a cell each, with its state. A fixed number of queries however many there are."""
+"""The map of all GPUs, one cell per device with its state. The number of queries is constant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from provisioning.types import DeviceKind
 
 NODES_PER_PAGE = 128
 SLICES = 8
-"""The memory axis of a GPU that can be partitioned; an A30's has half of that."""
+"""Length of a GPU's memory axis in slices; an A30 has half as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A device. `label` is all that is said of it to who does not see it."""
+    """A device. `label` is its description for screen readers."""
 
     index: int
     state: DeviceState
@@ -57,7 +57,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MapNode:
-    """A node with its cells. `at` is the beginning of the path of each."""
+    """A node with its cells. `at` is the path prefix of each cell."""
 
     id: UUID
     name: str
@@ -69,7 +69,7 @@ class MapNode:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of this page that belong together; `pool` is its short name where these are all of one."""
+    """Nodes of this page that belong together; `pool` is its slug if the group is a pool."""
 
     name: str
     simulated: bool
@@ -79,7 +79,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """A state with how many devices are in it; `chosen` where only these are shown."""
+    """A state with its number of devices; `chosen` if the map is filtered by it."""
 
     state: DeviceState
     look: StateLook
@@ -89,7 +89,7 @@ class Legend:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What somebody wants to see. Empty is all."""
+    """Filters of the map; empty fields match all."""
 
     pool: str = ""
     model: str = ""
@@ -103,12 +103,12 @@ BY = (
     ("model", gettext_lazy("By model")),
     ("state", gettext_lazy("By state")),
 )
-"""How devices are grouped."""
+"""Groupings of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMap:
-    """The page: what the numbers say, the legend, the cells."""
+    """The map page: headline, legend and cells."""
 
     headline: str
     simulated_headline: str
@@ -125,7 +125,7 @@ class GpuMap:
 
 @dataclass(slots=True)
 class _Row:
-    """A device as it is read."""
+    """A device as read from the database."""
 
     node: UUID
     index: int
@@ -145,7 +145,7 @@ class _Row:
 
 
 def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
-    """The map under these filters."""
+    """Return the map under these filters."""
     pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
     nodes = _nodes(pools, filters)
     rows = _rows(nodes, now)
@@ -211,7 +211,7 @@ def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_Row]:
 
 
 def _whole(rows: Sequence[_Row]) -> list[_Row]:
-    """GPUs with their instances; an instance whose GPU is not known stands for itself."""
+    """Return GPUs with their instances. An instance without a known GPU is listed separately."""
     by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
     found = list(by_uuid.values())
     for row in rows:
@@ -281,7 +281,7 @@ def _cell(row: _Row) -> Cell:
 
 
 def _headline(rows: Sequence[_Row]) -> str:
-    """What the numbers say: “37 of 96 GPUs in use, 12 idle”; MIG instances for themselves."""
+    """Return a summary such as “37 of 96 GPUs in use, 12 idle”; MIG instances are counted separately."""
     gpus = Counter(row.state for row in rows if row.kind != DeviceKind.MIG)
     instances = Counter(row.state for row in rows if row.kind == DeviceKind.MIG)
     texts = []
@@ -297,7 +297,7 @@ def _headline(rows: Sequence[_Row]) -> str:
 
 
 def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
-    """One kind by state; the numbers add up to the total."""
+    """Return the counts of one kind by state, which add up to the total."""
     parts = [noun % {"busy": sum(counts[state] for state in BUSY), "total": total}]
     for text, number in (
         (_("%(number)s idle"), counts[DeviceState.IDLE]),
@@ -311,7 +311,7 @@ def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
 
 
 def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
-    """What is wrong with the accelerators of nodes, or why there are none: each sentence once."""
+    """Return distinct notes about accelerators of nodes, such as a missing driver."""
     said: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         if node.accelerator_note and node.online:

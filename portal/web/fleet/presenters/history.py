@@ -1,4 +1,4 @@
-"""The newest entries of the audit log about a device or a node."""
+"""The latest audit entries about a device or a node."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ MAX_SHOWN = 12
 
 
 def newest_events(pool: Pool, kind: TargetKind, key: str) -> tuple[Event, ...]:
-    """The newest entries of a pool's log about one device or node (see `EventTarget`), newest first."""
+    """Return the latest entries of a pool's log about a device or node (see `EventTarget`), newest first."""
     found = Event.objects.filter(pool=pool, targets__kind=kind, targets__key=key)
     return tuple(found.order_by("-pk")[:MAX_SHOWN])

@@ -1,4 +1,4 @@
-"""What the page of a node shows."""
+"""Presenter of the page of a node."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ from provisioning.types import HEADROOM, PRESSURE
 
 @dataclass(frozen=True, slots=True)
 class NodePage:
-    """One node with its devices and what it is made of.
+    """A node with its devices and facts.
 
-    `homes` says what home folders lie there, for who may see it; `homes_go_to` to where they are being moved.
+    `homes` describes its home folders if the reader may see them; `homes_go_to` is the target of an
+    evacuation.
     """
 
     node: Node
@@ -58,14 +59,14 @@ class NodePage:
 
 @dataclass(frozen=True, slots=True)
 class LinkForm:
-    """The other nodes to which the link can be checked now; `refused` says why to none."""
+    """The nodes to which the link can be checked now; `refused` says why there is none."""
 
     nodes: tuple[Node, ...]
     refused: str
 
 
 def node_page(actor: User, node: Node, now: datetime) -> NodePage:
-    """Everything about one node."""
+    """Return the data of a node's page."""
     devices = list(
         selectors.devices_with_state(now).filter(KNOWN, node=node).order_by("index", "mig_start", "uuid")
     )
@@ -114,7 +115,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
 
 
 def _link(actor: User, node: Node) -> LinkForm | None:
-    """For operators, on nodes with RDMA: without it nobody expects a link."""
+    """Return the form for link checks, for operators on nodes with RDMA, else `None`."""
     if not actor.operates or pairs.RDMA not in node.provides:
         return None
     others, refused = pairs.choice(node)
@@ -137,7 +138,7 @@ def _homes(actor: User, node: Node) -> tuple[str, str]:
 
 
 def _waited(told: Any) -> str:
-    """In words what a node tells of its pressure; what it does not tell is left out."""
+    """Return the pressure that a node reports as text, without missing values."""
     names = {"cpu": _("CPU"), "memory": _("memory"), "io": _("disks")}
     known = told if isinstance(told, dict) else {}
     return ", ".join(
@@ -148,7 +149,7 @@ def _waited(told: Any) -> str:
 
 
 def _left(told: Any) -> str:
-    """In words what a node has left over some minutes; nothing where it does not tell."""
+    """Return the recent headroom that a node reports as text; empty if missing."""
     names = {"cpu_idle": _("CPU"), "memory_left": _("memory")}
     known = told if isinstance(told, dict) else {}
     return ", ".join(

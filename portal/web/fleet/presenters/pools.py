@@ -1,4 +1,4 @@
-"""What the pages of pools show, gathered in a fixed number of queries however large a pool is."""
+"""Presenters of the pool pages, with a fixed number of queries for any pool size."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CAPABILITY_WORDS: Mapping[str, str | Promise] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """The devices of one model (and MIG profile); `slots` is empty where there are too many to draw."""
+    """The devices of one model (and MIG profile); `slots` is empty if there are too many to draw."""
 
     model: str
     count: Count
@@ -90,7 +90,7 @@ class DeviceLine:
 
 @dataclass(frozen=True, slots=True)
 class PoolCapacity:
-    """What a pool has and how much of it is free. CPU in milli-CPU, memory in MiB."""
+    """Total and free capacity of a pool. CPU in milli-CPU, memory in MiB."""
 
     pool: Pool
     nodes: int = 0
@@ -104,7 +104,7 @@ class PoolCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device; `url` and the workspace's name only where the reader may see it."""
+    """The holder of a device; workspace name and `url` only if visible to the reader."""
 
     name: str
     url: str = ""
@@ -112,7 +112,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A device of the pool's page."""
+    """A device on the pool's page."""
 
     device: Device
     node: str
@@ -122,7 +122,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node of the pool's page; `devices` are those that can be handed out."""
+    """A node on the pool's page; `devices` are those that can be allocated."""
 
     node: Node
     cpu: Count
@@ -144,7 +144,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class WarningGroup:
-    """One warning, and the nodes that report it."""
+    """A warning with the nodes that report it."""
 
     text: str
     where: str
@@ -152,7 +152,7 @@ class WarningGroup:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """A template's program, and on how many nodes it is installed."""
+    """A template's program, and the number of nodes with it."""
 
     name: str
     nodes: int
@@ -170,12 +170,12 @@ _SLOTS: Mapping[DeviceState, str] = {
 
 
 def slot_of(state: DeviceState) -> str:
-    """The class of a device's box: `taken`, `part`, nothing for a free one, else its state's tone."""
+    """Return the CSS class of a device's box: `taken`, `part`, empty if free, else the tone of its state."""
     return _SLOTS[state] if state in _SLOTS else LOOKS[state].tone
 
 
 def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
-    """The capacity of each pool, in three queries for all of them; simulated ones last."""
+    """Return the capacity of all pools with three queries, simulated pools last."""
     pools = sorted(pools, key=lambda pool: (pool.simulated, pool.slug))
     nodes = Node.objects.filter(pool__in=[pool.pk for pool in pools], retired=False)
     devices: dict[UUID, list[CountedDevice]] = defaultdict(list)
@@ -225,7 +225,7 @@ def _together(devices: Iterable[CountedDevice]) -> Count:
 
 
 def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[NodeRow], list[Device]]:
-    """Rows for these nodes of the pool (of `selectors.nodes`), and their devices; one query."""
+    """Return rows for these nodes of the pool (from `selectors.nodes`), and their devices; one query."""
     machines = of_nodes(pool, [node.name for node in nodes])
     rows: list[NodeRow] = []
     devices: list[Device] = []
@@ -251,7 +251,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
 
 
 def limits_of(node: Node) -> str | Promise:
-    """By what a node holds its workspaces, and to what."""
+    """Return how a node limits its workspaces, and which resources."""
     if node.pool.simulated:
         return _("simulated")
     held = ", ".join(
@@ -266,7 +266,7 @@ def limits_of(node: Node) -> str | Promise:
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
-    """Rows for these devices (with state); a holder is named only to those who may see the workspace."""
+    """Return rows for these devices (with state). Holders are named only if visible to the reader."""
     holders: dict[UUID, list[Holder]] = defaultdict(list)
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True) if devices else ())
     for item in AllocatedDevice.objects.filter(device__in=devices, active=True).select_related(
@@ -295,7 +295,7 @@ def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
 
 
 def warnings_of(pool: Pool) -> list[WarningGroup]:
-    """The warnings of all nodes, each once with where it holds, the most frequent first."""
+    """Return the distinct warnings of all nodes with their nodes, most frequent first."""
     nodes: dict[str, list[str]] = defaultdict(list)
     for name, warnings in pool.nodes.values_list("name", "warnings"):
         for text in warnings:
@@ -313,7 +313,7 @@ def warnings_of(pool: Pool) -> list[WarningGroup]:
 
 
 def programs_of(actor: User, pool: Pool) -> list[ProgramRow]:
-    """The program of each template that the actor may use, and where it is installed.
+    """Return the program of each template that the actor may use, and where it is installed.
 
     A simulated pool has every program.
     """

@@ -1,4 +1,4 @@
-"""The charts of a device: a part of its page, or a page of its own without JavaScript."""
+"""Charts of a device: a part of its page, or a separate page without JavaScript."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from portal.web.fleet.presenters import charts
 @require_safe
 @never_cache
 def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """What the device did in the last hour, or in the last 30 days: `?span=hour|month`."""
+    """Show charts of the last hour or the last 30 days: `?span=hour|month`."""
     device = selectors.devices().filter(pk=device_id).first()
     if device is None:
         raise NotFound(Reason(MapCode.DEVICE_NOT_ON_MAP))

@@ -1,4 +1,4 @@
-"""Pages of GPUs: the map, a device, a node. Everybody who is signed in may look; operators act."""
+"""Pages of GPUs: the map, a device, a node. All signed-in users may view them; operators may act."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_REASON_LENGTH = 200
 @require_safe
 @never_cache
 def gpus(request: SignedInRequest) -> HttpResponse:
-    """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
+    """Show the map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
     asked = {
         name: strip_nul(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
     }
@@ -48,7 +48,7 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 
 @require_safe
 def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
-    """The device at this place: short addresses keep a map of a thousand small."""
+    """Redirect to the device at this place. Short URLs keep a map of 1000 devices small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
     found = places.order_by("kind", "-present").first()
     for each in places:
@@ -76,7 +76,7 @@ def _node(node_id: UUID) -> Node:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """One device. A POST with `do` cordons it, or puts it back."""
+    """Show a device. A POST with `do` cordons it or returns it to service."""
     found = _device(device_id)
     if request.method == "POST":
         return _cordon_device(request, found)
@@ -103,7 +103,7 @@ def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
-    """One node. A POST with `do` cordons it, or puts it back."""
+    """Show a node. A POST with `do` cordons it or returns it to service."""
     found = _node(node_id)
     if request.method == "POST":
         cordoned = request.POST.get("do") != "uncordon"
@@ -120,7 +120,7 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """Asks, then drains: whoever is on the device leaves with notice."""
+    """Confirm, then drain a device. Its workspaces get notice."""
     found = _device(device_id)
     where = reverse("fleet:device", args=[found.pk])
     return _drain(request, cordons.display_name(found), where, lambda reason: drains.drain_device(
@@ -131,7 +131,7 @@ def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
-    """Asks, then drains: whoever is on the node leaves with notice."""
+    """Confirm, then drain a node. Its workspaces get notice."""
     found = _node(node_id)
     where = reverse("fleet:node", args=[found.pk])
     require_operator(request.user)
@@ -149,7 +149,7 @@ def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 
 
 def _pick_of_homes(request: SignedInRequest, found: Node) -> dict[str, Any] | None:
-    """Where the homes of a node may go with its drain; None where there is nothing to choose."""
+    """Return the choice of target nodes for homes when a node is drained, or `None`."""
     if request.method == "POST":
         return None
     there = evacuations.homes_there(request.user, found)

@@ -1,4 +1,4 @@
-"""Pages that add, change, retire and delete pools; for operators."""
+"""Pages that add, change, retire and delete pools, for operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSIONS_SHOWN = 20
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """The form of a new pool."""
+    """Show and handle the form of a new pool."""
     require_operator(request.user)
     form = PoolForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
@@ -49,7 +49,7 @@ def new(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def edit(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Change a pool; what it lacks, and its versions."""
+    """Show and handle the form that changes a pool, with its missing settings and versions."""
     require_operator(request.user)
     pool = selectors.pool_by_slug(slug)
     initial = {
@@ -84,7 +84,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def retire(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Take nothing new into it any more, or take it back into service. A GET only shows the pool's form."""
+    """Retire a pool, or return it to service. A GET redirects to the pool's form."""
     require_operator(request.user)
     pool = selectors.pool_by_slug(slug)
     if request.method == "POST":
@@ -98,7 +98,7 @@ def retire(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
-    """Have it as in a kept version. A GET only shows the pool's form."""
+    """Restore a version of a pool. A GET redirects to the pool's form."""
     require_operator(request.user)
     pool = selectors.pool_by_slug(slug)
     if request.method == "POST":
@@ -114,7 +114,7 @@ def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Say what goes, ask, and delete it."""
+    """Confirm, then delete a pool."""
     require_operator(request.user)
     pool = selectors.pool_by_slug(slug)
     if request.method == "POST":

@@ -1,4 +1,4 @@
-"""Pages of pools. Everybody who is signed in may look; templates/fleet/ says what each expects."""
+"""Pages of pools. All signed-in users may view them; templates are in templates/fleet/."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES_PER_PAGE = 25
 @require_safe
 @never_cache
 def pools(request: SignedInRequest) -> HttpResponse:
-    """All pools with what is free in each."""
+    """List all pools with their free capacity."""
     context = {"capacities": presenters.capacities(selectors.pools())}
     return render(request, partial_of(request, "fleet/pools.html", "pools"), context)
 
@@ -32,7 +32,7 @@ def pools(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def pool(request: SignedInRequest, slug: str) -> HttpResponse:
-    """One pool with its nodes and devices."""
+    """Show a pool with its nodes and devices."""
     found = selectors.pool_by_slug(slug)
     page = Paginator(selectors.nodes().filter(pool=found), NODES_PER_PAGE).get_page(request.GET.get("page"))
     rows, devices = presenters.node_rows(found, list(page.object_list), timezone.now())

@@ -1,4 +1,4 @@
-"""The environment of a new workspace: the options of its field, and a note on the chosen one."""
+"""The environment field of the form of a new workspace, with a note about the chosen one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from portal.workspaces import software
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentOption:
-    """An environment to choose; `reason` says why it cannot be had now."""
+    """An environment to choose; `reason` says why it is not available now."""
 
     slug: str
     label: str
@@ -31,9 +31,9 @@ class EnvironmentOption:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentField:
-    """The field as it stands. `software` is what the workspace would run in.
+    """The state of the field. `software` is what the workspace would run in.
 
-    `many`: there are more environments than a list has.
+    `many` means that there are more environments than fit into a list.
     """
 
     software: software.Software
@@ -43,7 +43,7 @@ class EnvironmentField:
 
 
 def environment_field(actor: User, template: Template, team: Team | None, slug: str) -> EnvironmentField:
-    """The field with the environment `slug` chosen; for an empty or unusable one the template's own."""
+    """Return the field with environment `slug` chosen, or the template's own if empty or unusable."""
     rows, many = _choosable(actor, team, slug)
     coming = environments.coming(rows)
     refusals = {row.pk: software.refusal_of(template, team, row, coming.get(row.pk)) for row in rows}
@@ -64,7 +64,7 @@ def environment_field(actor: User, template: Template, team: Team | None, slug: 
 
 
 def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environment], bool]:
-    """The environments of the list, with the one that was named, and whether there are more."""
+    """Return the environments of the list including the named one, and whether there are more."""
     usable = environments.usable_by(actor, team).defer("current__packages")
     rows = list(usable[: MOST_IN_A_LIST + 1])
     many = len(rows) > MOST_IN_A_LIST
@@ -74,7 +74,7 @@ def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environm
 
 
 def _problem(slug: str, named: Environment | None, refusals: Mapping[UUID, Reason | None]) -> Reason | None:
-    """Why the written short name cannot be chosen. In a list, such an environment cannot be selected."""
+    """Return why the entered slug cannot be chosen. In a list, such an environment cannot be selected."""
     if named is not None:
         return refusals[named.pk]
     return Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT) if slug else None
@@ -89,7 +89,7 @@ def _option(environment: Environment, refusal: Reason | None, *, chosen: bool) -
 
 
 def _label_of_default(default: software.Software, rows: Sequence[Environment]) -> str:
-    """The label of the option for the template's own environment."""
+    """Return the label of the option for the template's own environment."""
     if default.environment is not None:
         name = default.environment.name
     else:
@@ -101,7 +101,7 @@ def _label_of_default(default: software.Software, rows: Sequence[Environment]) -
 def _note(
     template: Template, team: Team | None, chosen: Environment | None, runs_in: software.Software
 ) -> str:
-    """What to know of the environment that the workspace would run in, or an empty string."""
+    """Return a note about the environment that the workspace would run in, or an empty string."""
     if runs_in.waits and runs_in.environment is not None:
         words = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
         return words % {"name": runs_in.environment.name}
@@ -110,7 +110,7 @@ def _note(
         return sentence_of(deprecation) if deprecation is not None else ""
     own = template.environment
     refusal = software.refusal_of(template, team, own) if own is not None else None
-    # A failed build is for operators: a workspace gets another environment meanwhile.
+    # A failed build concerns operators; workspaces get another environment meanwhile.
     if refusal is None or refusal.params.get("state") != VersionState.BUILDING:
         return ""
     return message_of(refusal)

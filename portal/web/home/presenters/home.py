@@ -1,4 +1,4 @@
-"""What the home page shows beside the cards of workspaces."""
+"""Presenter of the home page, except the cards of workspaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class LastChoice:
-    """What was chosen last, and what would happen to it now."""
+    """The last choice with its current verdict."""
 
     template: Template
     flavor: Flavor
@@ -35,8 +35,11 @@ class LastChoice:
 
 
 def without_team(actor: User) -> dict[str, Any]:
-    """What somebody who is in no team is shown: which there are, and what they asked for; their first team
-    (`joined`) once they are in one, and whether they may start something there. Who sees all needs none."""
+    """Return the data for users without a team: available teams and their requests.
+
+    Otherwise `joined` is their first team, and `starts` says whether they may start workspaces. Operators and
+    auditors need no team.
+    """
     joined = accounts.own_teams(actor).first()
     if joined is not None or actor.sees_all:
         return {"no_team": False, "joined": joined, "starts": accounts.chargeable_teams(actor).exists()}
@@ -44,7 +47,7 @@ def without_team(actor: User) -> dict[str, Any]:
 
 
 def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
-    """What `selectors.last_choice` has found, if it is still possible."""
+    """Return the last choice with its verdict, or `None` if it is no longer possible."""
     if last is None:
         return None
     environment = software.again(last)

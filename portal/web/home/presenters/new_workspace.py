@@ -1,4 +1,4 @@
-"""The form of a new workspace: cards to choose from, each with its verdict, and what is chosen."""
+"""Presenters of the form of a new workspace: cards with their verdicts, and the current choice."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from portal.workspaces.models import Workspace
 
 E = TypeVar("E", Template, Flavor)
 CARDS = 48
-"""How many templates, and how many flavors, a page shows."""
+"""Maximum number of templates, and of flavors, on a page."""
 
 
 def deprecated(entry: Template | Flavor) -> str:
-    """That it is deprecated and what to choose instead, or an empty string."""
+    """Return a deprecation notice with the successor, or an empty string."""
     reason = catalog.deprecation_of(entry)
     return sentence_of(reason) if reason is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorCard:
-    """A flavor to choose, with its size in words and its verdict."""
+    """A flavor to choose, with its size as text and its verdict."""
 
     flavor: Flavor
     size: str
@@ -48,13 +48,13 @@ class FlavorCard:
 
     @property
     def deprecated(self) -> str:
-        """What to choose instead, where it is deprecated."""
+        """The recommended successor, if it is deprecated."""
         return deprecated(self.flavor)
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateCard:
-    """A template to choose; `reason` says why it cannot be."""
+    """A template to choose; `reason` says why it is not available."""
 
     template: Template
     reason: str
@@ -63,7 +63,7 @@ class TemplateCard:
 
     @property
     def deprecated(self) -> str:
-        """What to choose instead, where it is deprecated."""
+        """The recommended successor, if it is deprecated."""
         return deprecated(self.template)
 
     @property
@@ -73,7 +73,7 @@ class TemplateCard:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the form of a new workspace stands at."""
+    """The current state of the form of a new workspace."""
 
     templates: list[TemplateCard]
     team: Team | None
@@ -85,10 +85,10 @@ class Choice:
     environments: list[EnvironmentOption] = field(default_factory=list)
     environment_note: str = ""
     written_environment: str = ""
-    """The short name in its field, where there are too many for a list: the one that was asked for."""
+    """The requested slug, for a text field if there are too many environments for a list."""
     many_environments: bool = False
     without_gpu: admission.Verdict | None = None
-    """On a start without the GPUs of the chosen flavor, where it starts at once so and else would wait."""
+    """Verdict for a start without GPUs, if that starts at once while the chosen flavor would wait."""
 
     @property
     def template(self) -> Template | None:
@@ -96,12 +96,12 @@ class Choice:
 
     @property
     def environment(self) -> str:
-        """The short name of the environment that is chosen; empty for the template's own."""
+        """The slug of the chosen environment; empty for the template's own."""
         return next((each.slug for each in self.environments if each.chosen), "")
 
     @property
     def environment_names(self) -> list[Option]:
-        """What is proposed for the field of a short name."""
+        """Suggestions for the text field of the environment."""
         return [(each.slug, each.label) for each in self.environments if each.slug and not each.reason]
 
     @property
@@ -122,13 +122,16 @@ class Choice:
 
     @property
     def asks(self) -> bool:
-        """Whether it starts only when somebody approves."""
+        """Whether it starts only after an approval."""
         return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
 
 
 @dataclass(frozen=True, slots=True)
 class GitFields:
-    """The fields of a repository. `default` is its template's; `unavailable` says why none can be cloned."""
+    """The repository fields.
+
+    `default` is the template's URL; `unavailable` says why nothing can be cloned.
+    """
 
     url: str
     ref: str
@@ -138,12 +141,12 @@ class GitFields:
 
     @property
     def shown(self) -> bool:
-        """Whether the fields are open: they are folded up while they are empty."""
+        """Whether the fields are expanded, because one has a value."""
         return bool(self.url or self.ref or self.secret)
 
 
 def git_fields(template: Template | None, written: Source) -> GitFields:
-    """The fields as they stand."""
+    """Return the repository fields with the given values."""
     missing = catalog.tool_is_missing("git")
     return GitFields(
         **written,
@@ -162,11 +165,12 @@ def choice(
     find: str = "",
     environment: str | None = None,
 ) -> Choice:
-    """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works.
+    """Return the form with these slugs chosen.
 
-    `expected_s` is how long the workspace is needed, where that was said. With `find`, only templates and
-    flavors with these words are shown, beside what is chosen; in any case at most `CARDS` of each.
-    `environment` is empty for the template's own, and None where nothing was said: then the last choice's.
+    Empty or unknown ones use the last choice, else a usable entry. `expected_s` is the expected time in
+    seconds, if given. `find` limits templates and flavors to those with these words and the chosen ones; at
+    most `CARDS` of each are shown. `environment` is empty for the template's own, and `None` for the last
+    choice.
     """
     last = selectors.last_choice(actor)
     wishes = _Wishes(actor, last, template, flavor, team, environment, expected_s, find)
@@ -200,7 +204,7 @@ def choice(
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
-    """The slugs that were asked for, and the last choice, which counts where nothing was said."""
+    """The requested slugs, and the last workspace for defaults."""
 
     actor: User
     last: Workspace | None
@@ -226,7 +230,7 @@ class _Wishes:
 
 @dataclass(frozen=True, slots=True)
 class _FlavorField:
-    """The flavors to choose from, and what could be had instead of the chosen one."""
+    """The flavors to choose from, and alternatives to the chosen one."""
 
     cards: list[FlavorCard]
     alternatives: list[Flavor]
@@ -235,13 +239,13 @@ class _FlavorField:
 
 
 def _choose_team(wishes: _Wishes) -> Team | None:
-    """The team that the workspace is charged to. None: the actor has none."""
+    """Return the team that is charged, or `None` if the actor has none."""
     teams = {team.slug: team for team in chargeable_teams(wishes.actor)}
     return teams.get(_pick(list(teams), *wishes.teams))
 
 
 def _template_cards(wishes: _Wishes, team: Team | None) -> tuple[list[TemplateCard], int]:
-    """The templates of the team, one of them chosen if any can be had; and how many are not shown."""
+    """Return the team's templates with one chosen if any is available, and the number not shown."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
     shown, left_out = _shown(list(offered), wishes.find, _first(wishes.templates))
     cards = catalog.template_offers(shown)
@@ -261,7 +265,7 @@ def _template_cards(wishes: _Wishes, team: Team | None) -> tuple[list[TemplateCa
 
 
 def _environment_slug(wishes: _Wishes, template: Template) -> str:
-    """The short name of the environment that was asked for, or that of the last choice of this template."""
+    """Return the slug of the requested environment, or that of the last workspace with this template."""
     if wishes.environment is not None:
         return wishes.environment
     last = wishes.last
@@ -270,7 +274,7 @@ def _environment_slug(wishes: _Wishes, template: Template) -> str:
 
 
 def _flavor_field(wishes: _Wishes, template: Template, team: Team | None, environment: str) -> _FlavorField:
-    """The flavors with their verdicts in the environment of this digest, one of them chosen."""
+    """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
     choosable = offers.choosable(wishes.actor, team)
     shown, left_out = _shown(choosable, wishes.find, _first(wishes.flavors))
     sized = offers.flavor_offers(
@@ -309,9 +313,9 @@ def _flavor_field(wishes: _Wishes, template: Template, team: Team | None, enviro
 
 
 def _choose_flavor(wishes: _Wishes, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:
-    """The flavor that was asked for, else that of the last choice, else one that starts now."""
+    """Return the requested flavor, else the last one, else one that starts now."""
     by_slug = {offer.flavor.slug: offer for offer in sized}
-    # A flavor that needs approval is chosen by a person only, never by default.
+    # A flavor that needs approval is never chosen by default.
     choosable = [
         slug
         for slug, offer in by_slug.items()
@@ -327,9 +331,9 @@ def _first(wishes: tuple[str, str]) -> str:
 
 
 def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
-    """Those that have the words, with the chosen one, at most `CARDS`; and how many more there are.
+    """Return up to `CARDS` matching entries including the chosen one, and the number not shown.
 
-    Words that none has are those of the other kind: then all of these are shown.
+    If nothing matches, the words are meant for the other kind, and all entries are shown.
     """
     words = strip_nul(find).lower().split()[:10]
     having = {
@@ -345,7 +349,7 @@ def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
 
 
 def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
-    """“Data science”, and how it stands where it is not ready; empty for what each node has."""
+    """Return the environment's name, with its state unless ready; empty for the software of the nodes."""
     environment = template.environment
     if environment is None or environment.kind == Kind.NODE:
         return ""
@@ -354,10 +358,10 @@ def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
 
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
-    """What limits the team, for the summary."""
+    """Return the limits of the team for the summary."""
     return [bar for bar in limits.bars_for(team, actor) if not bar.unlimited] if team is not None else []
 
 
 def _pick(among: Sequence[str], *wishes: str) -> str:
-    """The first wish that is among the offered ones, else the first offered, else nothing."""
+    """Return the first wish among the options, else the first option, else an empty string."""
     return next((wish for wish in wishes if wish in among), among[0] if among else "")

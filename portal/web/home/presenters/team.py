@@ -1,4 +1,4 @@
-"""What a team's page shows of its quota: bars, who holds what, caps, requests."""
+"""Presenter of a team's quota: bars, members' use, caps and requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from portal.quota.requests import selectors as request_selectors
 
 @dataclass(frozen=True, slots=True)
 class CapRow:
-    """A cap as the page shows it."""
+    """A cap on the page."""
 
     cap: MemberCap
     used: int | None
@@ -60,14 +60,14 @@ class CapRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A member with what he holds."""
+    """A member with their use."""
 
     membership: Membership
     uses: list[MemberUse]
 
 
 def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
-    """The context of the page's quota parts."""
+    """Return the context of the page's quota parts."""
     now = limits.usage_snapshot([team.slug])
     shown = list(memberships)
     bars = limits.bars_of(now, team.slug, actor)

@@ -1,4 +1,4 @@
-"""The first page: my workspaces, the button that repeats the last choice, and what is free."""
+"""The home page: workspaces, a button that repeats the last choice, and free capacity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKSPACES_PER_PAGE = 24
 @require_safe
 @never_cache
 def home(request: SignedInRequest) -> HttpResponse:
-    """My workspaces, the button that repeats the last choice, and what is free."""
+    """Show the user's workspaces, a button that repeats the last choice, and free capacity."""
     user = request.user
     if wants(request, "capacity"):
         free = {
@@ -42,7 +42,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = policies.sees_others(user)
     if user.only_views:
-        # There is nothing of one's own to begin with.
+        # A viewer has no workspaces of their own.
         filters["whose"] = "all"
     if filters["whose"] == "all" and sees_all:
         listed = selectors.workspaces_for(user).filter(state__in=LIVE)

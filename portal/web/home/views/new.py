@@ -1,4 +1,4 @@
-"""The page that asks for a new workspace."""
+"""The page that creates a workspace."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from portal.workspaces.views import to_workspace
 
 ONCE_MAX = 64
 AS_TEMPLATE = "-"
-"""Stands for the template's own environment, where an empty word would stand for nothing."""
+"""Stands for the template's own environment, because an empty string means nothing chosen."""
 GIT_MAX = 1000
-"""Of a field; the rules say what is too long."""
+"""Maximum length of a field; the rules report values that are too long."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """Choose what, how big and for whom; the form asks for verdicts as it changes, and starts.
+    """Show and handle the form of a new workspace. The form reloads verdicts on each change.
 
-    The choice stands in the address. An address whose form has made a workspace leads to that.
+    The choice is part of the URL. A URL whose form has created a workspace redirects to it.
     """
     data = request.POST if request.method == "POST" else request.GET
     once = strip_nul(data.get("once", ""))[:ONCE_MAX]
@@ -82,14 +82,14 @@ def new(request: SignedInRequest) -> HttpResponse:
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.names_offered(request.user, choice.team, choice.template),
         "once": once or uuid4().hex,
-        # What stands there by itself follows the choice of template, until the person chooses another one.
+        # The suggested environment follows the template until the user chooses another one.
         "kept_environment": f"{choice.environment or AS_TEMPLATE}:{choice.template.slug}"
         if environment is None and choice.template is not None
         else "",
     }
     if wants(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
-        # A reload, a bookmark and the way back show the same choice.
+        # Keeps the choice across reloads, bookmarks and the back button.
         kept = {**chosen, "environment": environment, "name": "" if rename else name}
         return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in kept.items() if v})}")
     problems = error.field_errors if error else {}
@@ -104,16 +104,16 @@ def new(request: SignedInRequest) -> HttpResponse:
 
 
 def _name_to_start(data: Mapping[str, str]) -> str:
-    """The name that a form means: one that the person has not touched is none, and follows the choice.
+    """Return the submitted name, or an empty string if the user has not changed the suggestion.
 
-    So does a start in the same instant as another template is chosen, before the form has followed.
+    The suggestion may also be outdated, if a start is submitted just after another template was chosen.
     """
     name = data.get("name", "")
     return "" if name == data.get("suggested", "") else name
 
 
 def _environment(data: Mapping[str, str]) -> str | None:
-    """The environment that somebody has chosen, empty for the template's own; None where nobody has yet."""
+    """Return the environment chosen by the user (empty for the template's own), or `None` if none was."""
     if "environment" not in data:
         return None
     said = strip_nul(data["environment"])
@@ -121,13 +121,13 @@ def _environment(data: Mapping[str, str]) -> str | None:
 
 
 def _by_itself(data: Mapping[str, str]) -> bool:
-    """Whether the environment that is sent is the one that the form has put there, not the person."""
+    """Return whether the submitted environment is the form's suggestion."""
     kept = data.get("kept_environment", "").partition(":")[0]
     return bool(kept) and kept == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
 
 
 def _environment_to_start(data: Mapping[str, str]) -> str:
-    """The environment that a form means: one that stood there by itself for another template is none."""
+    """Return the environment to start with. A suggestion for another template is ignored."""
     of = data.get("kept_environment", "").partition(":")[2]
     if _by_itself(data) and of != data.get("template", ""):
         return ""
@@ -135,7 +135,7 @@ def _environment_to_start(data: Mapping[str, str]) -> str:
 
 
 def _named(request: SignedInRequest) -> list[str]:
-    """The secrets whose boxes are ticked; at first those of the last request."""
+    """Return the selected secrets; initially those of the last workspace."""
     if request.method == "POST" or request.htmx or "secrets" in request.GET:
         data = request.POST if request.method == "POST" else request.GET
         return [strip_nul(name) for name in data.getlist("secrets")]
@@ -144,7 +144,7 @@ def _named(request: SignedInRequest) -> list[str]:
 
 
 def _git_fields(data: Any) -> Source:
-    """The repository as the form has it."""
+    """Return the repository fields of the form."""
     found = {
         name: strip_nul(data.get(f"git_{name}", "")).strip()[:GIT_MAX] for name in ("url", "ref", "secret")
     }
@@ -152,18 +152,21 @@ def _git_fields(data: Any) -> Source:
 
 
 def _git(data: Any) -> Source | None:
-    """The repository that was asked for, None where nothing was written: then the template decides."""
+    """Return the requested repository, or `None` for the template's own."""
     fields = _git_fields(data)
     return fields if any(fields.values()) else None
 
 
 def _key(once: str) -> str:
-    """The idempotency key of a form; a program's own keys cannot be the same."""
+    """Return the idempotency key of a form, which differs from keys of API clients."""
     return f"form:{once}"
 
 
 def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: str) -> HttpResponse:
-    """Start it, and go to its page; a form sent again leads to what it made, a changed one makes another."""
+    """Create the workspace, and redirect to its page.
+
+    A repeated form redirects to the existing workspace; a changed one creates another.
+    """
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
             raise InvalidInput(Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": field}))
@@ -174,7 +177,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         name=name,
         environment=software.named(request.user, _environment_to_start(request.POST)),
         lifetime_s=parse_hours(request.POST.get("hours", "")),
-        # A box that was not ticked says nothing: then the template and flavor decide.
+        # An unchecked box means no answer: the template and flavor decide.
         checkpointed=True if "checkpointed" in request.POST else None,
         secrets=_named(request),
         git=_git(request.POST),
@@ -192,7 +195,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
 
 
 def _seconds_if_valid(hours: str) -> int | None:
-    """The same for a verdict, which is given while somebody still types: None for what cannot be read."""
+    """Return the hours in seconds for a verdict while typing, or `None` if invalid."""
     try:
         found = parse_hours(hours)
     except InvalidInput:
@@ -201,9 +204,9 @@ def _seconds_if_valid(hours: str) -> int | None:
 
 
 def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
-    """On to the form that asks for what is missing; it makes the workspace, which waits for the answer.
+    """Redirect to the form that requests what is missing, and creates the workspace to wait for it.
 
-    Raises `InvalidInput` for hours that are none.
+    Raises `InvalidInput` for invalid hours.
     """
     hours = strip_nul(request.POST.get("hours", ""))
     expected_s = parse_hours(hours)

@@ -1,4 +1,4 @@
-"""The page of a team: its members, its quota, its requests."""
+"""The page of a team: members, quota and requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS_PER_PAGE = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """A team's members, quota and requests; its owners add members and split the quota."""
+    """Show members, quota and requests of a team. Owners add members and split the quota."""
     found = selectors.team_by_slug(request.user, slug)
     form = MemberForm(request.POST or None)
     if request.method == "POST":
