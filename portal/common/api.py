@@ -69,7 +69,7 @@ RETRY_AFTER = OpenApiParameter(
 if TYPE_CHECKING:
 
     class UserRequest(Request):
-        """A request whose user is signed in, which permissions have seen to."""
+        """A request whose user is signed in, as permissions have verified."""
 
         user: User
 
