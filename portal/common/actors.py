@@ -1,4 +1,4 @@
-"""Who does something: a signed-in user, or the system itself."""
+"""Actors: a signed-in user, or the portal itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SystemActor:
-    """The portal acting by itself; `label` stands in the audit log."""
+    """The portal acting on its own behalf. `label` is its name in the audit log."""
 
     label: str = "Berth"
 
@@ -20,5 +20,5 @@ SYSTEM = SystemActor()
 
 
 def label_of(actor: User | SystemActor) -> str:
-    """The name under which the actor stands in the audit log."""
+    """Return the actor's name in the audit log."""
     return actor.label if isinstance(actor, SystemActor) else actor.get_username()

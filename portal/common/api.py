@@ -1,4 +1,4 @@
-"""What every endpoint of the REST API shares: the base views, routes, problems, documentation."""
+"""Shared base of all REST endpoints: views, routes, problem responses and OpenAPI documentation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 
-# What every endpoint may answer: who asks is not known, may not, or asks too often.
+# Any endpoint may answer: unauthenticated, forbidden or rate-limited.
 ALWAYS = (401, 403, 429)
 TAKES_KEYS = "takes_idempotency_keys"
 RATE_LIMIT_POLICY = "RateLimit-Policy"
@@ -69,7 +69,7 @@ RETRY_AFTER = OpenApiParameter(
 if TYPE_CHECKING:
 
     class UserRequest(Request):
-        """A request whose user is signed in, which permissions have seen to."""
+        """A request whose user is signed in, as permissions have verified."""
 
         user: User
 
@@ -77,9 +77,8 @@ else:
     UserRequest = Request
 
 
-# A request's body. A field that nobody knows is a mistake that should not pass in silence. The OpenAPI
-# document shows `examples` of its fields, by name. (No docstring: the document would have it of every
-# serializer that has none of its own.)
+# Base of request bodies. Rejects unknown fields. The OpenAPI document shows `examples` by field name. This is
+# a comment, not a docstring, because subclasses would inherit a docstring in the OpenAPI document.
 class StrictSerializer(serializers.Serializer[Any]):
     examples: ClassVar[Mapping[str, Any]] = {}
 
@@ -107,10 +106,9 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str:
-    """What is wrong with a number in the place of text, or where a boolean has or has not to be one.
+    """Return an error message if the JSON type of `value` does not match the field, else "".
 
-    Django REST framework takes both for what they could mean; the document for programs does not. Empty
-    where nothing is.
+    DRF coerces numbers to text, and numbers or text to booleans. The OpenAPI document does not allow this.
     """
     if isinstance(field, serializers.ListField | serializers.DictField):
         held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
@@ -124,7 +122,7 @@ def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -
 def body_of(
     request: Request, serializer: type[serializers.Serializer[Any]], **context: Any
 ) -> dict[str, Any]:
-    """The request's body as `serializer` in this context has it. Raises DRF's `ValidationError`."""
+    """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`."""
     body = serializer(data=request.data, context=context)
     body.is_valid(raise_exception=True)
     given: dict[str, Any] = body.validated_data
@@ -133,7 +131,7 @@ def body_of(
 
 @contextmanager
 def named_in(field: str) -> Iterator[None]:
-    """A name in a body that leads nowhere is a mistake of its field: `NotFound` becomes `InvalidInput`."""
+    """Report a `NotFound` raised inside the block as `InvalidInput` on `field` of the request body."""
     try:
         yield
     except NotFound as error:
@@ -141,18 +139,21 @@ def named_in(field: str) -> Iterator[None]:
 
 
 class Metadata(SimpleMetadata):
-    """OPTIONS says what is accepted and answered; the fields are in the OpenAPI document."""
+    """Metadata for OPTIONS: accepted and returned media types. Fields are in the OpenAPI document."""
 
     def determine_actions(self, request: Request, view: Any) -> dict[str, Any]:
         return {}
 
 
 class ApiView(APIView):
-    """One endpoint. `scopes` says which scope a token needs; `query_params` which parameters exist.
+    """Base of a REST endpoint.
 
-    `operation_ids` names its operations in the OpenAPI document, by action or, in a view without actions, by
-    HTTP method: `{"list": "listTeams"}`. Clients make methods of the names, so a released name never changes.
-    docs/api.md has the rules ("Verbs"). `tag` is the group of these operations.
+    - `scopes`: required token scope by HTTP method.
+    - `query_params`: accepted query parameters.
+    - `operation_ids`: operation ids in the OpenAPI document, by action, or by HTTP method in a view without
+      actions: `{"list": "listTeams"}`. Generated clients use them as method names, so released ids never
+      change. See "Verbs" in docs/api.md.
+    - `tag`: group of the operations in the OpenAPI document.
     """
 
     tag: ClassVar[str]
@@ -165,7 +166,7 @@ class ApiView(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if not hasattr(self, (request.method or "").lower()):
-            # Before its parameters are looked at: they would be wrong for want of a method.
+            # Check the method before the parameters, which depend on it.
             raise MethodNotAllowed(request.method or "")
         if not self._takes_keys(request):
             idempotency.require_no_key(request)
@@ -185,7 +186,7 @@ class ApiView(APIView):
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         answer: Any = super().finalize_response(request, response, *args, **kwargs)
-        # Who it was found to be, without looking again: what could not be looked up is answered, too.
+        # Read the cached user only: responses to failed authentication pass through here, too.
         user = getattr(request, "_user", None)
         known = user.pk if user is not None and user.is_authenticated else None
         if policy := rate_limits.policy_of_requests(known):
@@ -203,7 +204,7 @@ class ApiView(APIView):
         except SuspiciousOperation as error:
             return _problem(400, ProblemCode.BAD_REQUEST, str(error), self.request)
         except Exception as error:
-            # Reported as Django reports it, so that logs, tests and monitors see it; answered in our form.
+            # Send the signal that Django would send, so that logs, tests and monitors see the error.
             got_request_exception.send(sender=type(self), request=self.request._request)
             log.error("%s %s failed", self.request.method, self.request.path, exc_info=error)
             return _problem(
@@ -216,12 +217,13 @@ class ApiView(APIView):
 
 
 class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
-    """The endpoints of one resource. `get_queryset` has the rows that the actor may see and no others.
+    """Base of the endpoints of one resource. Services decide who may write.
 
-    `queryset` only tells the model to the documentation. `ordering` begins with a field of the row itself and
-    ends with a unique one; `sorts` are orders to choose from by `sort`, the first that without it.
-    `missing` is the code of the refusal where there is no such row. Who may write is
-    decided by the services, once, for pages and programs alike.
+    - `get_queryset` returns only rows visible to the actor.
+    - `queryset` only supplies the model to the OpenAPI document.
+    - `ordering` starts with a field of the row itself and ends with a unique field.
+    - `sorts`: orders selectable by `sort`; the first is the default.
+    - `missing`: code of the refusal when the row does not exist.
     """
 
     pagination_class = Pages
@@ -237,7 +239,7 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
         return self.query_params | {"cursor", "page_size", *names, *({"sort"} if self.sorts else ())}
 
     def sorted_by(self) -> tuple[str, ...]:
-        """The order of the list that was asked for. Raises `ValidationError`."""
+        """Return the requested order of the list. Raises `ValidationError` for an unknown `sort`."""
         given = self.request.query_params.get("sort") if self.sorts else None
         if given is None:
             return self.ordering
@@ -247,7 +249,7 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
         return self.sorts[given]
 
     def get_object(self) -> Any:
-        """The row that the path names. Raises `NotFound` with a text, unlike DRF's own."""
+        """Return the row named by the path. Raises `NotFound` with code `missing`."""
         row = self.get_queryset().filter(**{self.lookup_field: self.kwargs[self._lookup]}).first()
         if row is None:
             raise NotFound(Reason(self.missing))
@@ -259,12 +261,12 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
         return self.lookup_url_kwarg or self.lookup_field
 
     def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
-        """`row` as the serializer of this action shows it."""
+        """Return a response with `row`, serialized for the current action."""
         return Response(self.get_serializer(row).data, status=status, headers=headers)
 
 
 class ListViewSet(mixins.ListModelMixin, ApiViewSet):
-    """A resource that can only be listed, in cursor pages."""
+    """A resource that can only be listed, with cursor pagination."""
 
 
 class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
@@ -272,7 +274,7 @@ class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
 
 
 class WhoeverSignedIn(IsAuthenticated):
-    """Any token, whatever its scopes, but for those that are good for SCIM alone."""
+    """Permit any authenticated user, with any token except SCIM tokens."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         scopes: Iterable[str] = getattr(request.auth, "scopes", ())
@@ -286,11 +288,11 @@ def _problem(status: int, code: ProblemCode, detail: str, request: Request, **ex
     return response
 
 
-# Nothing is done here, so nothing needs protection; and 404 is the answer to a POST too.
+# CSRF-exempt so that a POST gets 404 as well. The view changes nothing.
 @csrf_exempt
 @login_not_required
 def unknown_endpoint(request: HttpRequest, **_kwargs: Any) -> JsonResponse:
-    """404 in the API's form for every path below /api/ that is none of its own."""
+    """Answer 404 as a problem document for unknown paths below /api/."""
     return plain_response(
         404,
         ProblemCode.NOT_FOUND,
@@ -301,8 +303,10 @@ def unknown_endpoint(request: HttpRequest, **_kwargs: Any) -> JsonResponse:
 
 
 class Router(SimpleRouter):
-    """Routes of Django's own converters, each with and without a slash at its end; only the latter is
-    documented."""
+    """Router with Django path converters. Every route exists with and without a trailing slash.
+
+    Only the variant without a slash is documented.
+    """
 
     def __init__(self) -> None:
         super().__init__(trailing_slash=False, use_regex_path=False)
@@ -317,7 +321,7 @@ class Router(SimpleRouter):
 
 
 def routes(route: str, view: type[APIView], name: str) -> list[URLPattern]:
-    """An endpoint that is no resource, as `Router` has them: with and without a slash at its end."""
+    """Return the routes of a view that is not a resource, with and without a trailing slash."""
     return [
         path(route, view.as_view(), name=name),
         path(f"{route}/", view.as_view(schema=None)),
@@ -337,14 +341,13 @@ def operation(
     goes_on_s: int = 0,
     **more: Any,
 ) -> Callable[[F], F]:
-    """Document one method. Errors are problems; those of authentication come by themselves.
+    """Document one method of an endpoint. Errors are problems; authentication errors are added automatically.
 
-    With `once` it takes an `Idempotency-Key`, and with one it is carried out in one transaction, so it should
-    wait for nothing but the database. A method that lists the parameter sees to its keys by itself.
-
-    What answers 201 or 202 says in `Location` where that is, unless what is made has no address of its own or
-    the one that was asked (not `located`). Where it goes on after the answer, `goes_on_s` is after how many
-    seconds there may be something new: it is sent as `Retry-After`.
+    - `once`: accept an `Idempotency-Key`. The method then runs in one transaction and must wait only for the
+      database. A method that lists the parameter itself handles keys itself.
+    - `located`: responses 201 and 202 have a `Location` header. Set to False if the created thing has no URL
+      of its own, or if it is the URL of the request.
+    - `goes_on_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
     given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
     made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
@@ -396,7 +399,7 @@ def _carried_out_once(method: Callable[..., Response]) -> Callable[..., Response
 def documented(
     *, list: str, retrieve: str = "", of: str = "", errors: Iterable[int] = ()
 ) -> Callable[[V], V]:
-    """Document the reading of a resource: summaries, `of` as the list's description."""
+    """Document the list and detail operations of a resource. `of` is the description of the list."""
 
     def document_view(view: V) -> V:
         resource: Any = view
@@ -412,7 +415,7 @@ def documented(
 
 
 class PlainTextRenderer(renderers.BaseRenderer):
-    """Text as it is; problems, which come as dictionaries, as JSON."""
+    """Render text unchanged. Problems, which arrive as dictionaries, are rendered as JSON."""
 
     media_type = "text/plain"
     format = "txt"

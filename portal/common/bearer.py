@@ -1,9 +1,9 @@
-"""The header by which a program shows its API token."""
+"""Parsing of the `Authorization` header."""
 
 from __future__ import annotations
 
 
 def token_in(header: str) -> str | None:
-    """The secret in an `Authorization` header of the kind `Bearer`; None for another kind, and for none."""
+    """Return the secret of an `Authorization: Bearer` header, or None for any other header."""
     kind, _space, secret = header.partition(" ")
     return secret.strip() if kind.lower() == "bearer" else None

@@ -1,7 +1,8 @@
-"""Fields that name one of many: a list to choose from, and beyond some hundreds a short name to write.
+"""Form fields that reference one of many objects by slug.
 
-What is written is completed by the server as somebody writes. Without JavaScript the browser proposes what
-the page was sent with, and any other short name is taken just the same: the services say whether it is one.
+Up to `MOST_IN_A_LIST` options are shown as a select list. Above that, the field is a text input with
+server-side completion. Without JavaScript, the browser suggests the options rendered with the page. Any slug
+is accepted; services validate it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 MOST_IN_A_LIST = 200
-"""How many a list has to choose from, and how many are proposed for what has been written."""
+"""Maximum length of a select list, and of a list of suggestions."""
 LONGEST_SLUG = 81
 
 Option = tuple[str, str | Promise]
@@ -25,20 +26,20 @@ Option = tuple[str, str | Promise]
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """Some of what may be chosen, by short name and name; `many` says that a list would be too long."""
+    """Options to choose from, as pairs of slug and name. `many` is True if there were too many for a list."""
 
     options: list[Option]
     many: bool
 
 
 def offered(options: Iterable[Option]) -> Offered:
-    """As many as a list has. Give one more than `MOST_IN_A_LIST` where there are more."""
+    """Truncate `options` to `MOST_IN_A_LIST`. Pass at least one more than that if more exist."""
     found = list(options)
     return Offered(found[:MOST_IN_A_LIST], len(found) > MOST_IN_A_LIST)
 
 
 class CompletedInput(forms.TextInput):
-    """A text field for a short name; `url` answers with options for what stands in it."""
+    """Text input for a slug. `url` returns matching options."""
 
     def __init__(
         self, *, url: Any, options: Sequence[Option] = (), attrs: dict[str, Any] | None = None
@@ -69,12 +70,12 @@ class CompletedInput(forms.TextInput):
 
 
 def options_html(options: Iterable[Option]) -> SafeString:
-    """What a `datalist` has in it."""
+    """Return the `<option>` elements of a `datalist`."""
     return format_html_join("", '<option value="{}">{}</option>', options)
 
 
 def let_choose(form: forms.Form, name: str, among: Offered, *, url: Any, none: str | Promise) -> None:
-    """Have a field of the form a list of these, or its short name written where there are too many."""
+    """Turn a form field into a select list, or into a completed text input if there are too many options."""
     field: Any = form.fields[name]
     if not among.many:
         field.choices = [("", none), *among.options]

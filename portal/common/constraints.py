@@ -1,4 +1,4 @@
-"""Which constraint an `IntegrityError` is about, on PostgreSQL and on SQLite."""
+"""Find out which constraint an `IntegrityError` violates, on PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _COLUMNS = re.compile(r"UNIQUE constraint failed: (.+)")
 
 
 def violates(error: IntegrityError, model: type[Model], *names: str) -> bool:
-    """Return whether `error` was raised by one of these unique constraints of `model`.
+    """Return whether `error` violates one of these unique constraints of `model`.
 
-    A name is that of a `UniqueConstraint`, or of a field that is unique by itself. Raises `FieldDoesNotExist`
-    for another name, and `ValueError` for a field that is not unique.
+    A name is that of a `UniqueConstraint` or of a unique field. Raises `FieldDoesNotExist` for another name,
+    and `ValueError` for a field that is not unique.
     """
     constraints = [_Constraint(model, name) for name in names]
     diag = getattr(error.__cause__, "diag", None)
@@ -26,7 +26,7 @@ def violates(error: IntegrityError, model: type[Model], *names: str) -> bool:
 
 
 class _Constraint:
-    """`name` is the constraint's in PostgreSQL, `failed` what SQLite names when it is violated."""
+    """`name` is the constraint's name in PostgreSQL, `failed` what SQLite reports when it is violated."""
 
     def __init__(self, model: type[Model], name: str) -> None:
         table = model._meta.db_table
@@ -34,7 +34,7 @@ class _Constraint:
             if isinstance(constraint, UniqueConstraint) and constraint.name == name:
                 columns = [_field(model, each).column for each in constraint.fields]
                 self.name = name
-                # SQLite names the columns, and of a constraint on expressions its index.
+                # SQLite reports columns, and for constraints on expressions the index.
                 self.failed = frozenset(f"{table}.{column}" for column in columns) or {f"index '{name}'"}
                 return
         field = _field(model, name)

@@ -1,16 +1,19 @@
-"""The header `Content-Security-Policy`, put together once instead of for each answer."""
+"""`Content-Security-Policy` header, built once instead of per response."""
 
 from __future__ import annotations
 
 from csp.middleware import HEADER, CSPMiddleware
 from django.http import HttpRequest, HttpResponseBase
 
-# What an answer or its view may carry for django-csp, which then makes a policy of its own.
+# django-csp attributes by which a response or view gets a policy of its own.
 _OF_ITS_OWN = ("_csp_config", "_csp_update", "_csp_replace", "_csp_exempt")
 
 
 class ContentPolicyMiddleware(CSPMiddleware):
-    """django-csp's, which remembers the policy of answers that ask for none of their own."""
+    """CSPMiddleware that caches the default policy.
+
+    Responses with their own policy are built by django-csp.
+    """
 
     _usual: str | None = None
 

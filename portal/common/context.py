@@ -1,4 +1,4 @@
-"""What every template may use."""
+"""Context available to every template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.http import HttpRequest
 
 
 def portal(request: HttpRequest) -> dict[str, Any]:
-    """`theme` is `light`, `dark` or empty (the system's choice); `request_id` stands on error pages."""
+    """Context processor. `theme` is `light`, `dark` or empty (system preference)."""
     theme = request.COOKIES.get(settings.BERTH_THEME_COOKIE, "")
     return {
         "theme": theme if theme in {"light", "dark"} else "",

@@ -1,13 +1,12 @@
-"""How a room tells those above it, which it does not know, that something has happened.
+"""Domain events: how a package notifies packages above it, which it must not import.
 
-A domain event is a frozen dataclass, defined by the room that emits it (its `domain_events.py`). Who listens
-is written in one place, `portal.wiring`.
+An event is a frozen dataclass, defined in `domain_events.py` of the package that emits it. All listeners are
+registered in `portal.wiring`.
 
-An event is a fact. A room that needs an answer, or may be refused, asks a typed port
-(`portal.common.ports`).
+An event is a fact. To get an answer or to allow a refusal, use a typed port (`portal.common.ports`).
 
-A listener runs either in the emitter's transaction, where it writes what has to be true together with the
-fact, or on commit, where an exception is logged and reaches neither the emitter nor the other listeners.
+A listener runs either in the emitter's transaction, for writes that must be atomic with the event, or on
+commit. Exceptions on commit are logged; they reach neither the emitter nor other listeners.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DomainEvent:
-    """Something that has happened, at the latest when the emitter's transaction is committed."""
+    """Base of events. The event has happened once the emitter's transaction is committed."""
 
 
 E = TypeVar("E", bound=DomainEvent)
@@ -37,17 +36,17 @@ _on_commit: defaultdict[type[DomainEvent], list[Listener[Any]]] = defaultdict(li
 
 
 def in_transaction(event: type[E], *listeners: Listener[E]) -> None:
-    """Call the listeners, in this order, while the emitter's transaction is open."""
+    """Register listeners that run, in this order, inside the emitter's transaction."""
     _in_transaction[event].extend(listeners)
 
 
 def on_commit(event: type[E], *listeners: Listener[E]) -> None:
-    """Call the listeners once the emitter's transaction has been committed."""
+    """Register listeners that run after the emitter's transaction is committed."""
     _on_commit[event].extend(listeners)
 
 
 def emit(event: DomainEvent) -> None:
-    """Tell whoever listens to events of exactly this class."""
+    """Call the listeners registered for exactly this event class."""
     for listener in _in_transaction[type(event)]:
         listener(event)
     for listener in _on_commit[type(event)]:

@@ -1,4 +1,4 @@
-"""Errors that services raise. The API turns them into problem details, the UI into messages."""
+"""Errors raised by services. The API renders them as problem documents, pages as messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from portal.common.reasons.wording import message_of, next_action_of, sentence_o
 
 
 class PortalError(Exception):
-    """Base: a stable `code`, a `ProblemCode` or the reason's, an HTTP status, and the reason, whose text is
-    made at the edge.
+    """Base of service errors.
 
-    `extra` holds members that the API's problem document carries beside the standard ones; its `errors`
-    map fields to reasons (or to a validator's own sentences), see `field_errors`.
+    `code` is a `ProblemCode` or the code of the reason. The text of `reason` is rendered only at the edge.
+    `extra` has additional members of the problem document; `extra["errors"]` maps fields to reasons or to a
+    validator's messages, see `field_errors`.
     """
 
     code: StrEnum = ProblemCode.ERROR
@@ -32,12 +32,12 @@ class PortalError(Exception):
 
     @property
     def message(self) -> str:
-        """What went wrong, in a sentence."""
+        """What went wrong, as one sentence."""
         return message_of(self.reason)
 
     @property
     def next_action(self) -> str:
-        """The one thing to do about it, or an empty string."""
+        """The suggested next action, or ""."""
         return next_action_of(self.reason)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class PortalError(Exception):
 
     @property
     def field_errors(self) -> dict[str, list[str]]:
-        """What is wrong with single fields, in sentences, for a form or a problem document."""
+        """Error messages by field, for a form or a problem document."""
         errors: Mapping[str, Iterable[Reason | str]] = self.extra.get("errors", {})
         return {
             field: [message_of(each) if isinstance(each, Reason) else str(each) for each in found]
@@ -54,12 +54,12 @@ class PortalError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What went wrong and what to do about it, for a message on a page."""
+        """Message and next action as one text, for a page."""
         return sentence_of(self.reason)
 
 
 class InvalidInput(PortalError):
-    """The request cannot be understood or breaks a rule; `extra["errors"]` maps fields to reasons."""
+    """The request is malformed or violates a rule. `extra["errors"]` maps fields to reasons."""
 
     code = ProblemCode.INVALID
     status = 400
@@ -67,7 +67,7 @@ class InvalidInput(PortalError):
 
 
 class TooMany(PortalError):
-    """More of it than one may do in this time; `retry_after_s` says when it may be tried again."""
+    """Rate limit exceeded. Retry after `retry_after_s` seconds."""
 
     code = ProblemCode.TOO_MANY
     status = 429
@@ -79,7 +79,7 @@ class TooMany(PortalError):
 
 
 class NotAllowed(PortalError):
-    """The actor may see the thing but not do this with it."""
+    """The actor may see the object but not perform this operation on it."""
 
     code = ProblemCode.NOT_ALLOWED
     status = 403
@@ -87,7 +87,7 @@ class NotAllowed(PortalError):
 
 
 class NotFound(PortalError):
-    """It does not exist, or the actor may not know that it does."""
+    """The object does not exist or is not visible to the actor."""
 
     code = ProblemCode.NOT_FOUND
     status = 404
@@ -95,7 +95,7 @@ class NotFound(PortalError):
 
 
 class StateConflict(PortalError):
-    """The thing is in a state in which this cannot be done, or somebody else was faster."""
+    """The state of the object does not permit the operation, or a concurrent change won."""
 
     code = ProblemCode.CONFLICT
     status = 409
@@ -103,7 +103,7 @@ class StateConflict(PortalError):
 
 
 class PreconditionFailed(PortalError):
-    """The client's `If-Match` names another version than the present one."""
+    """The client's `If-Match` does not match the current version."""
 
     code = ProblemCode.PRECONDITION_FAILED
     status = 412
@@ -111,7 +111,7 @@ class PreconditionFailed(PortalError):
 
 
 class NotPossible(PortalError):
-    """No pool can ever run this as it was asked for."""
+    """No pool can ever run the request."""
 
     code = ProblemCode.IMPOSSIBLE
     status = 422
@@ -119,7 +119,7 @@ class NotPossible(PortalError):
 
 
 class NeedsApproval(PortalError):
-    """It is possible, but not within what the team may hold; `extra["ask"]` says what to ask for."""
+    """Possible, but above the team's limits. `extra["ask"]` is the request to make for approval."""
 
     code = ProblemCode.NEEDS_APPROVAL
     status = 409
@@ -127,7 +127,7 @@ class NeedsApproval(PortalError):
 
 
 class Unavailable(PortalError):
-    """A part of the system does not answer at present; most come back within `retry_after_s`."""
+    """A dependency is temporarily unavailable. Retry after `retry_after_s` seconds."""
 
     retry_after_s = 10
     code = ProblemCode.UNAVAILABLE

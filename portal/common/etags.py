@@ -1,9 +1,8 @@
-"""Versions of rows that people and programs edit: `ETag`, `If-Match`, and the same for forms.
+"""Versions of rows for optimistic locking: `ETag`, `If-Match`, and the equivalent for forms.
 
-A row's version changes with what people edit of it: it is made of its `version_state`, a tuple that begins
-with its key, and where it has none of its key and `updated_at`. A service takes the versions that the
-caller has seen as `expected` and compares them under the row's lock; an empty set accepts any, as `If-Match`
-is never demanded.
+A version is a digest of the row's `version_state`, a tuple that begins with its key. Default: key and
+`updated_at`. Services take the versions that the caller has seen as `expected` and compare them under the
+row's lock. An empty set accepts any version, because `If-Match` is optional.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from portal.common.reasons.reason import Reason
 
 ANY: frozenset[str] = frozenset()
 NOTHING = "none"
-"""The version of what is not there: who saw nothing does not overwrite what has been made since."""
+"""Version of a missing row. A client that saw no row does not overwrite one created since."""
 FORM_FIELD = "version"
-"""The hidden field in which a form carries the version that it was made of."""
+"""Hidden form field with the version that the form was rendered from."""
 IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
@@ -38,48 +37,48 @@ IF_MATCH = OpenApiParameter(
 
 
 def version_of(row: Any, *more: object) -> str:
-    """16 hex digits that change with what is edited of the row, and with `more`; `NOTHING` without a row."""
+    """Return the version: 16 hex digits derived from the row and `more`, or `NOTHING` without a row."""
     if row is None:
         return NOTHING
     state = getattr(row, "version_state", None) or (row.pk, row.updated_at)
-    # As JSON: a dictionary has no order there, and a moment in any zone is written the same.
+    # JSON with sorted keys, so that dictionary order does not matter and times have one form.
     parts = json.dumps([*state, *more], sort_keys=True, default=str)
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
 def etag_of(row: Any, *more: object) -> str:
-    """The version as a weak `ETag`: two answers that differ only in their form have the same."""
+    """Return the version as a weak `ETag`: representations in different formats share it."""
     return f'W/"{version_of(row, *more)}"'
 
 
 def headers_of(row: Any, *more: object) -> dict[str, str]:
-    """What an answer with the row carries, so that it can be changed by `If-Match`."""
+    """Return the `ETag` and `Cache-Control` headers of a response with this row."""
     return {"ETag": etag_of(row, *more), "Cache-Control": "private, no-cache"}
 
 
 def tagged(answered: Response, row: Any, *more: object) -> Response:
-    """The answer with `headers_of` the row."""
+    """Add `headers_of` the row to the response and return it."""
     for name, value in headers_of(row, *more).items():
         answered[name] = value
     return answered
 
 
 def expected_in(form: QueryDict, field: str = FORM_FIELD) -> frozenset[str]:
-    """The version in a field of a form; `ANY` where it has none."""
+    """Return the version in a form field as a set, or `ANY` without one."""
     version = str(form.get(field, ""))
     return frozenset({version}) if version else ANY
 
 
 def expected_by(request: HttpRequest | Request) -> frozenset[str]:
-    """The versions in `If-Match`, or in a form's field `version`; `ANY` where neither says one.
+    """Return the versions in `If-Match`, or in the form field `version`, else `ANY`.
 
-    Compared weakly: ours promises that what a person would act on is as it was.
+    Versions are compared weakly, because our tags do not promise identical bytes.
     """
     header = str(request.headers.get("If-Match", "")).strip()
     if header == "*":
         return ANY
     if header:
-        # What is no tag at all matches no version: it is a precondition that does not hold.
+        # A malformed header matches no version, so the precondition fails.
         return frozenset(tag.removeprefix("W/").strip('"') for tag in parse_etags(header)) or frozenset({""})
     return expected_in(request.POST) if isinstance(request, HttpRequest) else ANY
 
@@ -87,10 +86,10 @@ def expected_by(request: HttpRequest | Request) -> frozenset[str]:
 def require_expected(
     expected: Collection[str], row: Any, *more: object, name: str, by: str | None = None
 ) -> None:
-    """Compare with a row that is locked; None, where it is gone or was never there, is `NOTHING`.
+    """Compare `expected` with the version of a locked row. Pass None for a missing row (`NOTHING`).
 
-    `by` is who changed it last, as people know them, where that is recorded.
-    Raises `PreconditionFailed` (412, `changed_meanwhile`).
+    `by` is the display name of who changed the row last, if recorded. Raises `PreconditionFailed` (412,
+    `changed_meanwhile`) if no version matches.
     """
     if not expected or version_of(row, *more) in expected:
         return
@@ -105,7 +104,7 @@ def require_expected(
 
 
 class TaggedViewSet:
-    """Mixin for a resource that can be read and edited: what answers with one row has its `ETag`."""
+    """Mixin for a resource that can be read and edited: responses with one row have an `ETag`."""
 
     def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
         answered: Response = super().answer(  # type: ignore[misc]

@@ -16,7 +16,7 @@ BOOLEANS = ("true", "false")
 
 
 class MomentField(filters.IsoDateTimeFilter.field_class):
-    """A time in UTC: databases do not take every offset from it that ISO 8601 can write."""
+    """Parses an ISO 8601 time and converts it to UTC, because databases do not accept every UTC offset."""
 
     def to_python(self, value: Any) -> datetime | None:
         moment: datetime | None = super().to_python(value)
@@ -27,16 +27,16 @@ class MomentField(filters.IsoDateTimeFilter.field_class):
 
 
 class MomentFilter(filters.IsoDateTimeFilter):
-    """Times by which lists are cut."""
+    """Filter by a point in time."""
 
     field_class = MomentField
 
 
 class FilterBackend(filters.DjangoFilterBackend):
-    """django-filter's, that makes no form of its fields for a request that names none of them.
+    """DjangoFilterBackend that builds no form for requests without filters.
 
-    It refuses what the OpenAPI document does not allow, where django-filter leaves the filter out: a list
-    that is not filtered as was asked is worse than a refusal.
+    Rejects values that the OpenAPI document does not allow. django-filter would ignore the filter and return
+    an unfiltered list.
     """
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
@@ -49,7 +49,7 @@ class FilterBackend(filters.DjangoFilterBackend):
 
 
 def _require_documented(request: Request, filterset_class: type[filters.FilterSet]) -> None:
-    """Raise `ValidationError` for an empty value of what is no text, and for a boolean that is none."""
+    """Raise `ValidationError` for empty values of non-text filters and for invalid booleans."""
     errors: dict[str, list[Any]] = {}
     for name, given in request.query_params.lists():
         known = filterset_class.base_filters.get(name)

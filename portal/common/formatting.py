@@ -1,8 +1,8 @@
-"""Amounts, durations and times as people read them; the one place that turns numbers into words.
+"""Formats amounts, durations and times for people. The only module that turns numbers into text.
 
-Amounts come in base units: thousandths of a GPU, a MIG instance or a core (milli), MiB, and GPU-hours in
-milli-GPU-seconds (3 600 000 to the hour). Whole numbers have a narrow no-break space between thousands.
-Nothing here reads the database, knows a request or makes markup.
+Amounts are in base units: thousandths of a GPU, MIG instance or core (milli), MiB, and milli-GPU-seconds for
+GPU-hours (3 600 000 per hour). Whole numbers have a narrow no-break space as thousands separator. Functions
+here use no database, request or markup.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _BONDS = {"numa": gettext_lazy("on one NUMA node"), "island": gettext_lazy("in o
 
 
 def format_number(value: float, digits: int = 0) -> str:
-    """A number with `digits` decimals at most, none that is zero at the end: 12672 → "12 672"."""
+    """Format a number with up to `digits` decimals and no trailing zeros: 12672 → "12 672"."""
     text = f"{value:,.{digits}f}".replace(",", THOUSANDS_SEPARATOR)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def format_thousandths(value: int | None, digits: int = 2) -> str:
-    """Thousandths as a plain number: 500 → "0.5". A dash where there is none."""
+    """Format thousandths as a plain number: 500 → "0.5". None becomes a dash."""
     return NOTHING if value is None else format_number(value / MILLI, digits)
 
 
 def format_share(share: float | None) -> str:
-    """Return a share from 0 to 1 in percent; a dash where it is not known."""
+    """Format a share from 0 to 1 as a percentage. None becomes a dash."""
     return NOTHING if share is None else f"{100 * share:.0f} %"
 
 
 def format_reading(value: float) -> str:
-    """A measured value: one decimal at most, and three digits where it is below one."""
+    """Format a measured value: up to one decimal, or three significant digits below 1."""
     return format_number(value, 1) if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
 def format_memory(mib: int | None) -> str:
-    """Memory or disk in MiB as the largest unit that stays readable: "512 MiB", "1.5 GiB", "1.2 TiB"."""
+    """Format memory or disk in MiB with the largest suitable unit: "512 MiB", "1.5 GiB", "1.2 TiB"."""
     if mib is None:
         return NOTHING
     if mib >= MIB_PER_TIB:
@@ -72,7 +72,7 @@ def _gib(mib: int) -> str:
 
 
 def format_cores(milli: int | None) -> str:
-    """Milli-CPU: "1 core", "2.25 cores"."""
+    """Format milli-CPU: "1 core", "2.25 cores"."""
     if milli is None:
         return NOTHING
     words = ngettext("%(number)s core", "%(number)s cores", 1 if milli == MILLI else 2)
@@ -80,7 +80,7 @@ def format_cores(milli: int | None) -> str:
 
 
 def format_gpu_hours(amount: int) -> str:
-    """Milli-GPU-seconds as a number of hours, without a unit: 5 400 000 → "1.5"."""
+    """Format milli-GPU-seconds as hours without a unit: 5 400 000 → "1.5"."""
     return format_number(amount / MILLI_GPU_S_PER_HOUR, 3)
 
 
@@ -88,7 +88,7 @@ def format_gpu_hours(amount: int) -> str:
 
 
 def units_per_whole(resource: str) -> int:
-    """How many base units are one of what people count: GPUs, cores, GiB, workspaces, hours."""
+    """Return the number of base units per displayed unit: GPU, core, GiB, workspace or hour."""
     if resource == "gpu_hours":
         return MILLI_GPU_S_PER_HOUR
     plain = resource.removeprefix(_SIMULATED)
@@ -98,7 +98,7 @@ def units_per_whole(resource: str) -> int:
 
 
 def format_resource(resource: str) -> str:
-    """The resource's name: `gpu:h100` → "H100", `memory_mib` → "Memory"."""
+    """Return the display name of a resource: `gpu:h100` → "H100", `memory_mib` → "Memory"."""
     if resource.startswith(_SIMULATED):
         plain = format_resource(resource.removeprefix(_SIMULATED))
         return _("Simulated %(resource)s") % {"resource": _uncapitalized(plain)}
@@ -124,12 +124,12 @@ def format_resource(resource: str) -> str:
 
 
 def _uncapitalized(name: str) -> str:
-    """The name within a sentence: "Memory" → "memory"; "CPU cores" stays, since CPU is an acronym."""
+    """Lower-case the first letter for use within a sentence, except in acronyms such as "CPU cores"."""
     return name if name[:2].isupper() else name[:1].lower() + name[1:]
 
 
 def format_unit(resource: str) -> str:
-    """What a number of it counts, to stand after a field: "GPUs", "MIG instances", "cores", "GiB"."""
+    """Return the unit shown after an input field: "GPUs", "MIG instances", "cores", "GiB"."""
     plain = resource.removeprefix(_SIMULATED)
     if plain in _MEMORY:
         return "GiB"
@@ -144,14 +144,14 @@ def format_unit(resource: str) -> str:
 
 
 def unit_symbol(resource: str) -> str:
-    """What stands after a number of it; empty where the resource's name says it."""
+    """Return the unit symbol shown after an amount, or "" if the resource's name implies it."""
     if resource.removeprefix(_SIMULATED) in _MEMORY:
         return "GiB"
     return pgettext("hours", "h") if resource == "gpu_hours" else ""
 
 
 def format_amount(resource: str, amount: int) -> str:
-    """The number with its unit, without the resource's name: "1.5", "64 GiB", "12 h"."""
+    """Format an amount with its unit, without the name of the resource: "1.5", "64 GiB", "12 h"."""
     if resource.removeprefix(_SIMULATED) in _MEMORY:
         return _gib(amount)
     number = format_number(amount / units_per_whole(resource), 3)
@@ -160,7 +160,7 @@ def format_amount(resource: str, amount: int) -> str:
 
 
 def format_resource_amount(resource: str, amount: int) -> str:
-    """Number and name: "1.5 × H100", "4 CPU cores", "2 GiB memory", "12 GPU-hours"."""
+    """Format amount and resource: "1.5 × H100", "4 CPU cores", "2 GiB memory", "12 GPU-hours"."""
     number = format_amount(resource, amount)
     if resource.startswith(("gpu:", "mig:")):
         return f"{number} × {format_resource(resource)}"
@@ -178,14 +178,14 @@ def format_resource_amount(resource: str, amount: int) -> str:
 
 
 def format_input(resource: str, amount: int | None, digits: int = 6) -> str:
-    """Base units as one types them into a field; with six digits exactly, so that they can be sent back."""
+    """Format base units for an input field. With 6 digits the value is exact and round-trips."""
     if amount is None:
         return ""
     return f"{Decimal(amount) / units_per_whole(resource):.{digits}f}".rstrip("0").rstrip(".")
 
 
 def parse_input(text: str, units: int) -> int:
-    """A number from 0 on, with or without decimals, times `units`. Raises `ValueError` for anything else."""
+    """Parse a non-negative decimal and multiply it by `units`. Raises `ValueError` for invalid input."""
     for space in (" ", "\u00a0", "\u2009", THOUSANDS_SEPARATOR):
         text = text.replace(space, "")
     text = text.strip().replace(",", ".")
@@ -200,9 +200,9 @@ def parse_input(text: str, units: int) -> int:
 
 
 def format_size(request: Mapping[str, Any]) -> str:
-    """The size of a request in its stored form: "1 × H100, 8 cores, 32 GiB".
+    """Format the size of a stored request: "1 × H100, 8 cores, 32 GiB".
 
-    A share of a device is said not to be isolated wherever it is shown: nothing holds its holder to it.
+    A share of a GPU is always marked as not isolated, because nothing enforces the share.
     """
     accelerators = request.get("accelerators") or {}
     parts = []
@@ -229,7 +229,7 @@ def format_size(request: Mapping[str, Any]) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Seconds as a span: 0.4 s, 48 s, 3 min 20 s, 2 h 5 min, 4 d 3 h. A dash where there is none."""
+    """Format seconds as 0.4 s, 48 s, 3 min 20 s, 2 h 5 min or 4 d 3 h. None becomes a dash."""
     if seconds is None:
         return NOTHING
     seconds = max(0.0, float(seconds))
@@ -249,13 +249,13 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time_left(seconds: float) -> str:
-    """What is left until something ends, in whole seconds: 0 s, 48 s, 2 d 23 h. berth.js does the same."""
+    """Format the time left in whole seconds: 0 s, 48 s, 2 d 23 h. berth.js implements the same format."""
     whole = max(0, round(seconds))
     return _("%(seconds)s s") % {"seconds": whole} if whole < 60 else format_duration(whole)
 
 
 def format_span(seconds: float) -> str:
-    """A length of time within a sentence: "3 days", "1 hour"; other lengths as `format_duration`."""
+    """Format a time span within a sentence: "3 days", "1 hour". Other spans as `format_duration`."""
     if seconds >= 2 * DAY_S and seconds % DAY_S == 0:
         days = int(seconds) // DAY_S
         return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}
@@ -273,22 +273,22 @@ def _two(large: str, number: int, small: str, rest: int) -> str:
 
 
 def format_moment(moment: datetime) -> str:
-    """A moment with its date, in UTC: "21 Nov 2026, 09:00 UTC"."""
+    """Format date and time in UTC: "21 Nov 2026, 09:00 UTC"."""
     return f"{dateformat.format(moment.astimezone(UTC), 'j M Y, H:i')} UTC"
 
 
 def format_date(moment: datetime) -> str:
-    """The day of a moment in UTC: "21 Nov 2026"."""
+    """Format the date in UTC: "21 Nov 2026"."""
     return dateformat.format(moment.astimezone(UTC), "j M Y")
 
 
 def format_day_time(moment: datetime) -> str:
-    """Day and time of day in UTC, without the year: "21 Nov, 09:00"."""
+    """Format day and time in UTC, without the year: "21 Nov, 09:00"."""
     return dateformat.format(moment.astimezone(UTC), "j M, H:i")
 
 
 def format_time_span(start: datetime, end: datetime) -> str:
-    """From when to when, in UTC; the date is not repeated: "21 Nov 2026, 09:00 to 12:00 UTC"."""
+    """Format start and end in UTC without repeating the date: "21 Nov 2026, 09:00 to 12:00 UTC"."""
     first, last = start.astimezone(UTC), end.astimezone(UTC)
     until = dateformat.format(last, "H:i" if first.date() == last.date() else "j M Y, H:i")
     words = {"start": dateformat.format(first, "j M Y, H:i"), "end": until}
@@ -296,11 +296,11 @@ def format_time_span(start: datetime, end: datetime) -> str:
 
 
 def format_clock(moment: datetime, now: datetime) -> str:
-    """The time of day in UTC, with the date where it is another day than that of `now`."""
+    """Format the time of day in UTC, with the date unless it is the same day as `now`."""
     at, today = moment.astimezone(UTC), now.astimezone(UTC).date()
     return f"{dateformat.format(at, 'H:i' if at.date() == today else 'j M H:i')} UTC"
 
 
 def format_money(amount: float) -> str:
-    """`12.50 EUR`, in the site's currency."""
+    """Format an amount in the site's currency: `12.50 EUR`."""
     return f"{amount:,.2f} {settings.BERTH_CURRENCY}"

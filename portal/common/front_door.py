@@ -1,12 +1,12 @@
-"""Who asks, by the front door's word: the one place where an address that a header names is believed.
+"""Client addresses behind the front door (Caddy). The only module that trusts forwarded headers.
 
-Everything on this machine can reach the portal's own ports and write headers, a notebook too. So the front
-door (Caddy) proves itself with a header that it sets on every request to the portal, whatever a client sent
-under that name; its value comes from the gateway's secret. It adds its own peer to `X-Forwarded-For`, and
-that is the client, unless that peer is one of the proxies that are trusted. One on this machine has to prove
-itself as well, by the secret that it shares with the portal: from here, a notebook looks the same.
+Any process on this machine, including notebooks, can reach the portal's ports and set headers. The front door
+therefore authenticates itself with a header derived from the gateway secret and overwrites any value sent by
+the client. It appends its peer to `X-Forwarded-For`. That peer is the client, unless it is a trusted proxy. A
+proxy on this machine also has to send the secret that it shares with the portal, because it has the same
+address as a notebook.
 
-This module needs neither Django nor a library, as what starts the front door reads it too.
+Uses only the standard library, because the launcher of the front door imports it, too.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from functools import lru_cache
 TOKEN_HEADER = "X-Berth-Front-Door"  # noqa: S105  (a header's name)
 PROXY_HEADER = "X-Berth-Proxy-Secret"
 ONWARD_HEADER = "X-Berth-Onward"
-"""Leads a connection that lasts, which the gateway process watches, to its workspace."""
+"""Routes a long-lived connection, which the gateway process supervises, to its workspace."""
 STREAM_HEADER = "X-Berth-Stream"
-"""A word that is good once: in the answer of forward-auth, then to the gateway process."""
+"""One-time token from the forward-auth response to the gateway process."""
 STREAM_PLACE_HEADER = "X-Berth-Stream-Place"
-"""In the answer of forward-auth: the socket of the gateway process to which that word is brought."""
+"""Set in the forward-auth response: socket of the gateway process that accepts the one-time token."""
 MIN_SECRET = 16
-"""A shorter secret of a proxy counts as none."""
+"""Minimum length of a proxy secret. A shorter one is ignored."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def token_of(gateway_secret: str) -> str:
-    """What the front door says of itself."""
+    """Return the token by which the front door authenticates itself."""
     return hmac.new(gateway_secret.encode(), b"berth:front-door", hashlib.sha256).hexdigest()
 
 
 def onward_token_of(gateway_secret: str) -> str:
-    """What the gateway process says of itself to the front door."""
+    """Return the token by which the gateway process authenticates itself to the front door."""
     return hmac.new(gateway_secret.encode(), b"berth:onward", hashlib.sha256).hexdigest()
 
 
 def is_front_door(given: str, gateway_secret: str) -> bool:
-    """Whether a request with this value of `TOKEN_HEADER` came through the front door."""
+    """Return whether the value `given` of `TOKEN_HEADER` proves that a request passed the front door."""
     return bool(gateway_secret) and hmac.compare_digest(
         given.encode("utf-8", "replace"), token_of(gateway_secret).encode()
     )
@@ -59,10 +59,10 @@ def client_address(
     trusted: tuple[Network, ...],
     own_proxy_secret: str,
 ) -> str:
-    """The client's address: the peer's own, or by the front door's word another one.
+    """Return the client's address: the peer, or the forwarded address if the front door vouches for it.
 
-    `token`, `forwarded_for` and `proxy_secret` are the headers' values, `gateway_secret` and
-    `own_proxy_secret` what they have to be, `trusted` the proxies in front of the front door.
+    `token`, `forwarded_for` and `proxy_secret` are header values; `gateway_secret` and `own_proxy_secret` are
+    the expected secrets. `trusted` are the networks of proxies in front of the front door.
     """
     if not is_front_door(token, gateway_secret):
         return peer
@@ -96,7 +96,7 @@ def _contains(trusted: tuple[Network, ...], address: Address) -> bool:
 
 @lru_cache(maxsize=256)
 def _is_of_this_machine(address: str) -> bool:
-    """Whether the address is one of this machine's own: a socket can be bound to it."""
+    """Return whether the address belongs to this machine, that is, a socket can bind to it."""
     if ipaddress.ip_address(address).is_loopback:
         return True
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,4 +1,4 @@
-"""Hours over REST of what is kept in whole seconds."""
+"""Serializer field for durations in hours that are stored in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from rest_framework.fields import empty
 
 
 class HoursField(serializers.FloatField):
-    """Takes and shows hours. Its value and its default are whole seconds; `source` names what has them."""
+    """Accepts and shows hours.
+
+    The value and the default are whole seconds; `source` names the stored field.
+    """
 
     def run_validation(self, data: Any = empty) -> Any:
         hours = super().run_validation(data)

@@ -1,4 +1,4 @@
-"""Pages and their partials: htmx gets the part that it asked for, everybody else the whole page."""
+"""Full pages and htmx partials."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 
 def wants(request: HttpRequest, target: str) -> bool:
-    """Whether htmx asks for the element with this id."""
+    """Return whether htmx requests the element with the id `target`."""
     htmx: Any = getattr(request, "htmx", None)
     return bool(htmx) and not htmx.boosted and htmx.target == target
 
 
 def partial_of(request: HttpRequest, page: str, *partials: str) -> str:
-    """The template to render: `page#partial` when htmx targets an element of that id, else `page`."""
+    """Return `page#partial` if htmx targets one of the partials, else `page`."""
     for name in partials:
         if wants(request, name):
             return f"{page}#{name}"
@@ -25,7 +25,7 @@ def partial_of(request: HttpRequest, page: str, *partials: str) -> str:
 
 
 def local_path(candidate: str, default: str = "/") -> str:
-    """`candidate` if it is a path of the portal itself, else `default`: never a way to another site."""
+    """Return `candidate` if it is a path of the portal, else `default`. Prevents open redirects."""
     safe = candidate.isprintable() and url_has_allowed_host_and_scheme(candidate, allowed_hosts=None)
     if candidate.startswith("/") and safe and not urlsplit(candidate).netloc:
         return candidate
@@ -33,5 +33,5 @@ def local_path(candidate: str, default: str = "/") -> str:
 
 
 def public_url() -> str:
-    """The portal's own address as people reach it."""
+    """Return the public URL of the portal."""
     return str(settings.BERTH_PUBLIC_URL)

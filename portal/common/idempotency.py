@@ -1,9 +1,8 @@
-"""Requests that may be repeated without being carried out twice (`Idempotency-Key`).
+"""Idempotent requests by `Idempotency-Key`.
 
-A key belongs to its user and to one endpoint: an address of REST (`answer_once`), or an act of a service
-(`KeyUse`). The first answer is recorded for a day in the transaction that did its work, so a process that is
-killed leaves both or neither. Refusals are not recorded: the same key can be used again once the cause is
-fixed.
+A key belongs to a user and an endpoint: a REST URL (`answer_once`) or a service operation (`KeyUse`). The
+first response is recorded for a day, in the transaction of the work, so a killed process leaves both or
+neither. Refusals are not recorded; the key can be reused once the cause is fixed.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _HEADERS = ("Location", "ETag", "Cache-Control", "Retry-After")
 
 
 def key_of(request: Request) -> str:
-    """The key of a request, or an empty string. Raises `InvalidInput`."""
+    """Return the key of the request, or "". Raises `InvalidInput` if it is malformed."""
     key: str | None = request.META.get(META)
     if key is None:
         return ""
@@ -62,7 +61,7 @@ def key_of(request: Request) -> str:
 
 
 def require_no_key(request: Request) -> None:
-    """Refuse a key where nothing would come of it. Raises `InvalidInput`."""
+    """Reject a key where it has no effect. Raises `InvalidInput`."""
     if META in request.META:
         code = CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN
         raise InvalidInput(Reason(code), code=code)
@@ -70,7 +69,7 @@ def require_no_key(request: Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A request of `user` to `endpoint` with `key`. `digest` identifies the request (`digest_of`)."""
+    """Use of `key` by `user` at `endpoint`. `digest` identifies the request (`digest_of`)."""
 
     user: Any
     endpoint: str
@@ -78,9 +77,9 @@ class KeyUse:
     digest: str
 
     def answer(self) -> dict[str, Any] | None:
-        """Return the recorded answer to this request, or None for the first one.
+        """Return the recorded response, or None for the first use.
 
-        Raises `StateConflict` where the key came with another request.
+        Raises `StateConflict` if the key was used for a different request.
         """
         record = _record(self.user, self.endpoint, self.key)
         if record is None:
@@ -92,10 +91,10 @@ class KeyUse:
         return answer
 
     def claim(self) -> None:
-        """Take the key, in the transaction that does the work.
+        """Claim the key, in the transaction that does the work.
 
-        Waits for another request that has taken it at this moment, and raises `IntegrityError` if that one
-        succeeds (`was_claimed`): `answer` has its answer then.
+        Waits for a concurrent request with the same key. Raises `IntegrityError` if that one succeeds
+        (`was_claimed`); `answer` then returns its response.
         """
         IdempotencyRecord.objects.create(user=self.user, endpoint=self.endpoint, key=self.key)
 
@@ -105,28 +104,28 @@ class KeyUse:
         return violates(error, IdempotencyRecord, "idempotency_record_unique")
 
     def record(self, **answer: Any) -> None:
-        """Keep the answer, in the transaction that has claimed the key."""
+        """Save the response, in the transaction that claimed the key."""
         sealed = seal(json.dumps({"asked": self.digest, **answer}), purpose=PURPOSE)
         rows = IdempotencyRecord.objects.filter(user=self.user, endpoint=self.endpoint, key=self.key)
         rows.update(sealed=sealed)
 
 
 def recorded(*, user: Any, endpoint: str, key: str) -> dict[str, Any]:
-    """Return the answer that the user's key has at this endpoint, whatever the request; empty without one."""
+    """Return the response recorded for the key at this endpoint, for any request; empty without one."""
     record = _record(user, endpoint, key)
     return {} if record is None else _opened(record)
 
 
 def digest_of(*parts: Any) -> str:
-    """Return what identifies a request: its key is refused with other parts."""
+    """Return a digest that identifies a request."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def answer_once(request: Request, act: Callable[[], Response]) -> Response:
-    """Return what `act` answers, or what it answered when this request first came with its key.
+    """Run `act`, or return the response recorded for the request's key.
 
-    Two at the same moment: the second waits for the first, and gets its answer. Raises what `act` raises, and
-    `StateConflict` where the key came with another request.
+    A concurrent request with the same key waits for the first and returns its response. Raises what `act`
+    raises, and `StateConflict` if the key was used for a different request.
     """
     key = key_of(request)
     if not key:
@@ -153,7 +152,7 @@ def answer_once(request: Request, act: Callable[[], Response]) -> Response:
 
 
 def delete_expired() -> None:
-    """Delete the records that are older than `KEPT_FOR`."""
+    """Delete records older than `KEPT_FOR`."""
     IdempotencyRecord.objects.filter(created_at__lt=timezone.now() - KEPT_FOR).delete()
 
 
@@ -162,7 +161,7 @@ def _record(user: Any, endpoint: str, key: str) -> IdempotencyRecord | None:
 
 
 def _opened(record: IdempotencyRecord) -> dict[str, Any]:
-    """Return what the record holds; nothing where its secret key is not known any more."""
+    """Decrypt the record. Returns an empty dict if its secret key is no longer configured."""
     try:
         answer: dict[str, Any] = json.loads(unseal(record.sealed, purpose=PURPOSE))
     except Unreadable:

@@ -1,4 +1,4 @@
-"""JSON from outside: read once, here, and only what the rest of the portal and its databases can hold."""
+"""Parses JSON from outside. Accepts only values that the portal and its databases can store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGEST_WHOLE = 2**63 - 1
 
 
 class InvalidJson(ValueError):
-    """It is no JSON, or none that is taken; the text says why, in English, for a log or a program."""
+    """Malformed or unacceptable JSON. The message is in English, for logs and API clients."""
 
 
 def parse_json(raw: bytes | str, *, strict: bool = True) -> Any:
-    """The value. Raises `InvalidJson`.
+    """Parse JSON. Raises `InvalidJson`.
 
-    Refused are more than `MAX_DEPTH` levels, whole numbers beyond 64 bits, and numbers that are not finite;
-    where it is `strict`, also texts that no database takes: with NUL characters or lone surrogates.
+    Rejects more than `MAX_DEPTH` levels, integers beyond 64 bits and non-finite numbers. With `strict`, also
+    rejects strings with NUL characters or lone surrogates, which databases do not accept.
     """
     try:
         value = json.loads(raw, parse_constant=_constant, parse_int=_whole, parse_float=_finite)
@@ -42,7 +42,7 @@ def _constant(name: str) -> None:
 
 
 def _whole(digits: str) -> int:
-    # Longer ones are not even read: that takes long, and Python refuses them in other words.
+    # Checked before parsing: parsing is slow, and Python raises an error of its own for very long numbers.
     if len(digits) > 20 or abs(found := int(digits)) > LARGEST_WHOLE:
         raise InvalidJson("a number has more than 64 bits")
     return found
@@ -55,7 +55,7 @@ def _finite(digits: str) -> float:
 
 
 def _check(value: Any, strict: bool) -> None:
-    """Look at every level in turn; never recursively."""
+    """Check all values level by level, without recursion."""
     level = [value]
     for _depth in range(MAX_DEPTH):
         inner: list[Any] = []
@@ -75,12 +75,12 @@ def _check(value: Any, strict: bool) -> None:
 
 
 def storable(text: str) -> bool:
-    """Whether every database takes the text: it has no NUL character and no lone surrogate."""
+    """Return whether databases accept the text: no NUL characters and no lone surrogates."""
     return "\0" not in text and (text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text))
 
 
 class JsonParser(parsers.BaseParser):
-    """The body of a request to the REST API."""
+    """DRF parser for JSON request bodies."""
 
     media_type = "application/json"
 

@@ -1,7 +1,7 @@
-"""Python's garbage collector while a process of the portal starts.
+"""Tuning of the garbage collector during startup.
 
-Starting makes half a million objects that stay. Collections at their usual pace walk through them again and
-again: a quarter of the processor time of a start.
+Startup creates half a million long-lived objects. Default collections scan them repeatedly and take a quarter
+of the CPU time of a start.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _usual = gc.get_threshold()
 
 
 def begin() -> None:
-    """Collect more rarely until `end`, or for good in a process that only starts, works and exits."""
+    """Collect less often until `end`, or permanently in a short-lived process."""
     gc.set_threshold(*THRESHOLDS)
 
 
 def end() -> None:
-    """Collect as usual, without what is loaded by now: that stays."""
+    """Restore the default collection and exclude all loaded objects from it."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_usual)

@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines, or coloured text on a terminal. Secrets never enter an event."""
+"""Structured logging: JSON lines, or coloured text on a terminal. Events never contain secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARED_PROCESSORS: list[structlog.typing.Processor] = [
 
 
 def formatter() -> logging.Formatter:
-    """The formatter of every handler, for our own events and for those of libraries."""
+    """Return the formatter of all handlers, for events of the portal and of libraries."""
     on_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()
@@ -30,7 +30,7 @@ def formatter() -> logging.Formatter:
 
 
 def configure() -> None:
-    """Send structlog's events through the standard library's handlers."""
+    """Route structlog events to the handlers of the standard library."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -1,4 +1,4 @@
-"""Where a message waits for the next page: in a cookie as Django's, which no workspace can write."""
+"""Cookie storage of flash messages, protected from workspaces."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from django.contrib.messages.storage.session import SessionStorage
 
 
 class PortalCookieStorage(CookieStorage):
-    """`__Host-` over https: it belongs to the portal's host, and only an answer over TLS sets it."""
+    """Uses the `__Host-` prefix over https: bound to the portal's host and only set over TLS."""
 
     cookie_name = "__Host-berth-messages" if settings.HTTPS else "berth-messages"
 
 
 class MessageStorage(FallbackStorage):
-    """The cookie, and the session for what is too long for it."""
+    """Cookie storage with the session as fallback for long messages."""
 
     storage_classes = (PortalCookieStorage, SessionStorage)

@@ -1,7 +1,6 @@
-"""Request ids, and one way in which services' errors become pages.
+"""Middleware for request ids, and for rendering service errors as pages.
 
-All of it is synchronous, as is every middleware in the settings: a chain in which one kind follows the
-other costs a change of threads at each step.
+All middleware is synchronous. Mixing sync and async middleware would cost a thread switch at each boundary.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from portal.common.errors import PortalError
 from portal.common.problems import plain_response, retry_after
 
 REFUSALS = frozenset({401, 403, 429})
-# Below these, programs ask: they are answered with a problem, not with a page.
+# Prefixes of API paths, which get problem documents instead of error pages.
 PROGRAMS = ("/api/", "/agent/", "/nodes/", "/scim/")
 log = structlog.get_logger(__name__)
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
 
 class RequestIdMiddleware:
-    """Give each request an id that stands in the response, the logs and on error pages."""
+    """Assign a request id, for the response, logs and error pages."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -50,7 +49,7 @@ class RequestIdMiddleware:
 
 
 class StorableMiddleware:
-    """Refuse an address with a NUL character, encoded or not: no database takes one."""
+    """Reject URLs with NUL characters, encoded or not, because databases do not accept them."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -65,7 +64,7 @@ class StorableMiddleware:
 
 
 class NoStoreMiddleware:
-    """Nothing is kept in a cache unless its view says for how long: most answers are one person's own."""
+    """Disable caching unless the view sets its own policy. Most responses are personal."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -78,7 +77,7 @@ class NoStoreMiddleware:
 
 
 class RefusalLogMiddleware:
-    """Log who was refused what: the route instead of the path, which may be a link that signs in."""
+    """Log refused requests. Logs the route, not the path, because a path may be a sign-in link."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -87,7 +86,7 @@ class RefusalLogMiddleware:
         response = self.get_response(request)
         if response.status_code in REFUSALS:
             match = request.resolver_match
-            # Whoever was not looked up for the answer is not looked up for the log.
+            # Use the cached user only, to avoid a query for the log.
             user = getattr(request, "_cached_user", None)
             log.warning(
                 "request refused",
@@ -102,7 +101,7 @@ class RefusalLogMiddleware:
 
 
 class PartialsMiddleware:
-    """Say that a page's address answers htmx with a part of it, so that no cache takes one for the other."""
+    """Set `Vary` on pages with htmx partials, so that caches keep both variants apart."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -115,7 +114,7 @@ class PartialsMiddleware:
 
 
 class ErrorMiddleware:
-    """Render a `PortalError` that a view did not handle as a page with one next action."""
+    """Render unhandled `PortalError`s as an error page."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -129,7 +128,7 @@ class ErrorMiddleware:
 
 
 class PlainErrorMiddleware(ErrorMiddleware):
-    """The same in the form of a problem (RFC 9457), for a process that renders no pages."""
+    """Render unhandled errors as problem documents (RFC 9457), in processes without pages."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         error = _error_of(exception)
@@ -142,7 +141,7 @@ class PlainErrorMiddleware(ErrorMiddleware):
 
 
 def _error_of(exception: Exception) -> PortalError | None:
-    """What a view has refused, or the database at present; None for a fault of the portal's own."""
+    """Return the error to render: a `PortalError` or an unavailable database. None for other exceptions."""
     if isinstance(exception, PortalError):
         return exception
     refused = storage.unavailable(exception)
@@ -152,7 +151,7 @@ def _error_of(exception: Exception) -> PortalError | None:
 
 
 def error_page(request: HttpRequest, error: PortalError) -> HttpResponse:
-    """The error's page; templates/errors/problem.html says what it needs."""
+    """Render the error page. See templates/errors/problem.html for the context."""
     page = render(
         request,
         "errors/problem.html",

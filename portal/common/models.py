@@ -1,4 +1,4 @@
-"""What the REST API itself has to remember."""
+"""Models of the REST API itself."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from django.db import models
 
 
 class IdempotencyRecord(models.Model):
-    """What became of the first request with an idempotency key, kept for a day.
+    """Response to the first request with an idempotency key, kept for a day.
 
-    `endpoint` is the method and path of a request to REST, or the name of an act of a service. `sealed` holds
-    the answer and a digest of the request: both may hold secrets.
+    `endpoint` is the method and path of a REST request, or the name of a service operation. `sealed` holds
+    the response and a digest of the request, encrypted because both may contain secrets.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

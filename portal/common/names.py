@@ -1,4 +1,4 @@
-"""Rules for names that become parts of paths, host names and URLs."""
+"""Validation of names used in paths, host names and URLs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from django.core.validators import RegexValidator
 from django.utils.translation import gettext_lazy as _
 
 SERVICE_PREFIX = "svc-"
-"""How the name of every service account begins, and no other: it is known by it wherever it is named."""
+"""Reserved name prefix of service accounts."""
 
-# A leading letter or digit and no dots in front: safe as one component of a path.
+# Safe as one path component: starts with a letter or digit, never with a dot.
 slug_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\Z",
     _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit."),

@@ -1,4 +1,4 @@
-"""Where the present request comes from: the audit log knows it without that it is passed on."""
+"""Origin of the current request, kept in a context variable for the audit log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who asked, as far as a request tells. All are empty where no request is under way.
+    """Origin of a request. All fields are empty outside of requests.
 
-    `address` is an IP address, `user_agent` what the program calls itself, at most `MAX_USER_AGENT`
-    characters, `token` the beginning of the API token that was used.
+    `address` is the client's IP address, `user_agent` is truncated to `MAX_USER_AGENT` characters, `token` is
+    the prefix of the API token used.
     """
 
     address: str = ""
@@ -33,33 +33,33 @@ _present: ContextVar[Origin] = ContextVar("berth_origin", default=_NOBODY)
 
 
 def present() -> Origin:
-    """The origin of the request under way."""
+    """Return the origin of the current request."""
     return _present.get()
 
 
 def begin(*, address: str, user_agent: str, request_id: str) -> None:
-    """A request begins; what was noted of an earlier one in this thread is forgotten."""
+    """Set the origin at the start of a request, replacing that of an earlier one in this thread."""
     _present.set(Origin(_address(address), strip_nul(user_agent)[:MAX_USER_AGENT], request_id))
 
 
 def end() -> None:
-    """The request has been answered: what this thread does next does not come from it."""
+    """Clear the origin at the end of a request."""
     _present.set(_NOBODY)
 
 
 def note_token(prefix: str) -> None:
-    """The request proved itself by the token that begins like this."""
+    """Record the prefix of the token that authenticated the request."""
     _present.set(replace(_present.get(), token=prefix))
 
 
 def request_id(given: str) -> str:
-    """The id that a request brings where it is one, else a new one."""
+    """Return the given request id if it is acceptable, else a new one."""
     return given if _ACCEPTABLE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _address(text: str) -> str:
     try:
-        # Without the zone of a link-local one, which no database takes.
+        # Without the zone id of link-local addresses, which databases do not accept.
         return str(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
         return ""

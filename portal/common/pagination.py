@@ -1,4 +1,4 @@
-"""Cursor pages: stable while rows come and go, and as fast on page 1000 as on the first."""
+"""Cursor pagination: stable under inserts and deletes, with constant cost per page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from portal.common.reasons.wording import next_action_of
 
 
 class Pages(CursorPagination):
-    """Pages in the view's `ordering`, that refuse what they do not understand."""
+    """Cursor pagination in the view's `ordering`. Rejects invalid parameters."""
 
     page_size = 50
     max_page_size = 200
@@ -47,7 +47,7 @@ class Pages(CursorPagination):
         )
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """As OpenAPI 3.1 says what may be null; DRF's own is 3.0."""
+        """Return the schema with nullable links in OpenAPI 3.1 form. DRF's own is 3.0."""
 
         def link(of: str) -> dict[str, Any]:
             return {
@@ -66,7 +66,7 @@ class Pages(CursorPagination):
 
 
 def whole_number(given: str, code: StrEnum, *, field: str, maximum: int) -> int:
-    """A number from 1 to `maximum` out of a query parameter. Raises `InvalidInput` with `code`."""
+    """Parse a query parameter from 1 to `maximum`. Raises `InvalidInput` with `code`."""
     if given.isascii() and given.isdigit() and len(given) < 8 and 1 <= int(given) <= maximum:
         return int(given)
     reason = Reason(code, {"maximum": maximum})

@@ -1,15 +1,15 @@
-"""The form of passes, by which the front door lets the next requests of a session through without asking.
+"""Passes, which let the front door admit further requests of a session without asking the portal.
 
-A pass is an empty file that forward-auth leaves (`portal.workspaces.gateway.passes`) and the front door finds
-(`portal.embedded.passes`):
+A pass is an empty file, created by forward-auth (`portal.workspaces.gateway.passes`) and looked up by the
+front door (`portal.embedded.passes`):
 
     <folder>/<key>/<second>/<workspace>/<credential>,<generation>,<kind>,<secret>
 
-`second` is the present one, in seconds of UTC since the epoch: a link that the gateway process makes ahead of
-it, as long as it knows what Redis says. `credential` is what the client shows: a session's cookie, or a token
-and the address that it came from. The rest says which start of the workspace, and what its app is shown.
+`second` is the current UTC time in seconds since the epoch. It is a link that the gateway process creates in
+advance while its view of Redis is current. `credential` is what the client presents: a session cookie, or a
+token and its client address. The rest identifies the start of the workspace, and the secret for its app.
 
-This module needs neither Django nor a library, as what starts the front door reads it too.
+Uses only the standard library, because the launcher of the front door imports it, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECRET = "[A-Za-z0-9_-]{1,64}"  # noqa: S105  (a pattern)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 BEARER, EDITOR, NOTHING = "b", "e", "n"
-"""Kinds: the secret is a bearer token; it is the cookie `EDITOR_COOKIE`; the app is shown nothing."""
+"""Kinds: the secret is a bearer token, or the cookie `EDITOR_COOKIE`, or there is none."""
 EDITOR_COOKIE = "code-server-session"
 
 _HEADERS = (
@@ -41,12 +41,15 @@ _HEADERS = (
 
 
 def key_of(gateway_secret: str) -> str:
-    """The name of the one folder whose passes count: nobody else can make it, wherever it is looked for."""
+    """Return the name of the only valid folder of passes.
+
+    It is derived from a secret, so it cannot be forged.
+    """
     return hmac.new(gateway_secret.encode(), b"berth:passes", hashlib.sha256).hexdigest()
 
 
 def shown(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
-    """Kind and secret for these headers to the app, or None where a pass cannot say them."""
+    """Return kind and secret for these headers to the app, or None if a pass cannot express them."""
     if not upstream_headers:
         return NOTHING, ""
     for kind, name, pattern in _HEADERS:
@@ -57,26 +60,26 @@ def shown(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def of_token(token: str, address: str) -> str:
-    """The credential of a token; empty where it has none: it takes the slow way."""
+    """Return the credential of a token, or "" if it cannot be one. Such requests go through forward-auth."""
     plain = re.fullmatch(TOKEN, token) and re.fullmatch(ADDRESS, address)
     return f"{token}@{address}" if plain else ""
 
 
 def of_cookie(value: str) -> str:
-    """The credential of a session's cookie; empty where it has none."""
+    """Return the credential of a session cookie, or "" if it cannot be one."""
     return value if re.fullmatch(COOKIE, value) else ""
 
 
 def pause(folder: str, gateway_secret: str) -> None:
-    """Let no pass count until the gateway process has heard what was just written into Redis.
+    """Invalidate all passes until the gateway process has seen the latest change in Redis.
 
-    It goes on when it has, within half a second. Where `folder` is empty, or cannot be reached from
-    here, the word of the change has to do.
+    Passes resume within half a second. If `folder` is empty or unreachable from here, the gateway process
+    relies on the notification about the change.
     """
     if not folder:
         return
     with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
-        # The folder may be another user's than ours (docs/adr/0069-services-account.md): no link is followed.
+        # The folder may belong to another user (docs/adr/0069-services-account.md), so no link is followed.
         home = os.open(folder, _FOLDER)
         opened.callback(os.close, home)
         inner = os.open(key_of(gateway_secret), _FOLDER, dir_fd=home)

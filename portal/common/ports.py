@@ -1,9 +1,9 @@
-"""Typed ports: how a room asks those above it, which it does not know, and uses the answer.
+"""Typed ports: how a package asks packages above it, which it must not import.
 
-A room declares a `Protocol` and a `Port` of it. A room above implements the protocol, and `portal.wiring`
-connects the two. The implementation refuses by raising a `PortalError`, or returns what it decides as a
-value; the room that asks writes it. What has happened already is a domain event
-(`portal.common.domain_events`), not a question.
+A package declares a `Protocol` and a `Port` of it. A package above implements the protocol, and
+`portal.wiring` connects them. The implementation returns its decision as a value or refuses by raising a
+`PortalError`; the asking package does the writes. For facts, use a domain event
+(`portal.common.domain_events`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ports: list[Port[Any]] = []
 
 
 class Port(Generic[P]):
-    """The implementation of one protocol; call the port to get it."""
+    """Holds the implementation of a protocol. Call the port to get it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Port(Generic[P]):
         _ports.append(self)
 
     def connect(self, implementation: P) -> None:
-        """Ask `implementation` from now on."""
+        """Set the implementation."""
         self._implementation = implementation
 
     @property
@@ -34,14 +34,14 @@ class Port(Generic[P]):
         return self._implementation is not None
 
     def __call__(self) -> P:
-        """Return the implementation. Raises `ImproperlyConfigured` without one."""
+        """Return the implementation. Raises `ImproperlyConfigured` if none is connected."""
         if self._implementation is None:
             raise ImproperlyConfigured(f"no implementation is connected to the port {self.name}")
         return self._implementation
 
 
 def require_connected() -> None:
-    """Raise `ImproperlyConfigured` with the names of all ports that have no implementation."""
+    """Raise `ImproperlyConfigured` with the names of all unconnected ports."""
     missing = sorted(port.name for port in _ports if not port.connected)
     if missing:
         raise ImproperlyConfigured(f"no implementation is connected to: {', '.join(missing)}")

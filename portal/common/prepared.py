@@ -1,4 +1,4 @@
-"""Queries whose SQL is made once: for what is asked so often that to make it takes longer than to run it."""
+"""Queries compiled to SQL once, for hot paths where compiling takes longer than running."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from django.db.models import Field, JSONField, QuerySet
 
 Row = Sequence[Any]
 RawRow = tuple[Any, ...]
-"""As the database's driver gave it: what `Prepared.converted` takes, and what two rows can be compared by."""
-# Where a value stands in a row, what makes Python's of it, and the expression that both are told.
+"""Row as returned by the database driver: input of `Prepared.converted`, and comparable with other raw rows.
+"""
+# Index in the row, converter functions, and the expression passed to them.
 _Converters = tuple[tuple[int, Sequence[Callable[..., Any]], Any], ...]
 
 
 class Prepared:
-    """The rows of `make(values)`, a `values_list` whose parameters are these values in their order.
+    """Rows of `make(values)`, a `values_list` queryset whose parameters are exactly these values, in order.
 
-    `field` says how they are written in SQL. The statement is kept by the number of values. With `raw_json`
-    the columns with JSON are its text, so that whoever reads many rows can parse equal ones once.
+    `field` returns the model field that adapts the values for SQL. Statements are cached by number of values.
+    With `raw_json`, JSON columns are returned as text, so that callers can parse equal ones once.
     """
 
     def __init__(
@@ -37,11 +38,11 @@ class Prepared:
         self._statement = lru_cache(maxsize=256)(self._compiled)
 
     def rows(self, values: Sequence[Any]) -> list[Row]:
-        """The rows for these values as the database has them now; none where there are no values."""
+        """Return the current rows for these values; empty without values."""
         return [self.converted(row) for row in self.raw_rows(values)]
 
     def raw_rows(self, values: Sequence[Any]) -> list[RawRow]:
-        """The same without Python's values for what the database has no type of, such as times in SQLite."""
+        """Return rows without conversion of types that the database lacks, such as times in SQLite."""
         if not values:
             return []
         connection = connections[DEFAULT_DB_ALIAS]
@@ -52,7 +53,7 @@ class Prepared:
         return found
 
     def converted(self, row: RawRow) -> Row:
-        """One of `raw_rows` with Python's values."""
+        """Convert one row of `raw_rows` to Python values."""
         connection = connections[DEFAULT_DB_ALIAS]
         _sql, converters = self._statement(connection.vendor, 1)
         return _converted(row, converters, connection) if converters else row

@@ -1,6 +1,6 @@
-"""What kind of error a problem document tells of: its `code`, for programs, stable once released.
+"""`code` of problem documents: the kind of error, for programs. Stable once released.
 
-Where a refusal needs no kind of its own, `code` is the one of its reason (`codes` of its room).
+A refusal without a kind of its own uses the code of its reason (`codes` of its package).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class ProblemCode(StrEnum):
-    """One member for each kind of error, by the status that it comes with."""
+    """Kinds of errors, grouped by HTTP status."""
 
     # 400
     INVALID = "invalid"

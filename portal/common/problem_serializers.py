@@ -1,7 +1,7 @@
-"""A problem (RFC 9457) as the OpenAPI document describes it: all that any error of REST may say.
+"""OpenAPI description of problem documents (RFC 9457), for all errors of the REST API.
 
-What errors carry beside the standard members (`PortalError.extra`) stands here too, so that one definition
-holds for every answer; `tests.api.conftest.problem` compares each error that a test meets with it.
+Includes the additional members (`PortalError.extra`), so that one definition covers every response.
+`tests.api.conftest.problem` validates each error that a test receives.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from portal.common.reasons.registry import registry
 
 @extend_schema_field({"$ref": "#/components/schemas/ReasonCode"})
 class ReasonCodeField(serializers.CharField):
-    """A registered code; `schemas` has the definition, once for all."""
+    """A registered reason code. Defined once in `schemas`."""
 
 
 @extend_schema_field({"$ref": "#/components/schemas/ProblemCode"})
 class ProblemCodeField(serializers.CharField):
-    """A `ProblemCode`, or where a refusal needs no kind of its own, the code of its reason."""
+    """A `ProblemCode`, or the code of the reason for refusals without a kind of their own."""
 
 
 def schemas() -> dict[str, Any]:
-    """Return definitions of the OpenAPI document by their names."""
+    """Return definitions for the OpenAPI document by name."""
     reason_codes = sorted(code.value for enumeration in registry.enumerations for code in enumeration)
     return {
         "ReasonCode": {
@@ -48,7 +48,7 @@ def schemas() -> dict[str, Any]:
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
-    """The refusal for programs: compare `code`, read `params`."""
+    """Machine-readable reason: compare `code`, read `params`."""
 
     code = ReasonCodeField(help_text="Why, as a code to decide by.")
     params = serializers.DictField(help_text="Names, and amounts in base units.")
@@ -56,22 +56,24 @@ class ReasonSerializer(serializers.Serializer[Any]):
 
 @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/NodeReason"}})
 class NodeReasonsField(serializers.ListField):
-    """Reasons of nodes, as verdicts have them (`portal.scheduling.serializers`)."""
+    """Reasons by node, as in verdicts (`portal.scheduling.serializers`)."""
 
 
 @extend_schema_field({"$ref": "#/components/schemas/Blocker"})
 class BlockerField(serializers.DictField):
-    """The rule in the way, as verdicts have it."""
+    """The blocking rule, as in verdicts."""
 
 
 @extend_schema_field({"$ref": "#/components/schemas/Ask"})
 class AskField(serializers.DictField):
-    """What to ask for, as verdicts have it."""
+    """The request to make for approval, as in verdicts."""
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """A problem (RFC 9457). Members that are not named here may come later: ignore what you do not know, and
-    treat a `code` that is new to you as its `status`."""
+    """A problem (RFC 9457).
+
+    Members may be added: ignore unknown ones, and handle an unknown `code` by `status`.
+    """
 
     type = serializers.CharField(help_text="`urn:berth:problem:` and the code.")
     title = serializers.CharField(help_text="What kind of error it is, in a few words.")

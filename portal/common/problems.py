@@ -1,4 +1,4 @@
-"""Problem details (RFC 9457) for every error of the API."""
+"""Problem documents (RFC 9457) for all errors of the API."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TITLES = {
 def document(
     status: int, code: str, detail: str, request: Any = None, *, title: str = "", **extra: Any
 ) -> dict[str, Any]:
-    """The members of one problem: RFC 9457's, and `code`, `next_action`, `request_id`, `errors`."""
+    """Return a problem document: members of RFC 9457, and `code`, `next_action`, `request_id`, `errors`."""
     body: dict[str, Any] = {
         "type": f"urn:berth:problem:{code}",
         "title": title or _TITLES.get(status, "Error"),
@@ -58,7 +58,7 @@ def document(
 
 
 def document_of(error: PortalError, request: Any = None) -> dict[str, Any]:
-    """What a service has refused, as a problem."""
+    """Return the problem document of a service error."""
     extra: dict[str, Any] = dict(error.extra)
     if "errors" in extra:
         extra["errors"] = error.field_errors
@@ -69,7 +69,7 @@ def document_of(error: PortalError, request: Any = None) -> dict[str, Any]:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's hook: every exception becomes a problem, an unknown one a 500 without its insides."""
+    """DRF exception handler. Every exception becomes a problem; unknown ones a 500 without details."""
     request = context.get("request")
     if isinstance(error, PortalError):
         set_rollback()
@@ -102,10 +102,10 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
 
 
 def _by_field(found: Any) -> dict[str, list[str]]:
-    """What DRF found wrong, as fields and sentences.
+    """Return DRF's validation errors as messages by field name.
 
-    A field in another one is `git.url`, one of a list of objects `rules.0.claim`; a plain value in a list is
-    said of the list. What is about a body as a whole has the empty name.
+    Nested fields are named `git.url`, and `rules.0.claim` in lists of objects. Errors of a plain list item
+    belong to the list. Errors of the whole body have an empty name.
     """
     errors: dict[str, list[str]] = {}
 
@@ -126,7 +126,7 @@ def _by_field(found: Any) -> dict[str, list[str]]:
 
 
 def retry_after(error: PortalError) -> dict[str, str]:
-    """The header of a refusal that ends by itself."""
+    """Return the `Retry-After` header of a temporary error, or no header."""
     if isinstance(error, TooMany | Unavailable):
         return {"Retry-After": str(error.retry_after_s)}
     return {}
@@ -139,7 +139,7 @@ def _response(body: dict[str, Any], headers: dict[str, str] | None = None) -> Re
 
 
 def plain_response(status: int, code: str, detail: str, request: HttpRequest, **extra: Any) -> JsonResponse:
-    """A problem from outside DRF: middleware, handlers, agent endpoints."""
+    """Return a problem response outside of DRF: middleware, handlers, agent endpoints."""
     return JsonResponse(
         document(status, code, detail, request, **extra), status=status, content_type=CONTENT_TYPE
     )

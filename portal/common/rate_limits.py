@@ -1,12 +1,12 @@
-"""How often somebody may do something: counted in Redis for all processes, in windows of fixed length.
+"""Rate limits, counted in Redis in fixed windows and shared by all processes.
 
-Each question is one command to Redis, however many windows it is about. Where Redis is away nobody is
-refused, and it is not asked again for some seconds: a limit must not be what ends the portal.
+Each check is one Redis command for all its windows. If Redis is unavailable, nothing is limited and Redis is
+not asked again for some seconds: a limit must not take the portal down.
 
-Requests are too many to ask Redis about each. A process takes a share of what is left of a window, a
-hundredth, at least one request and at most 50, and counts within it by itself. What is taken counts as used
-for all, so nobody gets more than the limit. Somebody may be refused before it, by what other processes have
-taken and not used: less than a hundredth of the limit for each of them (ADR 0037).
+HTTP requests are too frequent for one command each. A process reserves a share of a window: a hundredth of
+the remainder, at least 1 and at most 50 requests, and counts it locally. Reserved requests count as used, so
+nobody exceeds the limit. A user may be refused early by unused shares of other processes, less than a
+hundredth of the limit per process (ADR 0037).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PREFIX = "berth:rate:"
 MINUTE_S = 60
 HOUR_S = 3600
 
-# For each key: count one more, and begin its window with the first. 0, or the seconds until all let it by.
+# Increment each key and start its window at the first use. Returns 0, or the seconds until all limits allow
+# it.
 _COUNT = """
 local wait = 0
 for i = 1, #KEYS do
@@ -44,8 +45,8 @@ end
 return wait
 """
 
-# Take a share of what is left of one window, which begins with the first. How many, and the window's rest in
-# milliseconds; a share of 0: there is nothing left.
+# Reserve a share of one window and start the window at the first use. Returns the share, 0 if nothing is
+# left, and the remaining milliseconds of the window.
 _TAKE = """
 local limit = tonumber(ARGV[1])
 local left = redis.call('PTTL', KEYS[1])
@@ -63,7 +64,7 @@ return {share, left}
 """
 SHARES = 100
 MAX_SHARE = 50
-"""A share is what is left, divided by `SHARES`, and no more than `MAX_SHARE`."""
+"""A share is the remainder divided by `SHARES`, up to `MAX_SHARE`."""
 _MAX_KEPT = 10_000
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `count` in `window_s` seconds; 0: as many as one likes."""
+    """Up to `count` per `window_s` seconds. A count of 0 means no limit."""
 
     count: int
     window_s: int
@@ -81,31 +82,34 @@ class Limit:
 
 @dataclass(slots=True)
 class _Share:
-    """What this process may still let by until a time of the monotonic clock, or that nothing is left."""
+    """Requests that this process may still admit until `until` (monotonic clock).
+
+    `refuses` if none are left.
+    """
 
     left: int
     until: float
     refuses: bool
 
 
-# What is counted and its limit → the share of this process.
+# Shares of this process by subject and limit.
 _shares: dict[tuple[str, int], _Share] = {}
-# For which of them a thread is just taking a share.
+# Keys for which a thread is currently reserving a share.
 _taking: set[tuple[str, int]] = set()
 
 
 @lru_cache(maxsize=1)
 def connection() -> redis.Redis:
-    """Redis, with time-outs after which a request goes on without it."""
+    """Return the Redis client. After its timeouts, requests continue without it."""
     return redis.Redis.from_url(
         settings.BERTH_REDIS_URL, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
     )
 
 
 def count(what: str, *limits: Limit) -> int:
-    """Count one more of `what`, for instance `starts:<user>`.
+    """Count one use of `what`, such as `starts:<user>`.
 
-    Returns 0 while all limits hold, or after how many seconds it may be tried again.
+    Returns 0 if all limits hold, else the number of seconds to wait.
     """
     held = [limit for limit in limits if limit.count > 0]
     if not held or time.monotonic() < _away_until:
@@ -121,14 +125,14 @@ def count(what: str, *limits: Limit) -> int:
 
 
 def of_request(user_id: UUID | None, network: str) -> int:
-    """Count a request of a user, or of nobody from a network; after how many seconds another one may come."""
+    """Count a request of a user, or of an anonymous client by network. Returns the seconds to wait, or 0."""
     if user_id is not None:
         return _count_by_share(f"user:{user_id}", settings.BERTH_REQUESTS_PER_MINUTE)
     return _count_by_share(f"address:{network}", settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS)
 
 
 def policy_of_requests(user_id: UUID | None) -> str:
-    """What `of_request` holds somebody to, as `RateLimit-Policy` says it; empty without a limit."""
+    """Return the `RateLimit-Policy` header for `of_request`, or "" without a limit."""
     name = "user" if user_id is not None else "address"
     limit = (
         settings.BERTH_REQUESTS_PER_MINUTE
@@ -139,7 +143,10 @@ def policy_of_requests(user_id: UUID | None) -> str:
 
 
 def _count_by_share(what: str, limit: int) -> int:
-    """`count` for a window of a minute, which asks Redis once for each share of it."""
+    """Count in a window of one minute, with one Redis command per share.
+
+    Returns the seconds to wait, or 0.
+    """
     if limit <= 0:
         return 0
     key, now = (what, limit), time.monotonic()
@@ -151,7 +158,7 @@ def _count_by_share(what: str, limit: int) -> int:
                 return 0
             if share.refuses:
                 return _whole_seconds(share.until - now)
-        # One thread takes the next share; those that come meanwhile take what they need themselves.
+        # One thread reserves the next share. Concurrent threads reserve single requests.
         at_most = 1 if key in _taking else MAX_SHARE
         if at_most > 1:
             _taking.add(key)
@@ -171,7 +178,7 @@ def _count_by_share(what: str, limit: int) -> int:
 
 
 def _keep(key: tuple[str, int], left: int, now: float, until: float, *, refuses: bool) -> None:
-    """Add to the share that is there, if its window is the present one."""
+    """Add to the existing share if it belongs to the current window."""
     present = _shares.get(key)
     if present is not None and now < present.until:
         left += present.left
@@ -181,7 +188,7 @@ def _keep(key: tuple[str, int], left: int, now: float, until: float, *, refuses:
 
 
 def _take(what: str, limit: int, at_most: int) -> tuple[int, float] | None:
-    """A share of the present minute, and how many seconds that lasts; None where Redis is away."""
+    """Reserve a share. Returns its size and the seconds left in the window; None if Redis is unavailable."""
     if time.monotonic() < _away_until:
         return None
     key = f"{PREFIX}{what}:{MINUTE_S}"

@@ -1,7 +1,7 @@
-"""How REST shows the rows of lists that are read often.
+"""Fast representation of rows in frequently read REST lists.
 
-A DRF serializer copies its fields for each request and asks each of them for its attribute, row by row. That
-is most of the time of a list. `RowRepresentation` reads the fields of a serializer class once.
+A DRF serializer copies its fields per request and resolves attributes per row, which takes most of the time
+of a list. `RowRepresentation` inspects a serializer class once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from rest_framework import serializers
 
 Show = Callable[[Any, Any], Any]
-"""What a field shows of a row, for a serializer."""
+"""Returns the representation of a field from a serializer and a row."""
 
 
 def stamp(at: dt.datetime | None) -> str | None:
-    """A time as DRF's `DateTimeField` shows it: ISO 8601, in UTC."""
+    """Format a time like DRF's `DateTimeField`: ISO 8601, in UTC."""
     if at is None:
         return None
     text = at.isoformat()
@@ -30,13 +30,13 @@ def stamp(at: dt.datetime | None) -> str | None:
 
 
 class RowRepresentation:
-    """Mixin of serializers: represents rows by their fields, without asking the fields for each row.
+    """Serializer mixin that represents rows without going through the fields per row.
 
-    A field shows `get_<name>(row)` where the serializer has such a method, else what its `source` names: null
-    where the source leads through null. Of a nested serializer with this mixin, the method returns the row or
-    the rows to show; of any other field, the value as REST has it.
+    A field shows `get_<name>(row)` if the serializer has that method, else the value of its `source`, or null
+    if the source passes through null. For a nested serializer with this mixin, the method returns the row or
+    rows to show; for any other field, the value in its REST form.
 
-    `Meta.live` names the fields that follow from the present time too, not from the row alone.
+    `Meta.live` names fields that also depend on the current time.
     """
 
     def to_representation(self, row: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class RowRepresentation:
         return shown
 
     def lasting(self, row: Any) -> dict[str, Any]:
-        """Return all fields in their order. Those in `Meta.live` have no value yet."""
+        """Return all fields in order. Fields in `Meta.live` have no value yet."""
         fields = self._fields
         shown = dict(zip(fields.names, fields.values(row), strict=True))
         for name in fields.times:
@@ -61,15 +61,15 @@ class RowRepresentation:
         return _representation_of(kind)
 
     def once(self, show: Callable[[Any], Any], value: Any) -> Any:
-        """Return `show(value)`, computed once for all rows of a list that share the object `value`."""
+        """Return `show(value)`, cached for all rows of a list that share the object `value`."""
         key = (show, id(value))
         if key not in self._shown:
-            # With the value, so that no other one gets its id while this is remembered.
+            # Keep the value, so that its id is not reused while the result is cached.
             self._shown[key] = (value, show(value))
         return self._shown[key][1]
 
     def part(self, serializer: type[Any]) -> Any:
-        """Return this serializer's own instance of a nested one. Both share what `once` remembers."""
+        """Return this serializer's instance of a nested serializer. Both share the cache of `once`."""
         part = self._parts.get(serializer)
         if part is None:
             part = self._parts[serializer] = serializer()
@@ -87,9 +87,9 @@ class RowRepresentation:
 
 @dataclass(frozen=True, slots=True)
 class _Representation:
-    """The fields of a serializer class in their order.
+    """Fields of a serializer class, in order.
 
-    `values` reads them all from a row: those in `others` and `live` as anything, to be replaced.
+    `values` reads all fields from a row. Values of fields in `others` and `live` are placeholders.
     """
 
     names: tuple[str, ...]
@@ -143,7 +143,7 @@ _ANYTHING = type(serializers.DictField.child)
 
 
 def _shows_as_is(field: Any) -> bool:
-    """Whether JSON shows the value of a row as the field would."""
+    """Return whether the value of a row is already in the form that the field would show."""
     if type(field) in _HOLDERS:
         return type(field.child) is _ANYTHING or _shows_as_is(field.child)
     return type(field) in _AS_IS
@@ -156,7 +156,7 @@ def _may_lead_through_null(field: Any) -> bool:
 def _method_of(serializer: type[Any], field: Any) -> Show | None:
     named = getattr(field, "method_name", None) or f"get_{field.field_name}"
     if hasattr(serializers.ModelSerializer, named):
-        # Of every serializer, such as `get_value`.
+        # Methods of every serializer, such as `get_value`, do not count.
         return None
     method: Show | None = getattr(serializer, named, None)
     return method

@@ -1,4 +1,4 @@
-"""What tokens may be used for."""
+"""Scopes of API tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Scope(models.TextChoices):
-    """What a token may be used for; never more than its user may do."""
+    """What a token permits. A token never permits more than its user may do."""
 
     ALL = "all", _("Everything you may do")
     WORKSPACES_READ = "workspaces:read", _("See workspaces")
@@ -43,4 +43,4 @@ class Scope(models.TextChoices):
 
 
 READING = frozenset(scope for scope in Scope if scope.value.endswith(":read"))
-"""Those that change nothing and open nothing: all that a token of an auditor's may have."""
+"""Read-only scopes, the only ones allowed for tokens of auditors."""

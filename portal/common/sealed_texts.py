@@ -1,8 +1,8 @@
-"""Texts that are kept encrypted at rest: what the portal has to know again, such as a webhook's secret.
+"""Encryption at rest for secrets that the portal has to read back, such as webhook secrets.
 
-The key is derived from the portal's secret key. What was written under a key from before
-(`BERTH_SECRET_KEY_FALLBACKS`) is read as well; the next time it is written it is under the present one.
-`manage.py reseal_texts` writes all of them anew.
+Keys are derived from the portal's secret key. Texts written under an earlier key
+(`BERTH_SECRET_KEY_FALLBACKS`) stay readable and are re-encrypted when next written. `manage.py reseal_texts`
+re-encrypts all of them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 
 class Unreadable(Exception):
-    """It was written under a secret key that is not known here any more."""
+    """The text was encrypted under a secret key that is no longer configured."""
 
 
 def seal(text: str, *, purpose: str) -> str:
-    """The text encrypted and authenticated. `purpose` names the column: it opens there and nowhere else."""
+    """Encrypt and authenticate `text`.
+
+    It can be decrypted only with the same `purpose`, which names the column.
+    """
     return _ciphers(purpose).encrypt(text.encode()).decode()
 
 
 def unseal(sealed: str, *, purpose: str) -> str:
-    """The text again. Raises `Unreadable`."""
+    """Decrypt. Raises `Unreadable`."""
     try:
         return _ciphers(purpose).decrypt(sealed.encode()).decode()
     except InvalidToken:
@@ -38,7 +41,7 @@ def unseal(sealed: str, *, purpose: str) -> str:
 
 
 def _ciphers(purpose: str) -> MultiFernet:
-    """The present key first: it is the one that writes."""
+    """Return the ciphers. The current key comes first and encrypts."""
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return MultiFernet([Fernet(_key(purpose, key)) for key in keys])
 
@@ -50,7 +53,7 @@ def _key(purpose: str, secret: str | bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SealedColumn:
-    """A column of sealed texts. `purpose` is that of each row; an empty text is none."""
+    """A column of encrypted texts. `purpose` returns the purpose for a row. Empty texts are not encrypted."""
 
     model: type[Model]
     field: str
@@ -58,13 +61,13 @@ class SealedColumn:
 
 
 COLUMNS: list[SealedColumn] = []
-"""Every column of sealed texts; `portal/wiring.py` lists them."""
+"""All encrypted columns, listed in `portal/wiring.py`."""
 
 
 def reseal(column: SealedColumn) -> tuple[int, int]:
-    """Write all texts of a column under the present key; how many were, and how many nobody can read.
+    """Re-encrypt a column under the current key. Returns the numbers of rewritten and of unreadable texts.
 
-    A row that is written meanwhile is left alone: who writes does so under the present key.
+    Skips rows that change meanwhile: they are written under the current key anyway.
     """
     written = lost = 0
     for row in column.model._default_manager.exclude(**{column.field: ""}).order_by("pk").iterator():

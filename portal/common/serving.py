@@ -1,4 +1,4 @@
-"""How the web processes serve: each request in one thread from its first middleware to its last byte."""
+"""WSGI handler of the web processes: each request runs in one thread from start to end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 THROUGH_FRONT_DOOR = "berth.through_front_door"
 INSIDE = "/agent/"
-"""What agents ask from inside, never through the front door."""
+"""Prefix of agent endpoints, which are not reachable through the front door."""
 
 
 def _meta(header: str) -> str:
@@ -26,11 +26,10 @@ def _meta(header: str) -> str:
 
 
 class SyncHandler(WSGIHandler):
-    """Django's handler behind the front door, whose word on who asks it takes.
+    """Django's WSGI handler behind the front door. Takes the client address from the front door.
 
-    It refuses to hold a thread for an answer without an end. Event streams are asynchronous answers, and
-    the proxy sends their requests to the process that is made for them (`portal.embedded.proxy`); one
-    that arrives here past the proxy gets a 421 and ends at once.
+    Refuses endless responses, which would hold a thread. Event streams are async responses; the proxy routes
+    them to a dedicated process (`portal.embedded.proxy`). One that arrives here directly gets a 421.
     """
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> HttpResponseBase:
@@ -48,11 +47,11 @@ class SyncHandler(WSGIHandler):
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INSIDE):
-            # However the path was written: it is decoded here.
+            # Checked on the decoded path, whatever encoding the client used.
             return plain_response(404, "not_found", _("There is no such page."), request)
         response: HttpResponseBase = super().get_response(request)
         if response.streaming and getattr(response, "is_async", False):
-            # It has not begun, so it holds nothing.
+            # The stream has not started and holds no resources.
             return plain_response(
                 421,
                 "misdirected",
@@ -64,9 +63,9 @@ class SyncHandler(WSGIHandler):
 
 
 def _give_length(environ: dict[str, Any]) -> None:
-    """Django reads as much of a body as its length says, and one that came in chunks has none.
+    """Buffer a chunked body and set its length, because Django reads only `CONTENT_LENGTH` bytes.
 
-    The front door has it whole before it is sent on. Of one that is too large enough is read to refuse it.
+    The front door buffers the body before forwarding it. Reads at most one byte more than the size limit.
     """
     body = environ["wsgi.input"].read((settings.DATA_UPLOAD_MAX_MEMORY_SIZE or 0) + 1)
     environ["wsgi.input"] = BytesIO(body)
@@ -74,7 +73,7 @@ def _give_length(environ: dict[str, Any]) -> None:
 
 
 def client_address(peer: str, *, token: str, forwarded_for: str, proxy_secret: str) -> str:
-    """Who asks, as `front_door.client_address` finds it with this portal's settings."""
+    """Return the client's address, as `front_door.client_address` with this portal's settings."""
     return front_door.client_address(
         peer,
         token=token,

@@ -1,4 +1,4 @@
-"""Signatures of what the portal sends, after Standard Webhooks (https://www.standardwebhooks.com)."""
+"""Signatures of outgoing messages, following Standard Webhooks (https://www.standardwebhooks.com)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KEY_BYTES = 32
 
 
 def new_secret() -> str:
-    """A secret for a receiver: `whsec_` and 32 random bytes in base64."""
+    """Return a new signing secret: `whsec_` and 32 random bytes in base64."""
     return PREFIX + base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def signed_headers(
     body: bytes, *, message_id: str, at: datetime, signing_secrets: Iterable[str]
 ) -> dict[str, str]:
-    """The three headers; one signature for each secret, so that a receiver may know either of two."""
+    """Return the three signature headers, with one signature per secret for rotation."""
     at = at.astimezone(UTC)
     signatures = [Webhook(each).sign(message_id, at, body.decode()) for each in signing_secrets]
     return {

@@ -1,4 +1,4 @@
-"""What keeps the database from being written, told apart from faults of the portal's own."""
+"""Distinguishes unavailable storage from defects of the portal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SQLITE = {
 
 
 def trouble(error: BaseException) -> CommonCode | None:
-    """Why the database cannot be written at present; None where the error says nothing of the kind."""
+    """Return why the database cannot be written, or None for other errors."""
     if not isinstance(error, DatabaseError):
         return None
     cause = error.__cause__
@@ -42,6 +42,6 @@ def trouble(error: BaseException) -> CommonCode | None:
 
 
 def unavailable(error: BaseException) -> Unavailable | None:
-    """The refusal to answer with; None for an error of another kind."""
+    """Return the error to raise if the database is unavailable, or None for other errors."""
     code = trouble(error)
     return Unavailable(Reason(code)) if code is not None else None

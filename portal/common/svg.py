@@ -1,6 +1,6 @@
-"""Shapes for SVG: lines that break at gaps, areas, small trends.
+"""SVG shapes: lines with gaps, areas, sparklines.
 
-Pure functions. Coordinates are written with one decimal: finer than a screen shows.
+Pure functions. Coordinates have one decimal, finer than a screen pixel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Spot = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of time: a gap, or one in which the device was held."""
+    """A time span: a gap, or a time in which the device was allocated."""
 
     x: float
     width: float
@@ -23,7 +23,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """A small trend: `line` in a box of `width` × `height`, and the height of the floor, if there is one."""
+    """A small trend: `line` as a path in a box of `width` × `height`, and the y of the floor, if any."""
 
     width: int
     height: int
@@ -43,9 +43,9 @@ def sparkline(
     width: int = 96,
     height: int = 24,
 ) -> Sparkline | None:
-    """The values at equal steps, the oldest first; None is a gap. `None` when there is no value at all.
+    """Return a sparkline of values at equal steps, oldest first, or None without values. None is a gap.
 
-    The floor is inside the picture, so that the distance to it is seen; a last value below it is marked.
+    The floor is always inside the box, to show the distance to it. `below` marks a last value below it.
     """
     given = list(values)
     known = [value for value in given if value is not None]
@@ -82,7 +82,7 @@ def sparkline(
 
 
 def path(spots: Sequence[Spot | None]) -> str:
-    """Lines through the spots, broken at each None; one that stands alone becomes a dot."""
+    """Return an SVG path through the spots, broken at None. A single spot becomes a dot."""
     parts: list[str] = []
     for run in _runs(spots):
         first, *rest = run
@@ -118,7 +118,7 @@ def _xy(spot: Spot) -> str:
 
 
 def nice(value: float) -> float:
-    """A round number that is not smaller, whose half is round too."""
+    """Return the smallest round number that is at least `value` and whose half is round, too."""
     size = 1.0
     while size * 10 <= value:
         size *= 10
@@ -128,5 +128,5 @@ def nice(value: float) -> float:
 
 
 def plain(value: float) -> str:
-    """A coordinate with one decimal at most."""
+    """Format a number with up to one decimal, or three significant digits below 1."""
     return f"{value:.1f}".removesuffix(".0") if abs(value) >= 1 or value == 0 else f"{value:.3g}"

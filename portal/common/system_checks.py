@@ -1,4 +1,4 @@
-"""System checks on settings that would be unsafe or could not work."""
+"""System checks for unsafe or unusable settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioning.service.environ import UP
 
 @register(Tags.security)
 def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
-    """Over plain http a network can read sessions, and a workspace's host can plant cookies of the domain."""
+    """Warn about plain http: sessions can be intercepted, and workspace hosts can set domain cookies."""
     name = urlsplit(settings.BERTH_PUBLIC_URL).hostname or ""
     if settings.HTTPS or name == "localhost" or name.endswith(".localhost") or name == "127.0.0.1":
         return []
@@ -29,7 +29,7 @@ def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
-    """A notebook has the same address as a proxy on this machine, so the address alone proves nothing."""
+    """Warn about an unauthenticated proxy on this machine: notebooks have the same address."""
     local = any(network.network_address.is_loopback for network in settings.BERTH_TRUSTED_PROXIES)
     if not local or len(settings.BERTH_PROXY_SECRET) >= front_door.MIN_SECRET:
         return []
@@ -45,7 +45,7 @@ def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def homes_that_are_shared_have_a_limit(**_: Any) -> list[CheckMessage]:
-    """Without one, a member could fill the disk: nodes that are told so start nobody's workspace."""
+    """Warn about missing home limits: a member could fill the disk, so nodes refuse to start workspaces."""
     if not settings.BERTH_MULTIUSER or settings.BERTH_HOME_LIMIT_MIB:
         return []
     return [
@@ -60,7 +60,7 @@ def homes_that_are_shared_have_a_limit(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def account_deletion_is_known(**_: Any) -> list[CheckMessage]:
-    """A policy that is misspelt counts as off, which somebody has to be told."""
+    """Report an unknown deletion policy, which would count as off."""
     if settings.BERTH_ACCOUNT_DELETION in {"off", "on"}:
         return []
     return [
@@ -74,7 +74,7 @@ def account_deletion_is_known(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def secrets_are_set(**_: Any) -> list[CheckMessage]:
-    """Whatever serves requests must have a secret key and a gateway secret of its own."""
+    """Require a secret key and a gateway secret."""
     missing = []
     if settings.SECRET_KEY.startswith("insecure-"):
         missing.append(("BERTH_SECRET_KEY", "common.E001"))

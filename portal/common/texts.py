@@ -1,4 +1,4 @@
-"""Texts from outside: programs may write anything, a database takes only some of it."""
+"""Sanitizing of text from outside that databases would reject."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from portal.common.reasons.reason import Reason
 
 
 def strip_nul(text: str) -> str:
-    """The text without NUL characters, which PostgreSQL refuses, and without lone surrogates."""
+    """Return the text without NUL characters, which PostgreSQL rejects, and without lone surrogates."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def strip_nul_json(value: Any) -> Any:
-    """The same for every text in a JSON value."""
+    """Apply `strip_nul` to every string in a JSON value."""
     match value:
         case str():
             return strip_nul(value)
@@ -28,7 +28,7 @@ def strip_nul_json(value: Any) -> Any:
 
 
 def parse_hours(text: str) -> int | None:
-    """What was typed as hours, in seconds; None for nothing. Raises `InvalidInput`."""
+    """Parse hours typed by a user. Returns seconds, or None if empty. Raises `InvalidInput`."""
     text = strip_nul(text).strip().replace(",", ".")
     if not text:
         return None

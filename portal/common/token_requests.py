@@ -1,8 +1,8 @@
-"""The short way of REST requests that bring an API token.
+"""Fast path for REST requests with an API token.
 
-What stands in the settings after this middleware is for browsers: sessions and their cookies, CSRF, messages,
-htmx, second factors, pages. A token's request has nothing of these, and `ApiView` decides all of it by
-itself, so such a request goes from here to its view through what concerns it.
+The middleware configured after this one serves browsers: sessions, cookies, CSRF, messages, htmx, second
+factors, pages. `ApiView` authenticates and authorizes token requests itself, so they go to their view with
+only the middleware they need.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from portal.common.bearer import token_in
 
 API = "/api/"
 _MAX_KEPT = 1024
-# Django's own, which refuses hosts and gives lengths, and the header against frames.
+# Django's middleware for host checks, Content-Length and X-Frame-Options.
 _ON_THE_WAY = (CommonMiddleware, XFrameOptionsMiddleware)
 
 
 class TokenRequestMiddleware:
-    """Leads a token's request to its view; every other request goes on as the settings say."""
+    """Dispatch token requests directly to their view. Other requests continue through the middleware."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
@@ -49,21 +49,21 @@ class TokenRequestMiddleware:
             if _takes_tokens(match.func):
                 request.resolver_match = match
                 answer = self._way(request)
-                # Without a token the same address answers a browser's session.
+                # Without a token, the same URL serves session clients.
                 patch_vary_headers(answer, ("Cookie",))
                 return answer
         return self.get_response(request)
 
 
 class _ToView(BaseHandler):
-    """Django's way from a request to its view and to the answer's bytes, without hooks of middleware."""
+    """Django's request handling from request to rendered response, without middleware hooks."""
 
     _view_middleware = ()
     _template_response_middleware = ()
     _exception_middleware = ()
 
     def answer(self, request: HttpRequest) -> HttpResponseBase:
-        # What Django's own chain ends with; it has no public name.
+        # Innermost function of Django's middleware chain. Not public API.
         answered: HttpResponseBase = self._get_response(request)  # type: ignore[attr-defined]
         return answered
 
@@ -76,12 +76,12 @@ class _ToView(BaseHandler):
 
 @lru_cache(maxsize=_MAX_KEPT)
 def _match(urlconf: str, path: str) -> ResolverMatch:
-    """Where a path leads. Raises `Resolver404`, which is not remembered."""
+    """Resolve a path. Raises `Resolver404`, which is not cached."""
     return get_resolver(urlconf).resolve(path)
 
 
 def _takes_tokens(view: Any) -> bool:
-    """Whether a view is one of REST's that asks for tokens before it asks for sessions."""
+    """Return whether a view is a REST view that tries tokens before sessions."""
     cls = getattr(view, "cls", None)
     return (
         isinstance(cls, type)

@@ -1,4 +1,4 @@
-"""Types of HTTP requests: in views behind a login the user is a `User`, never anonymous."""
+"""Types of HTTP requests. In views behind a login, the user is a `User` and never anonymous."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SignedInRequest(HttpRequest):
-    """A request of a signed-in user, with what the middlewares add. Never made, only named."""
+    """A request of a signed-in user, with attributes set by middleware. For annotations only."""
 
     user: User
     htmx: HtmxDetails

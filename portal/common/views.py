@@ -1,4 +1,4 @@
-"""Pages for requests that no view answers."""
+"""Error pages for requests without a view."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from portal.common.problems import plain_response
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """What Django refuses before any view, as a host that is none: a problem for programs, else a page."""
+    """Handle requests that Django rejects before any view, such as an invalid host.
+
+    Returns a problem document for API paths, else a page.
+    """
     if request.path.startswith("/api/"):
         return plain_response(400, ProblemCode.BAD_REQUEST, _("The request cannot be understood."), request)
     return defaults.bad_request(request, exception)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """The page for a fault of the portal's own: no database, no session, only the request's id."""
+    """Render the page for internal errors. Uses no database and no session, only the request id."""
     context = {
         "request_id": getattr(request, "request_id", ""),
         "theme": request.COOKIES.get(settings.BERTH_THEME_COOKIE, ""),

@@ -1,4 +1,4 @@
-"""Types of events as forms offer them: by subject, with what each means."""
+"""Event types as choices in forms, grouped by subject."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SUBJECTS = {
     "user": _("Accounts"),
     "session": _("Sign-in"),
 }
-"""What the types of one subject are called together."""
+"""Labels of the subjects."""
 
 
 def groups(offered: Iterable[EventType], chosen: Collection[str]) -> list[dict[str, Any]]:
-    """The types by subject: what each is called, and whether it is among the `chosen`."""
+    """Return the types by subject, marking those in `chosen`."""
     found: dict[str, dict[str, Any]] = {}
     for number, each in enumerate(offered):
         group = found.setdefault(each.subject, {"label": SUBJECTS[each.subject], "types": [], "count": 0})
@@ -37,6 +37,6 @@ def groups(offered: Iterable[EventType], chosen: Collection[str]) -> list[dict[s
         group["count"] += on
     rows = list(found.values())
     for row in rows:
-        # Where nothing is chosen yet, the first shows what there is to choose.
+        # If nothing is chosen yet, open the first group as an example.
         row["open"] = bool(row["count"]) or (not chosen and row is rows[0])
     return rows

@@ -1,4 +1,4 @@
-"""One's own notices over REST."""
+"""REST API of the user's own notices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCOPES = {"GET": Scope.NOTIFICATIONS_READ, "*": Scope.NOTIFICATIONS_WRITE}
 
 
 class NotificationSerializer(serializers.ModelSerializer[Notification]):
-    """A notice. `url` is a path in the portal, the next action; empty if there is none."""
+    """A notice to you. `url` is the portal path of the suggested next action, or empty."""
 
     class Meta:
         model = Notification
@@ -27,7 +27,7 @@ class NotificationSerializer(serializers.ModelSerializer[Notification]):
 
 
 class ReadSerializer(serializers.Serializer[Any]):
-    """How many notices were marked as read."""
+    """Number of notices marked as read."""
 
     read = serializers.IntegerField(help_text="How many were unread before.")
 

@@ -1,4 +1,4 @@
-"""The audit log over REST: for administrators."""
+"""REST API of the audit log, for administrators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AuditEntryViewSet(ListViewSet):
 
 
 class AuditStreamSerializer(serializers.Serializer[Any]):
-    """A receiver that the audit log is sent on to, and how far."""
+    """A receiver of the audit log and its progress."""
 
     name = serializers.CharField(help_text="`syslog` or `webhook`.")
     target = serializers.CharField(help_text="Where to, without what may be secret.")
@@ -46,7 +46,7 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
 
 
 class AuditStreams(ApiView):
-    """How far the audit log has been sent on; for administrators."""
+    """Progress of audit log streaming, for administrators."""
 
     tag = "notices"
     operation_ids = {"get": "listAuditStreams"}

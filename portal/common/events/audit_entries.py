@@ -1,4 +1,4 @@
-"""An entry of the audit log as it leaves the portal: over REST, in exports and in streams."""
+"""Serialization of audit log entries, shared by REST, exports and streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from portal.common.events.models import Event
 
 
 class AuditEntrySerializer(serializers.ModelSerializer[Event]):
-    """Who did what, when, why and from where. What the portal did by itself comes from nowhere."""
+    """An audit log entry. Entries of actions by the portal itself have no request origin."""
 
     actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
     action = serializers.CharField(source="kind", help_text="What was done, as a code.")

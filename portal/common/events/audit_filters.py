@@ -1,4 +1,4 @@
-"""The filters of the audit log, the same over REST, on its page and in what is exported."""
+"""Filters of the audit log, shared by REST, the page and exports."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Sends the audit log on, entry by entry and in order, to a syslog server and to a URL.
+"""Streams the audit log, in order, to a syslog server and to a URL.
 
-A cursor in the database says how far; it moves when a receiver has taken a batch, so a batch may come twice
-and none is left out. A receiver that is away is tried again, later and later: the log waits in the database,
-and nobody waits for it.
+A cursor in the database advances after a receiver has accepted a batch, so delivery is at least once. An
+unavailable receiver is retried with increasing delays; entries wait in the database and block nobody.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ ERRORS: dict[str, str | Promise] = {
     "dropped": _("It ended the connection too soon."),
     "internal": _("Something went wrong inside the portal."),
 }
-"""What the page says of a failure, by its code."""
+"""Error messages shown on the page, by code."""
 
 
 class SendFailed(Exception):
-    """A batch did not get through; `code` is one of `ERRORS`."""
+    """A batch was not delivered. `code` is a key of `ERRORS`."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -55,7 +54,7 @@ class SendFailed(Exception):
 
 
 class Sink(Protocol):
-    """A receiver. `send` raises `SendFailed` unless the receiver has taken all of it."""
+    """A receiver. `send` raises `SendFailed` unless the receiver accepted all entries."""
 
     name: str
 
@@ -65,7 +64,7 @@ class Sink(Protocol):
 
 
 class SyslogSink:
-    """A syslog server, as `BERTH_AUDIT_SYSLOG` says."""
+    """Syslog server configured by `BERTH_AUDIT_SYSLOG`."""
 
     name = "syslog"
 
@@ -81,13 +80,13 @@ class SyslogSink:
 
 
 class WebhookSink:
-    """A URL that gets batches as JSON, signed, as `BERTH_AUDIT_WEBHOOK` says."""
+    """URL configured by `BERTH_AUDIT_WEBHOOK`. Receives signed batches as JSON."""
 
     name = "webhook"
 
     @property
     def target(self) -> str:
-        # A path may hold what only the receiver shall know.
+        # The path may contain a secret.
         return urlsplit(settings.BERTH_AUDIT_WEBHOOK).hostname or ""
 
     def send(self, entries: Sequence[dict[str, Any]]) -> None:
@@ -120,7 +119,7 @@ class WebhookSink:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a receiver has got, for administrators."""
+    """Progress of one receiver, for administrators."""
 
     name: str
     target: str
@@ -132,12 +131,12 @@ class Standing:
 
     @property
     def error(self) -> str:
-        """The last error in words; empty when all is well."""
+        """The last error as text, or ""."""
         return str(ERRORS.get(self.last_error, self.last_error)) if self.last_error else ""
 
 
 def sinks() -> list[Sink]:
-    """The receivers that are set."""
+    """Return the configured receivers."""
     found: list[Sink] = []
     if settings.BERTH_AUDIT_SYSLOG:
         found.append(SyslogSink())
@@ -147,7 +146,7 @@ def sinks() -> list[Sink]:
 
 
 def standings() -> list[Standing]:
-    """How far each of them has got."""
+    """Return the progress of each receiver."""
     rows = AuditStream.objects.in_bulk([sink.name for sink in sinks()])
     return [
         Standing(
@@ -165,7 +164,7 @@ def standings() -> list[Standing]:
 
 
 def run() -> int:
-    """One round for each receiver; returns how many entries got through."""
+    """Run one round for each receiver. Returns the number of delivered entries."""
     return sum(_run(sink) for sink in sinks())
 
 
@@ -176,7 +175,7 @@ def _run(sink: Sink) -> int:
     rested = Q(not_before=None) | Q(not_before__lte=now)
     mine = AuditStream.objects.filter(name=sink.name)
     if not mine.exists():
-        # What was before a receiver was set is in the log, and can be exported.
+        # A new receiver starts at the end of the log. Older entries can be exported.
         row = AuditStream(name=sink.name)
         feed.begin_at_the_end(row)
         AuditStream.objects.bulk_create([row], ignore_conflicts=True)
@@ -190,7 +189,10 @@ def _run(sink: Sink) -> int:
 
 
 def _send_all(sink: Sink, until: datetime) -> int:
-    """Batch after batch, while this worker holds the row and its time lasts."""
+    """Send batches while this worker holds the row, for up to `ROUND_S` seconds.
+
+    Returns the number of entries.
+    """
     ends, count = time.monotonic() + ROUND_S, 0
     mine = AuditStream.objects.filter(name=sink.name, busy_until=until)
     while time.monotonic() < ends:

@@ -1,4 +1,4 @@
-"""The page of the audit log and its export; templates/events/audit.html says what it expects."""
+"""Page and export of the audit log. See templates/events/audit.html for the context."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from portal.common.typed_requests import SignedInRequest
 ROWS_PER_PAGE = 50
 FILTERS = ("actor", "action", "object", "since", "until", "request_id")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would take for a formula, at the beginning of a cell."""
+"""Leading characters of a cell that a spreadsheet would interpret as a formula."""
 FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
 @require_safe
 @never_cache
 def audit(request: SignedInRequest) -> HttpResponse:
-    """The audit log, newest first, with filters."""
+    """Show the audit log, newest first, with filters."""
     found = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))
     valid = found.form.is_valid()
     page = Paginator(found.qs if valid else Event.objects.none(), ROWS_PER_PAGE)
@@ -52,7 +52,7 @@ def audit(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def export(request: SignedInRequest, form: str) -> StreamingHttpResponse:
-    """All entries that the filters choose, oldest first. That somebody took them is an entry itself."""
+    """Stream all entries that match the filters, oldest first. The export itself is recorded."""
     if form not in FORMATS:
         raise Http404
     found = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))

@@ -1,4 +1,4 @@
-"""What notices tell the rooms above them."""
+"""Domain events of notices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from portal.common.events.models import Notification
 
 @dataclass(frozen=True, slots=True)
 class NoticesWritten(DomainEvent):
-    """People have been told something: one notice for each of them, all alike."""
+    """Notices with the same content were written, one per recipient."""
 
     notices: tuple[Notification, ...]

@@ -1,7 +1,7 @@
-"""What others are told of: the types of events of webhooks and of teams' channels, made of kinds of entries.
+"""Event types of webhooks and team channels. Each type covers one or more kinds of audit entries.
 
-Names and meanings are a promise to receivers: a type is never renamed, its kinds may become more.
-docs/webhooks.md lists them; a test compares.
+Names and meanings are a contract with receivers: a type is never renamed, but may cover more kinds later.
+docs/webhooks.md lists all types; a test compares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from portal.common.events.kinds import AuditKind as K
 
 
 class Audience(IntEnum):
-    """Who may have a type sent to a URL; a higher one includes the lower ones."""
+    """Who may subscribe to a type. A higher level includes the lower ones."""
 
     TEAM = 1
     OPERATORS = 2
@@ -26,7 +26,7 @@ class Audience(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """A type by its `name`: the entries of these kinds, and what it means in a sentence."""
+    """An event type: its name, the kinds of entries it covers, and a one-sentence summary."""
 
     name: str
     kinds: tuple[K, ...]
@@ -35,7 +35,7 @@ class EventType:
 
     @property
     def subject(self) -> str:
-        """What stands before the dot."""
+        """The part of the name before the dot."""
         return self.name.partition(".")[0]
 
 
@@ -164,5 +164,5 @@ TYPE_OF_KIND: dict[str, EventType] = {kind.value: each for each in TYPES.values(
 
 
 def types_for(audience: Audience) -> list[EventType]:
-    """The types that this audience may have, in the order of the table."""
+    """Return the types available to this audience, in table order."""
     return [each for each in TYPES.values() if each.audience <= audience]

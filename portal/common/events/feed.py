@@ -1,8 +1,8 @@
-"""Reading the audit log on from where one stopped, in order and without missing an entry.
+"""Reads the audit log from a cursor, in order and without missing an entry.
 
-An id is given when an entry is written and seen when its transaction is committed, so on PostgreSQL an entry
-may appear before ones that are there already. The reader waits at a gap until whatever could fill it has
-ended: a rollback leaves a gap for good. On SQLite writers follow each other, and there are no such gaps.
+On PostgreSQL, ids are assigned at insert but become visible at commit, so an entry may appear before visible
+ones. The reader stops at a gap until every transaction that could fill it has ended; a rollback leaves the
+gap for good. On SQLite writers are serialized and such gaps do not occur.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from portal.common.events.models import Cursor, Event
 from portal.common.events.sealing import SETTLED
 
 STRIDE = 1000
-"""So many ids are read at once."""
+"""Maximum number of ids per query."""
 
 
 @dataclass(slots=True)
 class Position:
-    """As a `Cursor`, but kept in memory: of readers that keep no place of their own."""
+    """An in-memory `Cursor`, for readers that do not persist their position."""
 
     last_id: int = 0
     settled_id: int = 0
@@ -32,33 +32,33 @@ class Position:
 
 
 def begin_at_the_end(cursor: Cursor) -> None:
-    """Pass over all entries that there are; the caller saves the cursor."""
+    """Move the cursor past all existing entries. The caller saves the cursor."""
     newest = Event.objects.aggregate(newest=Max("pk"))["newest"] or 0
     cursor.last_id = cursor.settled_id = newest
     cursor.horizon_id, cursor.horizon_at = 0, None
 
 
 def entries_after(cursor: Cursor, *, limit: int) -> list[Event]:
-    """The next entries, oldest first, at most `limit`; none of an earlier id can appear any more.
+    """Return up to `limit` entries, oldest first. No entry with an earlier id can appear later.
 
-    `cursor.last_id` is not moved, for the caller has not done anything with them yet. Its other columns
-    are, and the caller saves them.
+    Does not move `cursor.last_id`, because the caller has not processed the entries yet. Updates the other
+    columns; the caller saves them.
     """
     rows = _rows(cursor, limit)
     ids = [row.pk for row in rows]
     if _gap(ids, cursor) is None:
         return rows
     if _look_again(cursor, ids[-1]):
-        # What came in between, and so is settled, is not among the rows that were read before.
+        # Entries that appeared in the gap meanwhile are not in the rows read above.
         rows = _rows(cursor, limit)
     return rows[: _gap([row.pk for row in rows], cursor)]
 
 
 def advance(position: Position) -> int:
-    """Move `position` over all entries before which none can appear any more; returns the last one's id."""
+    """Move `position` past all entries that nothing can precede any more. Returns the id of the last one."""
     newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     if newest < position.last_id:
-        # Another database than before, as one that was restored.
+        # The database was replaced, for example restored from a backup.
         position.last_id = position.settled_id = position.horizon_id = 0
         position.horizon_at = None
     if not position.last_id or newest - position.last_id > STRIDE:
@@ -77,7 +77,7 @@ def advance(position: Position) -> int:
 
 
 def lag(cursor: Cursor) -> int:
-    """How many entries have not been read."""
+    """Return the number of unread entries."""
     return Event.objects.filter(pk__gt=cursor.last_id).count()
 
 
@@ -92,7 +92,7 @@ def _rows(cursor: Cursor, limit: int) -> list[Event]:
 
 
 def _gap(ids: list[int], cursor: Cursor | Position) -> int | None:
-    """The place of the first id before which an entry may still appear; None where there is none."""
+    """Return the index of the first id that an entry may still precede, or None."""
     expected = cursor.last_id + 1
     for place, key in enumerate(ids):
         if key != expected and key - 1 > cursor.settled_id:
@@ -102,14 +102,14 @@ def _gap(ids: list[int], cursor: Cursor | Position) -> int | None:
 
 
 def _look_again(cursor: Cursor | Position, newest: int) -> bool:
-    """Note what there is behind a gap, and say whether the gap is settled by now."""
+    """Record the horizon behind a gap. Returns whether the gap is settled."""
     if cursor.horizon_at is None:
         cursor.horizon_id, cursor.horizon_at = newest, timezone.now()
     return _settle(cursor)
 
 
 def _settle(cursor: Cursor | Position) -> bool:
-    """Take the horizon for settled if no transaction from before it is left; says whether it is."""
+    """Settle the horizon if no transaction that began before it is open. Returns whether it is settled."""
     if cursor.horizon_at is None:
         return False
     over = cursor.horizon_at < timezone.now() - SETTLED
@@ -121,9 +121,9 @@ def _settle(cursor: Cursor | Position) -> bool:
 
 
 def _writes_since(moment: datetime) -> bool:
-    """Whether a transaction is open that began before this moment, other than the present one.
+    """Return whether another transaction that began before `moment` is open.
 
-    The clocks of portal and database may differ by two seconds.
+    Allows for a clock difference of 2 seconds between portal and database.
     """
     with connection.cursor() as cursor:
         cursor.execute(

@@ -1,7 +1,7 @@
-"""One Redis subscription for each event loop, shared by all streams that the loop serves.
+"""One Redis subscription per event loop, shared by all streams of the loop.
 
-A hint says only that something may have changed on a channel. Hints that come while a reader is busy are
-one hint: a slow reader costs no memory, and reads the database once where it would have read it often.
+A hint only says that something may have changed on a channel. Hints to a busy reader are merged, so a slow
+reader uses no memory and queries the database once for all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 CLIENT_NAME = "berth-events"
-# A connection that is dead without having been closed is found by a ping that stays without an answer.
+# A ping without an answer detects a connection that is dead but not closed.
 PING_S = 10.0
 SILENT_S = 25.0
 COMMAND_S = 5.0
@@ -29,22 +29,22 @@ log = logging.getLogger(__name__)
 
 
 class Subscription:
-    """One reader's place in the hub. A context manager: it is left at the end of the block."""
+    """One reader's subscription. A context manager that unsubscribes at the end of the block."""
 
     def __init__(self, hub: EventHub, channels: tuple[str, ...]) -> None:
         self.channels = channels
-        # Those on which there was a message; a hint alone may also come from a lost connection.
+        # Channels with a message. A hint alone may also come from a lost connection.
         self.heard: set[str] = set()
         self._hub = hub
         self._hint = asyncio.Event()
 
     @property
     def connected(self) -> bool:
-        """Whether hints come through; where not, the reader has to look by itself now and then."""
+        """Whether hints arrive. If not, the reader has to poll."""
         return self._hub.connected
 
     async def wait(self, timeout_s: float) -> bool:
-        """True at a hint since the last call, False when none comes for `timeout_s` seconds."""
+        """Wait for a hint since the last call. Returns False after `timeout_s` seconds without one."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._hint.wait()
@@ -54,7 +54,7 @@ class Subscription:
         return True
 
     def wake(self, channel: str = "") -> None:
-        """Note a hint for the reader; with `channel`, a message on it."""
+        """Wake the reader. With `channel`, record a message on it."""
         if channel:
             self.heard.add(channel)
         self._hint.set()
@@ -69,9 +69,9 @@ class Subscription:
 
 
 class EventHub:
-    """The connection of one event loop; only that loop may use it. `current` finds it.
+    """The Redis connection of one event loop; only that loop may use it. See `current`.
 
-    It is open while somebody is subscribed. A channel is subscribed at Redis once, however many read it.
+    Connected while there are subscriptions. Each channel is subscribed once, for all its readers.
     """
 
     def __init__(self, url: str) -> None:
@@ -82,10 +82,10 @@ class EventHub:
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, *channels: str) -> Subscription:
-        """A place for a reader of these channels.
+        """Return a subscription to these channels.
 
-        The first reader of a channel also gets a hint once Redis has confirmed it, as what happened before
-        that was not heard; so does every reader each time the connection has been lost or is back.
+        The first reader of a channel gets a hint once Redis has confirmed the subscription, because earlier
+        messages were missed. All readers get one whenever the connection is lost or restored.
         """
         subscription = Subscription(self, channels)
         for channel in channels:
@@ -96,7 +96,7 @@ class EventHub:
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
-        """Forget a reader; a channel with its last one, the connection with the last channel."""
+        """Remove a reader. Unsubscribes channels without readers and disconnects after the last one."""
         for channel in subscription.channels:
             readers = self._readers.get(channel, set())
             readers.discard(subscription)
@@ -110,11 +110,11 @@ class EventHub:
                 try:
                     await self._serve()
                 except* Exception as errors:
-                    # Whatever it is, readers go on without hints, and it is tried again.
+                    # Readers continue without hints while the hub reconnects.
                     if self.connected:
                         delay_s = RETRY_MIN_S
                     self._lost()
-                    # One warning for each time that it goes away.
+                    # One warning per outage.
                     level = logging.WARNING if delay_s == RETRY_MIN_S else logging.DEBUG
                     log.log(level, "live hints are away: %s", "; ".join(map(repr, errors.exceptions)))
                     await asyncio.sleep(delay_s * random.uniform(0.75, 1.25))
@@ -124,17 +124,17 @@ class EventHub:
             self._task = None
 
     async def _serve(self) -> None:
-        """One connection, until nobody reads any more or it fails."""
+        """Serve one connection until no readers are left or it fails."""
         client = redis.asyncio.Redis.from_url(
             self._url,
             client_name=CLIENT_NAME,
             socket_connect_timeout=1,
-            # Trying again is the hub's: readers have to know meanwhile.
+            # The hub retries itself, because readers have to know about the outage.
             retry=Retry(NoBackoff(), 0),
         )
         async with client, client.pubsub() as pubsub, asyncio.TaskGroup() as group:
-            # Not by `socket_timeout`: redis-py would use `wait_for`, in which Python 3.11 may lose the
-            # cancellation by which the group ends.
+            # Not `socket_timeout`: redis-py would use `wait_for`, which can lose the group's cancellation on
+            # Python 3.11.
             async with asyncio.timeout(COMMAND_S):
                 await pubsub.connect()
             listening = group.create_task(self._listen(pubsub))
@@ -142,7 +142,7 @@ class EventHub:
             listening.cancel()
 
     async def _follow(self, pubsub: PubSub) -> None:
-        """Keep the channels at Redis those that are read; returns when none is left."""
+        """Keep the Redis subscriptions equal to the channels with readers. Returns when none is left."""
         present: set[str] = set()
         while self._readers:
             self._channels_changed.clear()
@@ -161,7 +161,7 @@ class EventHub:
                     await pubsub.ping()
 
     async def _listen(self, pubsub: PubSub) -> None:
-        """Hand on what comes. Raises `ConnectionError` when not even a ping is answered."""
+        """Dispatch messages to readers. Raises `ConnectionError` when a ping stays unanswered."""
         while True:
             message = await pubsub.get_message(timeout=SILENT_S)
             if message is None:
@@ -185,7 +185,7 @@ _hubs_lock = threading.Lock()
 
 
 def current(url: str) -> EventHub:
-    """The running loop's hub for the Redis at `url`."""
+    """Return the running loop's hub for the Redis at `url`."""
     key = (asyncio.get_running_loop(), url)
     with _hubs_lock:
         if key not in _hubs:

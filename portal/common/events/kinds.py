@@ -1,4 +1,4 @@
-"""The kinds of entries in the audit log."""
+"""Kinds of audit log entries."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class AuditKind(StrEnum):
-    """What an entry tells of: `<subject>.<what happened>`. Stored and sent as its value, so values stay."""
+    """Kind of an entry: `<subject>.<what happened>`. Values are stored and sent, so they never change."""
 
-    # Signing in and out: of whom it tells is its target.
+    # Signing in and out. The account is the entry's target.
     SESSION_SIGNED_IN = "session.signed_in"
     SESSION_SIGN_IN_FAILED = "session.sign_in_failed"
     SESSION_PROVIDER_REFUSED = "session.provider_refused"
@@ -18,7 +18,7 @@ class AuditKind(StrEnum):
     SESSION_PROOF_FAILED = "session.proof_failed"
     SESSION_ADDRESS_REFUSED = "session.address_refused"
 
-    # People, what becomes of their accounts, and what they change of their own.
+    # Accounts, their lifecycle, and changes by their users.
     USER_INVITED = "user.invited"
     USER_JOINED = "user.joined"
     USER_CHANGED = "user.changed"
@@ -61,7 +61,7 @@ class AuditKind(StrEnum):
     USER_RULES_NOT_MET = "user.rules_not_met"
     USER_PROVIDER_TESTED = "user.provider_tested"
 
-    # Groups that an identity provider keeps here.
+    # Groups managed by an identity provider.
     SCIM_GROUP_CREATED = "scim.group_created"
     SCIM_GROUP_CHANGED = "scim.group_changed"
     SCIM_GROUP_DELETED = "scim.group_deleted"
@@ -167,7 +167,7 @@ class AuditKind(StrEnum):
     DEVICE_UNCORDONED = "device.uncordoned"
     DEVICE_DRAINED = "device.drained"
 
-    # Machines that join.
+    # Machines.
     MACHINE_TOKEN_CREATED = "machine.token_created"  # noqa: S105
     MACHINE_TOKEN_REVOKED = "machine.token_revoked"  # noqa: S105
     MACHINE_JOINED = "machine.joined"
@@ -177,7 +177,7 @@ class AuditKind(StrEnum):
     MACHINE_REMOVED = "machine.removed"
     MACHINE_CLONED = "machine.cloned"
 
-    # What nobody owns.
+    # Orphans.
     ORPHAN_REMOVAL_ASKED = "orphan.removal_asked"
     ORPHAN_REMOVED = "orphan.removed"
     ORPHAN_NOT_REMOVED = "orphan.not_removed"
@@ -219,7 +219,7 @@ class AuditKind(StrEnum):
     DEVICE_SCRUB_INCONCLUSIVE = "device.scrub_inconclusive"
     DEVICE_SCRUB_LOST = "device.scrub_lost"
 
-    # Quotas, and requests for them.
+    # Quotas and quota requests.
     QUOTA_SET = "quota.set"
     QUOTA_REMOVED = "quota.removed"
     QUOTA_SHARE_SET = "quota.share_set"
@@ -271,7 +271,7 @@ class AuditKind(StrEnum):
     RESERVATION_ENDED = "reservation.ended"
     RESERVATION_MISSED = "reservation.missed"
 
-    # Workspaces: what people ask, then the lifecycle's triggers, then the queue.
+    # Workspaces: requests of people, triggers of the lifecycle, and the queue.
     WORKSPACE_REQUESTED = "workspace.requested"
     WORKSPACE_STOP_ASKED = "workspace.stop_asked"
     WORKSPACE_DELETE_ASKED = "workspace.delete_asked"

@@ -1,4 +1,4 @@
-"""Live hints through Redis. A lost hint loses nothing: listeners read the database."""
+"""Live hints through Redis. Losing a hint loses no data: listeners read the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 POLL_S = 2.0
 IDLE_S = 10.0
 FEED_CHANNEL = "berth:ev:feed"
-"""On which it is told that there is a new entry, whatever it is about."""
+"""Channel for a hint about every new entry."""
 
 
 def workspace_channel(workspace_id: UUID) -> str:
@@ -32,13 +32,13 @@ def check_channel(run_id: UUID) -> str:
 
 
 def account_channel(user_id: UUID) -> str:
-    """On which it is told that streams of this user have to prove anew that they may go on."""
+    """Return the channel that ends this user's streams, so that they re-authenticate."""
     return f"berth:ev:account:{user_id}"
 
 
 @lru_cache(maxsize=1)
 def connection() -> redis.Redis:
-    """The control plane's connection pool; commands time out fast, callers go on without."""
+    """Return the control plane's connection pool. Commands time out fast; callers continue without Redis."""
     return redis.Redis.from_url(
         settings.BERTH_REDIS_URL,
         socket_timeout=2,
@@ -48,7 +48,7 @@ def connection() -> redis.Redis:
 
 
 def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
-    """Tell whoever watches this workspace, its owner's list or all events that something has changed."""
+    """Notify watchers of this workspace, of its owner's list and of the feed."""
     try:
         with connection().pipeline(transaction=False) as pipe:
             pipe.publish(FEED_CHANNEL, kind)
@@ -60,16 +60,16 @@ def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
 
 
 def publish_feed() -> None:
-    """Tell whoever follows all events that there is a new one."""
+    """Notify watchers of the feed about a new entry."""
     try:
         connection().publish(FEED_CHANNEL, "entry")
     except redis.RedisError as error:
-        # No warning: the first entries of a site are written before its Redis runs.
+        # No warning: the first entries of a site are written before Redis runs.
         log.debug("live hint not sent: %s", error)
 
 
 def publish_to(user_id: UUID, kind: str) -> None:
-    """Tell whoever watches this user's channel that there is something new for them."""
+    """Notify watchers of this user's channel."""
     try:
         connection().publish(user_channel(user_id), kind)
     except redis.RedisError as error:
@@ -77,7 +77,7 @@ def publish_to(user_id: UUID, kind: str) -> None:
 
 
 def publish_to_all(user_ids: Iterable[UUID], kind: str) -> None:
-    """Tell whoever watches the channel of one of these users that there is something new for them."""
+    """Notify watchers of these users' channels."""
     try:
         with connection().pipeline(transaction=False) as pipe:
             for user_id in user_ids:
@@ -88,7 +88,7 @@ def publish_to_all(user_ids: Iterable[UUID], kind: str) -> None:
 
 
 def publish_check(run_id: UUID) -> None:
-    """Tell whoever watches this GPU check that it has come further."""
+    """Notify watchers of this GPU check."""
     try:
         connection().publish(check_channel(run_id), "check")
     except redis.RedisError as error:
@@ -100,7 +100,7 @@ def build_channel(build_id: UUID) -> str:
 
 
 def publish_build(build_id: UUID) -> None:
-    """Tell whoever watches this build of an environment that it has come further."""
+    """Notify watchers of this environment build."""
     try:
         connection().publish(build_channel(build_id), "build")
     except redis.RedisError as error:
@@ -108,7 +108,7 @@ def publish_build(build_id: UUID) -> None:
 
 
 def publish_account(user_id: UUID) -> None:
-    """End the event streams of this user: whoever may still look connects anew."""
+    """End this user's event streams. Clients that may still read reconnect."""
     try:
         connection().publish(account_channel(user_id), "account")
     except redis.RedisError as error:
@@ -116,11 +116,11 @@ def publish_account(user_id: UUID) -> None:
 
 
 async def hints(channel: str, *, ends_with: str = "", every_s: float = IDLE_S) -> AsyncGenerator[bool, None]:
-    """Yield True when something may have changed, False every `every_s` seconds when nothing has.
+    """Yield True when something may have changed, and False after `every_s` seconds without a change.
 
     Ends at a message on the channel `ends_with`. The first item is True. Without Redis every item is True,
-    one each `POLL_S` seconds, so that the caller polls the database. All readers of an event loop share one
-    connection. Close it with `aclose`: only then is the channel left at once.
+    one every `POLL_S` seconds, so that the caller polls the database. All readers of an event loop share one
+    connection. Call `aclose` to unsubscribe immediately.
     """
     channels = [channel, ends_with] if ends_with else [channel]
     with hub.current(settings.BERTH_REDIS_URL).subscribe(*channels) as subscription:

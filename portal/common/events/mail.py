@@ -1,7 +1,7 @@
-"""Notices by e-mail. `Notification.mail_due_at` is the outbox: what fails is due again later.
+"""Notices by e-mail. `Notification.mail_due_at` is the outbox; a failed e-mail becomes due again later.
 
-A row is claimed by moving its due time on before it is sent, so that two workers never send the same
-one and a worker that dies leaves a row that is due again: an e-mail may come twice, and is not lost.
+A row is claimed by postponing its due time before sending. Two workers never send the same row, and a row of
+a crashed worker becomes due again: delivery is at least once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH = 50
 
 
 def send_due() -> int:
-    """Send what is due, oldest first; returns how many went out. A broken server ends the round."""
+    """Send due e-mails, oldest first. Returns the number sent. A server failure ends the round."""
     if not settings.BERTH_MAIL:
         return 0
     now = timezone.now()
@@ -44,17 +44,17 @@ def send_due() -> int:
                 _over(row)
                 continue
             try:
-                # Opened once: what finds it open leaves it open for the next.
+                # Open the connection here: `send` closes only a connection that it has opened itself.
                 server.open()
                 _message(row, server).send()
             except SMTPRecipientsRefused as error:
                 _failed(row, error)
             except (SMTPException, OSError) as error:
                 _failed(row, error)
-                # The server is away: the rest stays due and is tried in the next round.
+                # The server is unavailable. The rest stays due for the next round.
                 break
             except Exception as error:
-                # One that cannot be written must not keep the others.
+                # A message that cannot be built must not block the others.
                 _failed(row, error)
             else:
                 _over(row)
@@ -69,7 +69,7 @@ def send_due() -> int:
 
 def _claim(row: Notification, now: datetime) -> bool:
     row.mail_attempts += 1
-    # None where the last attempt begins: should this worker die now, that was it.
+    # No due time after the last attempt: if the worker dies now, it is not retried.
     later = now + BACKOFF * 2 ** (row.mail_attempts - 1) if row.mail_attempts < ATTEMPTS else None
     return bool(
         Notification.objects.filter(pk=row.pk, mail_due_at=row.mail_due_at).update(
@@ -79,7 +79,7 @@ def _claim(row: Notification, now: datetime) -> bool:
 
 
 def _wanted(row: Notification) -> bool:
-    """Whether its reader still wants it: the account, the address or the wish may have gone."""
+    """Return whether the account is active, has an address and still wants notices by e-mail."""
     return row.user.is_active and bool(row.user.email) and row.user.mail_notices
 
 

@@ -1,4 +1,4 @@
-"""The audit log: who did what, when, and why."""
+"""Models of the audit log and of notices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from portal.common.reasons.wording import reason_of, sentence_of
 
 
 class Event(models.Model):
-    """One entry, written in the same transaction as the change it tells of, and never changed.
+    """An audit log entry, written in the transaction of the change and never modified.
 
-    Why it was done is `reason` in the actor's own words, or `cause`, the portal's reason (`code`, `params`).
+    The cause is `reason`, in the actor's own words, or `cause`, the portal's reason (`code`, `params`).
     """
 
     at = models.DateTimeField(db_index=True, help_text="When it happened.")
@@ -35,7 +35,7 @@ class Event(models.Model):
     reason = models.TextField(blank=True)
     cause = models.JSONField(default=dict, blank=True)
     data = models.JSONField(default=dict, help_text="Details of the event by name. Names are only added.")
-    # Where the request came from that did it; empty for what the portal did by itself.
+    # Origin of the request; empty for actions of the portal itself.
     address = models.GenericIPAddressField(null=True, blank=True, help_text="IP address of the client.")
     user_agent = models.CharField(
         max_length=MAX_USER_AGENT, blank=True, help_text="User agent of the client."
@@ -54,19 +54,19 @@ class Event(models.Model):
         return f"{self.actor_label} {self.sentence}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Write a new entry. Raises `TypeError` for one that has been written: none is ever changed."""
+        """Insert the entry. Raises `TypeError` for an existing one, because entries are immutable."""
         if not self._state.adding:
             raise TypeError("an entry of the audit log is never changed")
         super().save(*args, **kwargs)
 
     @property
     def sentence(self) -> str:
-        """What was done, and why where that is known."""
+        """The message, with the reason if there is one."""
         return f"{self.message}: {self.why}" if self.why else self.message
 
     @property
     def why(self) -> str:
-        """Why it was done, as text in the present language; empty where nothing is known."""
+        """The reason as text in the active language, or ""."""
         cause = reason_of(self.cause) if self.cause else None
         return self.reason or (sentence_of(cause) if cause is not None else "")
 
@@ -81,10 +81,10 @@ class TargetKind(models.TextChoices):
 
 
 class EventTarget(models.Model):
-    """One thing that an entry is about; an entry about several devices has one row for each.
+    """One object that an entry is about. An entry about several devices has one row per device.
 
-    `key` is the UUID of a device as the driver gives it, the name of a node within the entry's pool, or
-    the id of a request or user. It is no foreign key, for an entry outlives what it is about.
+    `key` is the UUID of a device as reported by the driver, the name of a node within the entry's pool, or
+    the id of a request or user. Not a foreign key, because entries outlive their targets.
     """
 
     event = models.ForeignKey(Event, on_delete=models.CASCADE, related_name="targets")
@@ -99,10 +99,10 @@ class EventTarget(models.Model):
 
 
 class AuditSeal(models.Model):
-    """A seal over the entries up to `last_id` that none before it covers: each holds the one before it.
+    """A seal over the entries after the previous seal, up to `last_id`. Chained to the previous seal.
 
-    `entries_digest` is of the entries, `digest` of the seal, keyed with the portal's secret key. Entries
-    that were deleted when their time was over leave their seal, with `pruned_at`.
+    `entries_digest` covers the entries; `digest` covers the seal and is keyed with the portal's secret key.
+    When entries are deleted after their retention time, their seal stays, with `pruned_at`.
     """
 
     number = models.PositiveBigIntegerField(primary_key=True)
@@ -123,9 +123,9 @@ class AuditSeal(models.Model):
 
 
 class Notification(models.Model):
-    """Something that a user is to know: shown in the portal, and sent by e-mail where there is an address.
+    """A notice to a user, shown in the portal and sent by e-mail if the user has an address.
 
-    `mail_due_at` is when the e-mail is to be sent (again); None when there is none to send any more.
+    `mail_due_at` is the time of the next delivery attempt; None if no e-mail is due.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="notifications")
@@ -152,10 +152,10 @@ class Notification(models.Model):
 
 
 class Cursor(models.Model):
-    """How far somebody has read the audit log, in the order of its ids; `portal.common.events.feed` moves it.
+    """Position of a reader of the audit log, in id order. Moved by `portal.common.events.feed`.
 
-    `last_id` has been read, `settled_id` is the newest id up to which no entry can appear any more.
-    `horizon_id` was the newest at `horizon_at`: it is settled once no transaction from then is left.
+    Entries up to `last_id` have been read. No entry with an id up to `settled_id` can appear any more.
+    `horizon_id` was the newest id at `horizon_at`; it is settled once all transactions from then have ended.
     """
 
     last_id = models.PositiveBigIntegerField(default=0)
@@ -168,10 +168,10 @@ class Cursor(models.Model):
 
 
 class AuditStream(Cursor):
-    """How far the audit log has been sent on to a receiver: `name` is `syslog` or `webhook`.
+    """Progress of streaming the audit log to a receiver. `name` is `syslog` or `webhook`.
 
-    `failures` counts those in a row, `last_error` is a code and empty when all is well. `busy_until` is until
-    when a worker is at it, `not_before` how long a receiver that failed is left alone.
+    `failures` counts consecutive failures. `last_error` is a code, or empty. `busy_until` is the lease of the
+    worker that sends. A failed receiver is not contacted until `not_before`.
     """
 
     name = models.CharField(max_length=16, primary_key=True)

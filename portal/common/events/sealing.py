@@ -1,7 +1,7 @@
-"""The audit log's seals: a chain of digests by which it shows when an entry was changed, added or taken away.
+"""Seals of the audit log: a hash chain that reveals changed, added or deleted entries.
 
-Entries are sealed some minutes after they were written, many at a time and in the order of their ids, so
-that writing one costs nothing more. By then no transaction is left that could still add one before them.
+Entries are sealed in batches and in id order, some minutes after they were written, so that sealing adds no
+cost to writes. By then no open transaction can add an entry before them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,23 @@ from django.utils.crypto import salted_hmac
 from portal.common.events.models import AuditSeal, Event, EventTarget
 
 SETTLED = timedelta(minutes=5)
-"""No transaction lasts so long: none adds an entry with an id before one that is older than this."""
+"""Upper bound of a transaction's duration.
+
+No entry with a lower id appears before an older entry than this.
+"""
 ENTRIES_IN_A_SEAL = 5000
 COLUMNS = (
     "pk", "at", "actor_label", "kind", "workspace_id", "message", "reason", "cause", "data", "address",
     "user_agent", "request_id", "token",
 )  # fmt: skip
-"""What a seal covers. Not who, which team and which pool as rows: those go with what they point to."""
+"""Columns covered by a seal.
+
+Actor, team and pool are excluded, because deleting them sets the keys to null.
+"""
 
 
 class Flaw(StrEnum):
-    """What is wrong with a seal or what it covers."""
+    """A defect of a seal or of the entries it covers."""
 
     SEAL_MISSING = "seal_missing"
     SEAL_CHANGED = "seal_changed"
@@ -46,7 +52,7 @@ class Flaw(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A flaw, the seal's number, and the ids between which it lies."""
+    """A flaw, the number of the seal, and the range of ids that it affects."""
 
     flaw: Flaw
     number: int
@@ -56,9 +62,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a walk over all seals has found. `head` is the digest of the newest, or empty.
+    """Result of verifying all seals. `head` is the digest of the newest seal, or empty.
 
-    `entries` are those that seals cover and that are still there, `open_entries` those not sealed yet.
+    `entries` counts existing entries covered by seals, `open_entries` those not sealed yet.
     """
 
     seals: int
@@ -70,7 +76,7 @@ class Verified:
 
 @transaction.atomic
 def seal(*, now: datetime | None = None) -> int:
-    """Seal what has settled; returns how many entries, which may be none. One seal at most."""
+    """Seal settled entries, with at most one seal. Returns the number of entries sealed."""
     now = now or timezone.now()
     last = AuditSeal.objects.select_for_update().first()
     begin = last.last_id + 1 if last else 1
@@ -89,14 +95,14 @@ def seal(*, now: datetime | None = None) -> int:
     )
     made.entries_digest = _digest_of(begin, ids[-1])[0]
     made.digest = _seal_digest(made, last.digest if last else "", settings.SECRET_KEY)
-    # By its number it is there once: of two workers one fails here, and nothing is sealed twice.
+    # The number is unique: of two concurrent workers one fails here, so nothing is sealed twice.
     made.save(force_insert=True)
     return len(ids)
 
 
 @transaction.atomic
 def prune(*, now: datetime | None = None) -> int:
-    """Delete sealed entries whose time is over (`BERTH_AUDIT_KEEP_DAYS`); returns how many."""
+    """Delete sealed entries older than `BERTH_AUDIT_KEEP_DAYS`. Returns the number deleted."""
     days = settings.BERTH_AUDIT_KEEP_DAYS
     if not days:
         return 0
@@ -113,7 +119,7 @@ def prune(*, now: datetime | None = None) -> int:
 
 
 def verify() -> Verified:
-    """Compare all entries with their seals, and each seal with the one before it."""
+    """Verify all entries against their seals, and each seal against the previous one."""
     findings: list[Finding] = []
     seals, entries, last_id, head = 0, 0, 0, ""
     for each in AuditSeal.objects.order_by("number").iterator():
@@ -140,7 +146,7 @@ def _flaw_of(found: AuditSeal, digest: str, count: int) -> Flaw | None:
 
 
 def _is_genuine(found: AuditSeal, before: str) -> bool:
-    """Whether the seal was made with a secret key of this portal, on top of the one with this digest."""
+    """Return whether the seal was made with a secret key of this portal, on top of the digest `before`."""
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return any(hmac.compare_digest(found.digest, _seal_digest(found, before, key)) for key in keys)
 
@@ -151,7 +157,7 @@ def _seal_digest(found: AuditSeal, before: str, key: str | bytes) -> str:
 
 
 def _digest_of(first_id: int, last_id: int) -> tuple[str, int]:
-    """The digest of the entries between two ids, both included, and how many they are."""
+    """Return the digest and the number of entries from `first_id` to `last_id`, inclusive."""
     digest, count = hashlib.sha256(), 0
     for line in _lines(first_id, last_id):
         digest.update(line.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Reads of one's own notices, and of the audit log."""
+"""Queries for a user's notices and for the audit log."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 def notifications_of(actor: User) -> QuerySet[Notification]:
-    """The actor's notices, newest first; nobody sees those of others."""
+    """Return the actor's own notices, newest first."""
     return Notification.objects.filter(user=actor).order_by("-id")
 
 
 def unread_of(user: User, kind: str) -> QuerySet[Notification]:
-    """The notices of a kind that the user has not read."""
+    """Return the user's unread notices of a kind."""
     return Notification.objects.filter(user=user, kind=kind, read_at=None)
 
 
 def unread_count(actor: User) -> int:
-    """How many notices the actor has not read."""
+    """Return the number of the actor's unread notices."""
     return Notification.objects.filter(user=actor, read_at=None).count()
 
 
 def notification_by_id(actor: User, notification_id: int) -> Notification:
-    """One of the actor's notices, or `NotFound`."""
+    """Return one of the actor's notices. Raises `NotFound`."""
     found = notifications_of(actor).filter(pk=notification_id).first()
     if found is None:
         raise NotFound(Reason(EventCode.NO_SUCH_NOTICE))
@@ -40,7 +40,7 @@ def notification_by_id(actor: User, notification_id: int) -> Notification:
 
 
 def entries_for(actor: User) -> QuerySet[Event]:
-    """The whole audit log, newest first; for administrators and auditors."""
+    """Return the audit log, newest first. Raises `NotAllowed` unless an administrator or auditor."""
     if not actor.sees_people:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
     return Event.objects.select_related("team", "workspace").order_by("-id")

@@ -1,4 +1,4 @@
-"""Writing the audit log and notices to people, and telling live listeners when the transaction has held."""
+"""Writes audit log entries and notices, and sends live hints on commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class WorkspaceRow(Protocol):
-    """What an entry about a workspace takes from its row."""
+    """The columns of a workspace that an entry needs."""
 
     pk: UUID
     owner_id: UUID
@@ -39,13 +39,13 @@ class WorkspaceRow(Protocol):
 
 
 class Target(NamedTuple):
-    """One thing that an entry is about: see `EventTarget`."""
+    """One object that an entry is about; see `EventTarget`."""
 
     kind: TargetKind
     key: str
 
 
-# The same notice within this time is one: what tells it twice in a transaction tells it once.
+# An identical notice within this time is a duplicate.
 SAME_NOTICE = timedelta(seconds=5)
 
 
@@ -62,10 +62,10 @@ def record(
     targets: Iterable[Target] = (),
     data: dict[str, Any] | None = None,
 ) -> Event:
-    """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”.
+    """Write one audit log entry. `message` follows the actor's name: “ada” + “asked for a workspace”.
 
-    Why is said in `reason`, in words, or in `cause`, a `Reason` in its JSON form. `targets` are the devices,
-    nodes and requests on whose pages the entry is shown.
+    The cause is either `reason`, as text, or `cause`, a `Reason` as JSON. `targets` are the devices, nodes
+    and requests whose pages show the entry.
     """
     kind = AuditKind(kind)
     event = Event.objects.create(
@@ -101,7 +101,7 @@ def record_all(
     cause: Mapping[str, Any] | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
-    """Add an entry of one kind for each of several workspaces, with a message for each, in few statements."""
+    """Write one entry of the same kind for each workspace, each with its own message, in a few statements."""
     now = timezone.now()
     origin = _origin()
     Event.objects.bulk_create(
@@ -125,7 +125,7 @@ def record_all(
 
 
 def _origin() -> dict[str, str | None]:
-    """The columns of an entry that say where the request came from."""
+    """Return the columns of an entry that describe the origin of the request."""
     origin = origins.present()
     return {
         "address": origin.address or None,
@@ -144,13 +144,13 @@ def notify(
     *,
     fold: timedelta | None = None,
 ) -> list[Notification]:
-    """Tell each of the users once; returns what was written, for those who had not just been told.
+    """Write one notice for each user, except for users who have just received the same. Returns the notices.
 
-    With `fold`, who has an unread notice of this kind that is younger than that gets no other: it counts one
-    more (`repeats`). So a node that takes many workspaces with it is one notice, one e-mail, one message.
+    With `fold`, a user with an unread notice of this kind younger than `fold` gets no new one; its `repeats`
+    is incremented. A node failure that affects many workspaces is one notice, one e-mail and one message.
 
-    In the caller's transaction: what is rolled back has told nobody. `url` is a path in the portal, the
-    one next action. An e-mail follows where mail is configured, the user has an address and wants it.
+    Runs in the caller's transaction. `url` is the portal path of the suggested next action. An e-mail follows
+    if mail is configured and the user has an address and wants e-mail.
     """
     wanted = {user.pk: user for user in users if user.is_active}
     if not wanted:
@@ -186,7 +186,7 @@ def notify(
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What one user is told."""
+    """A notice to one user."""
 
     user: User
     title: str
@@ -195,7 +195,7 @@ class Note:
 
 
 def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
-    """Tell each of several users something of their own, as `notify` does, in few statements for all."""
+    """Write an individual notice for each of several users, like `notify`, in a few statements."""
     now = timezone.now()
     notified = set(
         Notification.objects.filter(
@@ -226,7 +226,10 @@ def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
 
 
 def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
-    """Count one more on the youngest unread notice of this kind of each user who has one; returns those."""
+    """Increment `repeats` of each user's youngest unread notice of this kind.
+
+    Returns the users who have one.
+    """
     found = dict(
         Notification.objects.filter(user__in=users, kind=kind, read_at=None, at__gte=since)
         .order_by("pk")
@@ -237,14 +240,14 @@ def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
 
 
 def refresh_pages(users: Iterable[User]) -> None:
-    """Tell open pages of the users, once the transaction has held, that what waits for them has changed."""
+    """Refresh the inbox on the users' open pages, on commit."""
     ids = {user.pk for user in users}
     if ids:
         transaction.on_commit(partial(live.publish_to_all, ids, "inbox"))
 
 
 def mark_read(*, actor: User, notification_id: int | None = None) -> int:
-    """Mark one of the actor's notices as read, or all of them; returns how many were unread."""
+    """Mark one of the actor's notices as read, or all. Returns how many were unread."""
     unread = Notification.objects.filter(user=actor, read_at=None)
     if notification_id is not None:
         unread = unread.filter(pk=notification_id)

@@ -1,7 +1,6 @@
-"""Server-sent events, of pages and of REST. The database is read; Redis only says when to look.
+"""Server-sent events for pages and REST. Events come from the database; Redis only triggers reads.
 
-A stream holds no thread, no database connection and no connection to Redis of its own: between two looks it
-waits in the event loop.
+Between reads a stream waits in the event loop. It holds no thread, database connection or Redis connection.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 
 MEDIA_TYPE = "text/event-stream"
-# A stream ends after a while, so that a right taken away ends it too; the client connects anew.
+# Streams end after this time, so that revoked rights take effect. Clients reconnect.
 STREAM_S = 600
 BATCH = 200
 RETRY_AFTER_S = 10
@@ -39,7 +38,7 @@ _PRELUDE = b"retry: 2000\n\n"
 
 
 class TooManyStreams(TooMany):
-    """One user has as many streams open in one process as one may: nobody uses up the sockets of all."""
+    """The user has reached the limit of open streams per process."""
 
     code = ProblemCode.TOO_MANY_STREAMS
     title = "Too many streams"
@@ -47,20 +46,23 @@ class TooManyStreams(TooMany):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one look found: rows as the API shows them, whether that was all, or more is there already."""
+    """Result of one read: rows as the API shows them.
+
+    `over` ends the stream; `more` means that further rows are available now.
+    """
 
     events: list[dict[str, Any]] = field(default_factory=list)
     over: bool = False
     more: bool = False
 
 
-# `look(after)` reads the next events, oldest first; it runs in a thread, for a moment only.
+# `look(after)` reads the next events, oldest first. Runs in a thread and must be short.
 Look = Callable[[int], Batch]
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a stream sends next; `more` asks for another turn at once, `over` ends the stream."""
+    """What a stream sends next. `more` requests another turn immediately; `over` ends the stream."""
 
     messages: list[bytes] = field(default_factory=list)
     more: bool = False
@@ -72,7 +74,7 @@ _Source = Callable[[bool], Awaitable[_Turn]]
 
 
 class EventStreamRenderer(BaseRenderer):
-    """Lets a client ask for the stream by its `Accept` header; problems still come as JSON."""
+    """Allows clients to request the stream by `Accept`. Problems are still rendered as JSON."""
 
     media_type = MEDIA_TYPE
     format = "sse"
@@ -84,7 +86,7 @@ class EventStreamRenderer(BaseRenderer):
 
 
 def message(*, data: str = "", event: str = "", number: int | None = None) -> bytes:
-    """One server-sent event. `data` is one line; `number` is what `Last-Event-ID` sends back."""
+    """Return one server-sent event. `data` is one line; `number` becomes the `Last-Event-ID`."""
     lines = [f"event: {event}"] if event else []
     if number is not None:
         lines.append(f"id: {number}")
@@ -93,7 +95,7 @@ def message(*, data: str = "", event: str = "", number: int | None = None) -> by
 
 
 def last_event_id(header: str) -> int | None:
-    """The number in a `Last-Event-ID` header, 0 without one, None when it is not ours."""
+    """Parse a `Last-Event-ID` header. Returns 0 without a header, None if it is invalid."""
     if not header:
         return 0
     return int(header) if header.isascii() and header.isdigit() and len(header) < 19 else None
@@ -109,16 +111,16 @@ def response(
     executor: ThreadPoolExecutor | None = None,
     named_by: str = "",
 ) -> StreamingHttpResponse:
-    """The events that `look` finds after `after`, then each as it happens. Raises `TooManyStreams`.
+    """Return a stream of the events after `after`, then of each new event. Raises `TooManyStreams`.
 
-    It looks at each hint, and every `every_s` seconds without one; in a thread of `executor`, if it may
-    have to wait there for somebody. What an event has at `named_by` is the name of its message.
+    Reads on each hint, and every `every_s` seconds without one. Pass `executor` if `look` may block. The
+    value of an event at the key `named_by` becomes the name of its message.
     """
     return _response(channel, _Rows(look, after, executor, named_by), user_id, every_s)
 
 
 def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
-    """An event `changed`, without data, whenever a page has to look again. Raises `TooManyStreams`."""
+    """Return a stream of `changed` events, which tell a page to reload. Raises `TooManyStreams`."""
     return _response(channel, _changed, user_id)
 
 
@@ -142,7 +144,10 @@ _open_streams_lock = threading.Lock()
 
 @contextmanager
 def _counted(user_id: UUID) -> Iterator[None]:
-    """Counts a stream while it is read. A few may begin at once and exceed the limit together."""
+    """Count a stream while it is read.
+
+    Streams that start at the same moment may exceed the limit slightly.
+    """
     with _open_streams_lock:
         _open_streams[user_id] += 1
     try:
@@ -159,7 +164,10 @@ async def _changed(hinted: bool) -> _Turn:
 
 
 class _Rows:
-    """Reads on where it stopped. Also without a hint: one may have been lost, or the right to look gone."""
+    """Reads rows after the last one.
+
+    Also reads without a hint, which may be lost, and to recheck permissions.
+    """
 
     def __init__(
         self, look: Look, after: int, executor: ThreadPoolExecutor | None = None, named_by: str = ""
@@ -167,7 +175,7 @@ class _Rows:
         self._look = look
         self._after = after
         self._named_by = named_by
-        # In a thread of the loop's pool, that all streams share, or of the one given.
+        # In the given executor, or in the loop's default pool, shared by all streams.
         self._read = sync_to_async(self._look_and_close, thread_sensitive=False, executor=executor)
 
     def _look_and_close(self) -> Batch:
@@ -194,26 +202,26 @@ def _close_connections() -> None:
 
 
 async def let_go() -> None:
-    """Give back what a request has held so far and a long answer does not need.
+    """Release the resources of the request that a long response does not need.
 
-    Django's ASGI handler keeps one thread for each request until its answer has ended, and that
-    thread keeps its database connection: a hundred open pages would use up PostgreSQL's.
+    Django's ASGI handler keeps a thread per request until the response ends, and the thread keeps its
+    database connection. A hundred open pages would exhaust PostgreSQL's connections.
     """
     await sync_to_async(_close_connections)()
     context = SyncToAsync.thread_sensitive_context.get(None)
     executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
     if executor is not None:
-        # A new one is made should the request need one again, as at its end.
+        # A new executor is created if the request needs one again, as at its end.
         executor.shutdown(wait=False)
 
 
 async def _written(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
-    """The bytes of a stream; a comment now and then keeps it open and finds a reader who has left."""
+    """Yield the bytes of a stream. Comments keep the connection open and detect a disconnected reader."""
     await let_go()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
-    # A reader who leaves ends this generator; the subscription must end with it, not at some later time.
+    # A disconnect ends this generator. The subscription must end with it, not at garbage collection.
     with _counted(user_id):
-        # Sent at once, so that proxies and clients see an open stream before anything happens.
+        # Sent immediately, so that proxies and clients see an open stream.
         yield _PRELUDE
         ended = live.account_channel(user_id)
         async with aclosing(live.hints(channel, ends_with=ended, every_s=every_s)) as hints:

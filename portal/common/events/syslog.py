@@ -1,7 +1,7 @@
-"""Messages of RFC 5424 over TLS (RFC 5425), TCP (RFC 6587, octet counting) and UDP (RFC 5426).
+"""Syslog messages (RFC 5424) over TLS (RFC 5425), TCP (RFC 6587, octet counting) and UDP (RFC 5426).
 
-Syslog has no answer. Over TCP and TLS a batch counts as taken when the server has read to the end of the
-connection and closed it, with every byte acknowledged; a server that drops it before gets all of it again.
+Syslog has no acknowledgement. Over TCP and TLS, a batch counts as accepted when the server has acknowledged
+every byte, read to the end and closed the connection. Otherwise the whole batch is sent again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_DATAGRAM = 60_000
 
 
 class NotTaken(Exception):
-    """The server has not taken it: `code` is `timeout`, `tls`, `connection` or `dropped`."""
+    """The server did not accept the batch. `code` is `timeout`, `tls`, `connection` or `dropped`."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -34,14 +34,14 @@ class NotTaken(Exception):
 
 
 def message(*, at: datetime, host: str, message_id: str, text: str) -> bytes:
-    """One message. `text` is ASCII, as JSON without other characters is."""
+    """Return one message. `text` must be ASCII, such as JSON with escapes."""
     when = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     header = f"<{PRIORITY}>1 {when} {_name(host, 255)} {APP_NAME} - {_name(message_id, 32)} -"
     return f"{header} {text}".encode("ascii", "backslashreplace")
 
 
 def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
-    """Send all of them in order. Raises `NotTaken`."""
+    """Send all messages in order. Raises `NotTaken`."""
     parts = urlsplit(url)
     where = (parts.hostname or "", parts.port or 0)
     if parts.scheme == "udp":
@@ -71,7 +71,7 @@ def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
 
 
 def _send_datagrams(where: tuple[str, int], messages: Sequence[bytes], timeout_s: float) -> None:
-    """Each as one datagram, of which nobody knows whether it arrives."""
+    """Send each message as one datagram. Delivery is not confirmed."""
     try:
         family, kind, protocol, _canonical, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
         with closing(socket.socket(family, kind, protocol)) as opened:
@@ -87,7 +87,10 @@ def _context() -> ssl.SSLContext:
 
 
 def _finish_tls(secured: ssl.SSLSocket) -> None:
-    """Say that this is the end, and wait for the server's own. One that only closes has read it too."""
+    """Send close_notify and wait for the server's.
+
+    A server that only closes the connection is accepted, too.
+    """
     try:
         secured.unwrap()
     except ssl.SSLError as error:
@@ -97,12 +100,12 @@ def _finish_tls(secured: ssl.SSLSocket) -> None:
 
 def _read_to_the_end(opened: socket.socket) -> None:
     while opened.recv(4096):
-        # A syslog server says nothing; one that does is read until it closes.
+        # Syslog servers send nothing. Discard anything until the connection closes.
         continue
 
 
 def _unacknowledged(opened: socket.socket) -> int:
-    """Bytes that the other side's system has not acknowledged."""
+    """Return the number of bytes that the peer has not acknowledged."""
     answer = fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
     return int(struct.unpack("i", answer)[0])
 

@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker; the work is in `mail`, `sealing` and `audit_stream`."""
+"""Celery entry points for `mail`, `sealing` and `audit_stream`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of notices and the bell; templates/events/ says what each expects."""
+"""Pages of notices and the bell. See templates/events/ for the contexts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def notifications(request: SignedInRequest) -> HttpResponse:
-    """What one was told, newest first."""
+    """List the user's notices, newest first."""
     found = selectors.notifications_of(request.user)
     only = "unread" if request.GET.get("only") == "unread" else ""
     context = {
@@ -36,13 +36,13 @@ def notifications(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def bell(request: SignedInRequest) -> HttpResponse:
-    """The bell alone, for pages that stay open."""
+    """Render only the bell, for polling by open pages."""
     return render(request, "components/bell.html", {"unread": selectors.unread_count(request.user)})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def read(request: SignedInRequest, notification_id: int) -> HttpResponse:
-    """Mark one as read and go where it leads. A GET, as after signing in anew, only shows the list."""
+    """Mark a notice as read and redirect to its URL. A GET, as after a new sign-in, only shows the list."""
     if request.method != "POST":
         return redirect("events:notifications")
     notice = selectors.notification_by_id(request.user, notification_id)
@@ -54,7 +54,7 @@ def read(request: SignedInRequest, notification_id: int) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def read_all(request: SignedInRequest) -> HttpResponse:
-    """Mark all as read. A GET, as after signing in anew, only shows the list."""
+    """Mark all notices as read. A GET, as after a new sign-in, only shows the list."""
     if request.method == "POST":
         count = services.mark_read(actor=request.user)
         messages.success(

@@ -1,4 +1,4 @@
-"""Codes of the history of things."""
+"""Codes of the revision history."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from enum import StrEnum
 
 
 class HistoryCode(StrEnum):
-    """Refusals about earlier versions of a thing."""
+    """Refusals about revisions."""
 
     NO_SUCH_REVISION = "no_such_revision"

@@ -1,4 +1,4 @@
-"""Kept versions of what people configure: who made it so, when, and how it stood."""
+"""Revisions: earlier versions of configuration objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SubjectKind(models.TextChoices):
-    """What a revision is of."""
+    """Kind of object that a revision belongs to."""
 
     TEMPLATE = "template", _("Template")
     FLAVOR = "flavor", _("Flavor")
@@ -18,7 +18,7 @@ class SubjectKind(models.TextChoices):
 
 
 class Act(models.TextChoices):
-    """What made the revision."""
+    """Change that created the revision."""
 
     FOUND = "found", _("Found as it was")
     CREATED = "created", _("Created")
@@ -28,9 +28,9 @@ class Act(models.TextChoices):
 
 
 class Revision(models.Model):
-    """One subject as it stood after a change. `data` is its document, of plain JSON values, without secrets.
+    """The state of one object after a change. `data` is its JSON document, without secrets.
 
-    `restored_from` is the number of the revision that a restoration took its values from.
+    `restored_from` is the number of the revision that was restored.
     """
 
     kind = models.CharField(max_length=12, choices=SubjectKind)

@@ -1,4 +1,4 @@
-"""Kept versions as pages show them: `templates/history/versions.html`."""
+"""Revisions as shown by `templates/history/versions.html`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A field that a version changed, in words."""
+    """A field changed by a revision, as text."""
 
     label: str | Promise
     before: str
@@ -25,7 +25,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A kept version. `restore` is the address that asks before it is restored, empty where there is none."""
+    """A revision with its changes. `restore` is the URL of the confirmation page, or empty."""
 
     row: Revision
     changes: tuple[Changed, ...]
@@ -33,12 +33,12 @@ class Version:
 
     @property
     def what(self) -> str:
-        """What was done, in a few words."""
+        """Short label of the change."""
         words: str = self.row.get_act_display()
         return words
 
 
 def newest(kind: SubjectKind, key: UUID) -> list[tuple[Revision, list[Difference]]]:
-    """The versions that a page shows, the newest first, each with what it changed; two queries."""
+    """Return the latest revisions, newest first, each with its changes. Runs two queries."""
     kept = list(selectors.revisions(kind, key)[: VERSIONS_SHOWN + 1])
     return selectors.with_predecessors(kept)[:VERSIONS_SHOWN]

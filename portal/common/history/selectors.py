@@ -1,4 +1,4 @@
-"""Reads of revisions. The caller has decided who may see the subject."""
+"""Queries for revisions. Callers check permission to see the object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.common.reasons.reason import Reason
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that two documents do not have in common; None where one has none."""
+    """A field that differs between two documents. None stands for a missing value."""
 
     field: str
     before: Any
@@ -26,12 +26,12 @@ class Difference:
 
 
 def revisions(kind: SubjectKind, key: UUID) -> QuerySet[Revision]:
-    """All that are kept of a subject, newest first."""
+    """Return all revisions of an object, newest first."""
     return Revision.objects.filter(kind=kind, key=key).order_by("-number")
 
 
 def revision(kind: SubjectKind, key: UUID, number: int) -> Revision:
-    """One of them. Raises `NotFound`."""
+    """Return one revision. Raises `NotFound`."""
     found = revisions(kind, key).filter(number=number).first()
     if found is None:
         raise NotFound(Reason(HistoryCode.NO_SUCH_REVISION, {"number": number}))
@@ -39,18 +39,18 @@ def revision(kind: SubjectKind, key: UUID, number: int) -> Revision:
 
 
 def last_label(kind: SubjectKind, key: UUID) -> str:
-    """Who made the last revision, as people know them; empty where there is none."""
+    """Return the display name of the author of the latest revision, or ""."""
     return revisions(kind, key).values_list("actor_label", flat=True).first() or ""
 
 
 def as_of(kind: SubjectKind, key: UUID, moment: datetime) -> dict[str, Any] | None:
-    """The document as it stood then; None where that is not kept."""
+    """Return the document as of `moment`, or None if there is no revision from then."""
     found = revisions(kind, key).filter(at__lte=moment).values_list("data", flat=True).first()
     return dict(found) if found is not None else None
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """What differs, in the order of the fields."""
+    """Return the differences, in field order."""
     fields = [*before, *(name for name in after if name not in before)]
     return [
         Difference(name, before.get(name), after.get(name))
@@ -60,7 +60,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
 
 
 def with_predecessors(rows: Sequence[Revision]) -> list[tuple[Revision, list[Difference]]]:
-    """Each revision of one subject with what it changed of the one before it; one query for all."""
+    """Return each revision of one object with its changes from the previous one. Runs one query."""
     if not rows:
         return []
     lowest = min(row.number for row in rows)

@@ -1,4 +1,4 @@
-"""Kept versions as REST shows them."""
+"""REST serializers of revisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):
-    """A field that a version changed; null where it had none."""
+    """A field that a version changed."""
 
     field = serializers.CharField(help_text="Name of the field.")
     before = serializers.JSONField(allow_null=True, help_text="Previous value; null if it was added.")
@@ -16,7 +16,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
 
 
 class RevisionSerializer(serializers.Serializer[Any]):
-    """A kept version: who made it so, when, and what it changed of the one before it."""
+    """An earlier version: who made the change, when, and what changed."""
 
     number = serializers.IntegerField(help_text="Number of the version, from 1.")
     at = serializers.DateTimeField(help_text="When the change was made.")

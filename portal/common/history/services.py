@@ -1,4 +1,4 @@
-"""Keeping revisions. The caller has decided who may, and records the change in the audit log."""
+"""Writes revisions. Callers check permissions and write the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import _User as User
 
 MAX_KEPT = 200
-"""Of one subject; the oldest go first."""
+"""Maximum number of revisions per object. The oldest are deleted."""
 
 
 def keep(
@@ -29,9 +29,9 @@ def keep(
     before_at: datetime | None = None,
     restored_from: int | None = None,
 ) -> Revision:
-    """Keep how a subject stands now; inside the transaction of the change, under the subject's lock.
+    """Save a revision. Call it in the transaction of the change, under the object's lock.
 
-    Of a subject that has no revision yet, `before` (with `before_at`, when it became so) is kept first.
+    If the object has no revision yet, `before` is saved first, dated `before_at`.
     """
     rows = Revision.objects.filter(kind=kind, key=key)
     last = rows.order_by("-number").values_list("number", flat=True).first() or 0

@@ -1,4 +1,4 @@
-"""Texts of the refusals about earlier versions."""
+"""Texts of refusals about revisions."""
 
 from __future__ import annotations
 

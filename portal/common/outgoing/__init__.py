@@ -1,1 +1,1 @@
-"""Requests to addresses that people write: which may be reached, and the client that keeps to it."""
+"""Requests to user-supplied URLs: address policy and HTTP client."""

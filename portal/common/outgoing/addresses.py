@@ -1,7 +1,6 @@
-"""Which addresses a URL that somebody wrote may lead to. Without Django, so that a bare process can use it.
+"""Policy of addresses that user-supplied URLs may connect to. Independent of Django.
 
-A name is resolved once and the address that was checked is the one that is connected to: what the name
-leads to a moment later changes nothing.
+A name is resolved once, and the connection uses the checked address. This prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ _SITE_LOCAL = ipaddress.ip_network("fec0::/10")
 
 
 class Refusal(StrEnum):
-    """Why an address is not connected to."""
+    """Why a connection is refused."""
 
     INTERNAL = "internal"
-    """The name leads to an internal address, or to none: which of the two is not for who asks to know."""
+    """The name resolves to an internal address or not at all. Not distinguished, to avoid probing."""
     PLAIN = "plain"
-    """Without TLS, to an address outside of the networks that the site allows."""
+    """No TLS, to an address outside of the networks that the site allows."""
 
 
 class AddressRefused(OSError):
-    """The address may not be connected to."""
+    """The policy forbids connecting to the address."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"refused: {refusal.value}")
@@ -39,17 +38,17 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be reached besides the public internet: `allowed` are networks as `10.1.0.0/16`."""
+    """What may be reached besides the public internet. `allowed` has networks such as `10.1.0.0/16`."""
 
     allowed: tuple[Network, ...] = ()
 
     @classmethod
     def of(cls, networks: Iterable[str]) -> Policy:
-        """Raises `ValueError` for a text that is no network."""
+        """Parse networks. Raises `ValueError` for invalid text."""
         return cls(tuple(ipaddress.ip_network(text.strip()) for text in networks))
 
     def is_allowed(self, address: Address) -> bool:
-        """Whether the site names a network that it is in."""
+        """Return whether the address is in an allowed network."""
         return any(
             each.version == network.version and each in network
             for each in _meanings(address)[-1:]
@@ -57,7 +56,7 @@ class Policy:
         )
 
     def check(self, address: Address, *, plain: bool = False) -> None:
-        """Raise `AddressRefused` for what must not be connected to; `plain` is without TLS."""
+        """Raise `AddressRefused` if connecting is forbidden. `plain` means without TLS."""
         if self.is_allowed(address):
             return
         if any(_is_internal(each) for each in _meanings(address)):
@@ -67,16 +66,16 @@ class Policy:
 
 
 EVERYWHERE = Policy.of(["0.0.0.0/0", "::/0"])
-"""For addresses that the site's own settings name."""
+"""Allows everything. Only for URLs from the site's own settings."""
 
 
 def resolve(
     host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False
 ) -> Sequence[tuple[socket.AddressFamily, tuple[str, int]]]:
-    """Where a name leads: family and address with port, each of them checked.
+    """Resolve a name to pairs of family and (address, port), all checked by `policy`.
 
-    One that may not be connected to refuses all of them. Raises `AddressRefused`, also for a name that
-    leads nowhere, and `TimeoutError`.
+    A single forbidden address refuses them all. Raises `AddressRefused`, also for a name without addresses,
+    and `TimeoutError`.
     """
     found: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
     for family, address in _looked_up(host, port, timeout_s):
@@ -88,7 +87,7 @@ def resolve(
 
 
 def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False) -> socket.socket:
-    """A TCP connection to the first checked address that answers. Raises `OSError`, `AddressRefused`."""
+    """Connect to the first checked address that answers. Raises `OSError` or `AddressRefused`."""
     problem: OSError | None = None
     for family, target in resolve(host, port, policy, timeout_s=timeout_s, plain=plain):
         opened = socket.socket(family, socket.SOCK_STREAM)
@@ -105,7 +104,7 @@ def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bo
 
 
 def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.AddressFamily, Address]]:
-    """What the resolver says, within the time: it takes as long as it likes, so a thread waits for it."""
+    """Resolve in a separate thread, because `getaddrinfo` has no timeout. Raises `TimeoutError`."""
     answers: list[tuple[socket.AddressFamily, Address]] = []
     done = threading.Event()
 
@@ -114,7 +113,7 @@ def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.Addr
             for family, _kind, _proto, _name, where in socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
             ):
-                # A zone (`fe80::1%eth0`) says which link it is on: none of ours.
+                # Strip the zone id (`fe80::1%eth0`), which is only meaningful on its link.
                 answers.append((family, ipaddress.ip_address(str(where[0]).partition("%")[0])))
         except (OSError, ValueError):
             answers.clear()
@@ -128,7 +127,7 @@ def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.Addr
 
 
 def _meanings(address: Address) -> list[Address]:
-    """The address and those that are written inside of it, the innermost last."""
+    """Return the address and IPv4 addresses embedded in it, innermost last."""
     found = [address]
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
@@ -146,7 +145,7 @@ def _meanings(address: Address) -> list[Address]:
 def _is_internal(address: Address) -> bool:
     mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
     if mapped:
-        # Python counts all of them as reserved; what is inside is asked by itself.
+        # Python counts all mapped addresses as reserved. The embedded address is checked separately.
         return False
     return (
         not address.is_global

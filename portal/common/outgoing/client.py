@@ -1,7 +1,7 @@
-"""Sends one HTTP request to a URL that somebody wrote, within a time that no receiver can stretch.
+"""HTTP client for user-supplied URLs, with a hard deadline.
 
-The connection goes to an address that was checked (`addresses`); TLS is checked against the name. Redirects
-are not followed, proxies of the environment are not used, of the answer the beginning is read.
+Connects only to checked addresses (`addresses`) and verifies TLS against the host name. Redirects and proxies
+from the environment are ignored. Only the beginning of the response body is read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from portal.common.outgoing import addresses
 from portal.common.outgoing.addresses import AddressRefused, Policy
 
 MAX_ANSWER = 1024
-"""Bytes of an answer that are read."""
+"""Maximum number of response bytes read."""
 CONNECT_S = 3.0
 MAX_URL = 1000
 USER_AGENT = "Berth-Webhooks/1"
 
 
 class Failure(StrEnum):
-    """Why there is no answer."""
+    """Why there is no response."""
 
     REFUSED = "refused_address"
     PLAIN = "plain_http"
@@ -42,7 +42,7 @@ class Failure(StrEnum):
 
 
 class NoAnswer(Exception):
-    """The receiver has not answered; `failure` says why."""
+    """The receiver did not respond. `failure` is the cause."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.value)
@@ -50,7 +50,7 @@ class NoAnswer(Exception):
 
 
 class UrlProblem(StrEnum):
-    """Why a URL is none that can be sent to."""
+    """Why a URL is not acceptable."""
 
     NO_URL = "no_url"
     SCHEME = "scheme"
@@ -60,7 +60,7 @@ class UrlProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the receiver answered: `head` is the beginning of the body, at most `MAX_ANSWER` bytes."""
+    """Response of the receiver. `head` is the beginning of the body, up to `MAX_ANSWER` bytes."""
 
     status: int
     head: bytes
@@ -68,12 +68,12 @@ class Answer:
 
 
 def policy() -> Policy:
-    """The networks that the site allows (`BERTH_OUTGOING_ALLOW`)."""
+    """Return the policy with the networks in `BERTH_OUTGOING_ALLOW`."""
     return Policy.of(settings.BERTH_OUTGOING_ALLOW)
 
 
 def url_problem(url: str) -> UrlProblem | None:
-    """What is wrong with a URL as it is written; None where it may do. No name is resolved."""
+    """Return the problem of a URL, or None if it is acceptable. Does not resolve names."""
     if not url.isascii() or not url.isprintable() or " " in url or len(url) > MAX_URL:
         return UrlProblem.NO_URL
     try:
@@ -92,7 +92,7 @@ def url_problem(url: str) -> UrlProblem | None:
     except AddressRefused as error:
         return UrlProblem.SCHEME if error.refusal is addresses.Refusal.PLAIN else UrlProblem.INTERNAL
     except ValueError:
-        # A name: where it leads is seen when it is connected to.
+        # A host name. Its addresses are checked on connecting.
         pass
     return None
 
@@ -100,10 +100,10 @@ def url_problem(url: str) -> UrlProblem | None:
 def post(
     url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, guarded: bool = True
 ) -> Answer:
-    """POST `body` and take the answer, whatever its status. All of it ends within `timeout_s`.
+    """POST `body` and return the response, whatever its status, within `timeout_s` seconds.
 
-    Without `guarded` any address may be connected to: for URLs of the site's own settings only.
-    Raises `NoAnswer`.
+    Pass `guarded=False` only for URLs from the site's own settings: any address is then allowed. Raises
+    `NoAnswer`.
     """
     began = time.monotonic()
     backend = _Backend(began + timeout_s, None if not guarded else policy(), urlsplit(url).scheme == "http")
@@ -129,7 +129,7 @@ def _answer(
     pool: httpcore.ConnectionPool, url: str, body: bytes, headers: Mapping[str, str], began: float
 ) -> Answer:
     sent = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", "Connection": "close", **headers}
-    # Hosts with a port of their own, as httpcore does not add the header itself.
+    # httpcore does not add the Host header. It includes a non-default port.
     host = urlsplit(url).netloc
     with pool.stream(
         "POST", url, headers=[("Host", host), *sent.items(), ("Content-Length", str(len(body)))], content=body
@@ -143,14 +143,14 @@ def _answer(
 
 
 def _ssl_context() -> ssl.SSLContext:
-    # Made anew: a file with further authorities may have been named meanwhile.
+    # Created per request, because the CA file may have changed.
     context = ssl.create_default_context(cafile=settings.BERTH_OUTGOING_CA_FILE or certifi.where())
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection on which nothing goes on beyond the deadline, however often a byte comes."""
+    """A connection with an absolute deadline, regardless of progress."""
 
     def __init__(self, opened: socket.socket, deadline: float) -> None:
         self._socket, self._deadline = opened, deadline
@@ -189,7 +189,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Connects to checked addresses only."""
+    """Network backend that connects only to checked addresses."""
 
     def __init__(self, deadline: float, policy: Policy | None, plain: bool) -> None:
         self._deadline, self._policy, self._plain = deadline, policy, plain

@@ -1,4 +1,4 @@
-"""Decisions and refusals as data: the mechanism, and what is common to all rooms.
+"""Reasons of decisions and refusals as data: the mechanism and the common codes.
 
-Each room has its codes in a module `codes`, which is plain Python, and their texts in `wording`.
+Each package has its codes in a module `codes`, which is plain Python, and their texts in `wording`.
 """

@@ -1,4 +1,4 @@
-"""Codes that any room may refuse with, and the rules that several rooms name."""
+"""Codes shared by all packages, and rules named by several of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CommonCode(StrEnum):
-    """Refusals that any room may make."""
+    """Refusals that any package may raise."""
 
     CHANGED_BY_SOMEBODY = "changed_by_somebody"
     CHANGED_SINCE = "changed_since"
@@ -30,10 +30,10 @@ class CommonCode(StrEnum):
 
 
 class Rule(StrEnum):
-    """Which rule keeps a request waiting, or refuses it.
+    """The rule that keeps a request waiting or refuses it.
 
-    The scheduling engine decides by these. `portal.workspaces`, which the engine may not import, reads them.
-    Their texts are in `portal.scheduling.wording`.
+    Decided by the scheduling engine. `portal.workspaces`, which the engine may not import, reads them. Their
+    texts are in `portal.scheduling.wording`.
     """
 
     USER_CAP = "user_cap"

@@ -1,4 +1,4 @@
-"""Why something is refused, waits or is as it is: a code to decide by, and what there is to say about it."""
+"""Reason of a refusal, a wait or a state: a code and its parameters."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from portal.common.reasons.registry import registry
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code, and the values that its text is made of: numbers, names, other reasons' codes.
+    """A code and the parameters of its text: numbers, names, other codes.
 
-    Programs compare `code` and read `params`; only `wording` makes a sentence of it. `params` hold what
-    JSON can hold, in base units (milli-GPU, MiB, seconds): amounts are put into words with the text.
+    Programs compare `code` and read `params`; only `wording` renders text. `params` are JSON values in base
+    units (milli-GPU, MiB, seconds).
     """
 
     code: StrEnum
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As REST shows it and rows keep it."""
+        """Return the JSON form, for REST and for storage."""
         return {"code": self.code.value, "params": _plain(self.params)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reason:
-        """What `as_json` gave. Raises `LookupError` for a code that there is no more."""
+        """Restore from `as_json`. Raises `LookupError` for an unknown code."""
         return cls(registry.code_named(data["code"]), dict(data.get("params", {})))
 
 
 def _plain(value: Any) -> Any:
-    """What JSON gives back for it, so that a kept reason equals a new one: lists for tuples."""
+    """Convert to plain JSON types, with lists for tuples, so that a restored reason equals a new one."""
     match value:
         case Mapping():
             return {name: _plain(item) for name, item in value.items()}

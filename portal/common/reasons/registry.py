@@ -1,4 +1,4 @@
-"""Codes by their values. Plain Python; `portal.common.reasons.rooms` fills the registry at Django's start."""
+"""Registry of codes by value. Plain Python; filled by `portal.common.reasons.rooms` at startup."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class DuplicateCode(ValueError):
 
 
 class Registry:
-    """Enumerations of codes, and each code by its value."""
+    """All enumerations of codes, with lookup by value."""
 
     def __init__(self) -> None:
         self._enumerations: list[type[StrEnum]] = []
         self._codes: dict[str, StrEnum] = {}
 
     def register(self, enumeration: type[StrEnum]) -> None:
-        """Add an enumeration; idempotent. Raises `DuplicateCode` if another one has one of its values."""
+        """Register an enumeration. Idempotent. Raises `DuplicateCode` if another one has the same value."""
         if enumeration in self._enumerations:
             return
         for code in enumeration:
@@ -27,7 +27,7 @@ class Registry:
         self._codes.update({code.value: code for code in enumeration})
 
     def code_named(self, value: str) -> StrEnum:
-        """Return the code with this value. Raises `LookupError`."""
+        """Return the code with this value. Raises `LookupError` if there is none."""
         return self._codes[value]
 
     @property
@@ -41,4 +41,4 @@ def _path(code: StrEnum) -> str:
 
 
 registry = Registry()
-"""The codes of all rooms. A row or a problem document needs no more than a code's value."""
+"""Codes of all packages. Rows and problem documents store only the value."""

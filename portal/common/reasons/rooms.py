@@ -1,4 +1,4 @@
-"""The modules `codes` and `wording` of every room, found in the folders of the installed apps."""
+"""Finds the modules `codes` and `wording` of all installed apps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PROJECT = "portal"
 
 
 def register_codes() -> None:
-    """Register the codes of all rooms. Raises `DuplicateCode` if two have the same value."""
+    """Register the codes of all packages. Raises `DuplicateCode` if two have the same value."""
     for name in modules_named("codes"):
         for enumeration in enumerations_of(import_module(name)):
             registry.register(enumeration)
 
 
 def enumerations_of(module: ModuleType) -> Iterator[type[StrEnum]]:
-    """Yield the enumerations that `module`, or a package of that name, defines."""
+    """Yield the enumerations defined in `module` or, if it is a package, in its modules."""
     for value in vars(module).values():
         if (
             isinstance(value, type)

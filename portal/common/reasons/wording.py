@@ -1,7 +1,7 @@
-"""The only place that makes sentences of reasons. Each room has its texts in a module `wording`, as `TEXTS`.
+"""Renders reasons as text. Each package has its texts in a module `wording`, as `TEXTS`.
 
-`message_of` and `next_action_of` are for the edge: pages, REST's `detail`, notices, the audit log. The texts
-at the end are those of the refusals that any room may make.
+`message_of` and `next_action_of` are for the edge: pages, REST's `detail`, notices, the audit log. `TEXTS`
+here has the refusals that any package may raise.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text of one code: what is so, and one thing to do next. Both are formats over the params.
+    """Text of a code: a message and a next action, both format strings over the parameters.
 
-    A percent sign is written `%%`; what depends on a count is an `ngettext_lazy` with the param's name.
-    `prepare` turns params into what the formats name: amounts with units, times, lists of names.
+    Escape percent signs as `%%`. For plurals, use `ngettext_lazy` with the name of the parameter. `prepare`
+    converts parameters to the values in the formats: amounts with units, times, joined names.
     """
 
     message: str | Promise
@@ -39,34 +39,34 @@ class Text:
 
 
 def message_of(reason: Reason) -> str:
-    """The sentence, in the present language."""
+    """Return the message in the active language."""
     text = text_of(reason.code)
     return _filled(text.message, text, reason)
 
 
 def next_action_of(reason: Reason) -> str:
-    """The one next action, or an empty string."""
+    """Return the next action, or ""."""
     text = text_of(reason.code)
     return _filled(text.next_action, text, reason)
 
 
 def text_of(code: StrEnum) -> Text:
-    """The text of a code. Raises `LookupError` for one that has none, which a test finds."""
+    """Return the text of a code. Raises `LookupError` if it has none; a test checks all codes."""
     return _texts()[type(code), code]
 
 
 def sentence_of(reason: Reason) -> str:
-    """The message and the next action, for places that show both as one text."""
+    """Return message and next action as one text."""
     return " ".join(part for part in (message_of(reason), next_action_of(reason)) if part)
 
 
 def listed(*names: str) -> Callable[[Params], Params]:
-    """For `prepare`: these params are lists of names and stand in the text with commas between them."""
+    """Return a `prepare` that joins these parameters, lists of names, with commas."""
     return lambda params: {**params, **{name: ", ".join(params[name]) for name in names}}
 
 
 def durations(params: Params) -> Params:
-    """For `prepare`: params whose names end in `_s` are seconds, and stand in the text as durations."""
+    """A `prepare` that formats parameters named `*_s`, in seconds, as durations."""
     return {
         name: format_duration(value) if name.endswith("_s") and isinstance(value, int | float) else value
         for name, value in params.items()
@@ -74,12 +74,12 @@ def durations(params: Params) -> Params:
 
 
 def first_problem(params: Params) -> Params:
-    """For `prepare`: `first` is a reason in its JSON form, the first of those at a form's fields."""
+    """A `prepare` for forms: `first` is the JSON form of the first field error."""
     return {**params, "first": message_of(Reason.from_json(params["first"]))}
 
 
 def names_joined(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join names: `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
     first, last = ", ".join(names[:-1]), names[-1]
@@ -87,7 +87,7 @@ def names_joined(names: Sequence[str]) -> str:
 
 
 def reason_of(stored: Mapping[str, Any]) -> Reason | None:
-    """The reason that a row keeps; None for an empty one, and for one whose code there is no more."""
+    """Restore a stored reason. Returns None if it is empty or has an unknown code."""
     try:
         return Reason.from_json(stored)
     except LookupError:
@@ -95,15 +95,15 @@ def reason_of(stored: Mapping[str, Any]) -> Reason | None:
 
 
 def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
-    # Always a format, also without params: a lazy plural has no text before it knows its number.
+    # Format even without parameters: a lazy plural has no text until its number is set.
     params = reason.params if text.prepare is None else text.prepare(reason.params)
     return str(pattern % dict(params))
 
 
 @lru_cache(maxsize=1)
 def _texts() -> dict[tuple[type[StrEnum], str], Text]:
-    # By enumeration too: members of two that have the same value are equal to each other. Made as a whole, as
-    # the first requests of a process come in several threads.
+    # Keyed by enumeration too, because members of different enumerations with equal values are equal. Built
+    # at once, because the first requests of a process run in several threads.
     texts: dict[tuple[type[StrEnum], str], Text] = {}
     for name in modules_named("wording"):
         room: dict[StrEnum, Text] = import_module(name).TEXTS

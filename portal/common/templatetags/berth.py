@@ -1,6 +1,6 @@
-"""What Berth's templates say in one word: states, icons, times, sizes.
+"""Template tags and filters for states, icons, times and sizes.
 
-All output is escaped; nothing here reads the database.
+All output is escaped. Nothing here reads the database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ICON_SPRITE = "vendor/tabler-icons-3.51.0/icons.svg"
 
 @dataclass(frozen=True, slots=True)
 class StateLook:
-    """How a state is shown: always word, icon and colour together."""
+    """How a state is displayed: word, icon and colour, always together."""
 
     word: str
     icon: str
@@ -55,14 +55,14 @@ STATES = {
 
 
 def look_of(state: str) -> StateLook:
-    """The look of a workspace's state; an unknown one shows its own name."""
+    """Return the look of a workspace state. An unknown state shows its own name."""
     key = str(state).lower()
     return STATES.get(key) or StateLook(key.replace("_", " ").capitalize() or "Unknown", "circle-dashed", "")
 
 
 @register.simple_tag
 def icon(name: str, label: str = "", css: str = "") -> SafeString:
-    """An icon of the sprite. Without `label` it is decoration and hidden from screen readers."""
+    """Render an icon of the sprite. Without `label` it is decorative and hidden from screen readers."""
     href = f"{static(ICON_SPRITE)}#{name}"
     if label:
         return format_html(
@@ -75,7 +75,7 @@ def icon(name: str, label: str = "", css: str = "") -> SafeString:
 
 @register.simple_tag
 def state_badge(state: str) -> SafeString:
-    """The state of a workspace as word, icon and colour."""
+    """Render a workspace state as word, icon and colour."""
     look = look_of(state)
     spin = "spin" if look.icon == "loader-2" else ""
     return format_html('<span class="badge {}">{}{}</span>', look.tone, icon(look.icon, css=spin), look.word)
@@ -83,15 +83,15 @@ def state_badge(state: str) -> SafeString:
 
 @register.simple_tag
 def badge(word: str, icon_name: str, tone: str = "") -> SafeString:
-    """Any other state as word, icon and colour; tones: ok, busy, wait, bad, sim, or none."""
+    """Render any other state as word, icon and colour. Tones: ok, busy, wait, bad, sim, or none."""
     return format_html('<span class="badge {}">{}{}</span>', tone, icon(icon_name), word)
 
 
 @register.simple_tag
 def table_region(label: str = "", labelledby: str = "", css: str = "") -> SafeString:
-    """The attributes of the `div` around a table: where it is too wide it scrolls, by keyboard too.
+    """Return the attributes of the `div` around a table, which scrolls when too wide, also by keyboard.
 
-    It is named by `label`, or by the element with the id `labelledby`; `css` are further classes.
+    Its accessible name is `label`, or the element with the id `labelledby`. `css` adds classes.
     """
     name, value = ("aria-labelledby", labelledby) if labelledby else ("aria-label", label)
     classes = f"table-wrap {css}".strip()
@@ -100,9 +100,9 @@ def table_region(label: str = "", labelledby: str = "", css: str = "") -> SafeSt
 
 @register.simple_tag
 def account_name(name: str) -> SafeString | str:
-    """The name of an account, or of another actor; marked where it is a service account's.
+    """Return the name of an account or other actor, with a badge for service accounts.
 
-    No other name begins as those of service accounts do, so nobody has to be asked.
+    The reserved prefix identifies service accounts without a query.
     """
     mark = service_badge(name)
     return format_html("{} {}", name, mark) if mark else name
@@ -110,19 +110,19 @@ def account_name(name: str) -> SafeString | str:
 
 @register.simple_tag
 def service_badge(name: str) -> SafeString | str:
-    """The mark of a service account where the name is that of one, and nothing anywhere else."""
+    """Return the service account badge if the name is one of a service account, else ""."""
     return badge(_("Service account"), "terminal-2") if name.startswith(SERVICE_PREFIX) else ""
 
 
 @register.simple_tag
 def sim_badge(simulated: bool) -> SafeString | str:
-    """`simulated` wherever a simulated pool or its workspaces appear, and nothing anywhere else."""
+    """Return the `simulated` badge for simulated pools and their workspaces, else ""."""
     return format_html('<span class="badge sim">{}simulated</span>', icon("cube")) if simulated else ""
 
 
 @register.filter
 def state_word(state: str) -> str:
-    """The word for a workspace's state."""
+    """Return the word for a workspace state."""
     return look_of(state).word
 
 
@@ -134,9 +134,9 @@ register.filter("duration", format_duration)
 
 @register.simple_tag
 def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
-    """A moment, relative for the eye and absolute on hover and for screen readers.
+    """Render a time: relative text, absolute on hover and for screen readers.
 
-    berth.js puts both into the reader's zone and locale.
+    berth.js converts both to the reader's time zone and locale.
     """
     if moment is None:
         return empty
@@ -154,7 +154,7 @@ def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
 
 @register.simple_tag
 def time_left(moment: datetime) -> SafeString:
-    """How long it is until a moment, counting down in the browser; the moment itself on hover."""
+    """Render a countdown to a time, updated in the browser, with the absolute time on hover."""
     utc = moment.astimezone(UTC)
     absolute = format_moment(utc)
     return format_html(
@@ -168,7 +168,7 @@ def time_left(moment: datetime) -> SafeString:
 
 @register.simple_tag
 def elapsed(since: datetime | None) -> SafeString | str:
-    """Time since a moment, counting on in the browser."""
+    """Render the time since a moment, updated in the browser."""
     if since is None:
         return ""
     utc = since.astimezone(UTC)
@@ -182,7 +182,7 @@ def elapsed(since: datetime | None) -> SafeString | str:
 
 @register.simple_tag
 def bar(used: int, total: int, label: str = "") -> SafeString:
-    """A share as a bar. Its width is an attribute, so that no inline style is needed."""
+    """Render a share as a bar. The width is an attribute, because the CSP forbids inline styles."""
     percent = min(100, round(100 * used / total)) if total > 0 else 0
     tone = "full" if percent >= 90 else ""
     if label:
@@ -201,7 +201,7 @@ def bar(used: int, total: int, label: str = "") -> SafeString:
 
 @register.simple_tag(takes_context=True)
 def here(context: dict[str, Any], *names: str) -> SafeString | str:
-    """`aria-current` for a link of the navigation when the page's view has one of these names."""
+    """Return `aria-current` if the current view has one of these names."""
     match = getattr(context.get("request"), "resolver_match", None)
     current = match.view_name if match else ""
     if any(current == name or (name.endswith(":") and current.startswith(name)) for name in names):
@@ -211,7 +211,7 @@ def here(context: dict[str, Any], *names: str) -> SafeString | str:
 
 @register.simple_tag(takes_context=True)
 def query(context: dict[str, Any], **changes: Any) -> str:
-    """The present query string with some parameters changed; an empty value removes one."""
+    """Return the current query string with changed parameters. Empty values remove a parameter."""
     request = context.get("request")
     params = request.GET.copy() if request is not None else {}
     for name, value in changes.items():
@@ -225,5 +225,5 @@ def query(context: dict[str, Any], **changes: Any) -> str:
 
 @register.simple_tag
 def form_version(row: Any, *more: object, field: str = etags.FORM_FIELD) -> SafeString:
-    """The hidden field by which a form says of which version of the row it was made."""
+    """Render the hidden field with the row's version, for optimistic locking."""
     return format_html('<input type="hidden" name="{}" value="{}">', field, etags.version_of(row, *more))

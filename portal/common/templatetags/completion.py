@@ -1,4 +1,4 @@
-"""The text field of a short name that the server completes, for pages that write their fields themselves."""
+"""Template tag of the completed text field, for pages that render fields by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def completed_input(
     described_by: str = "",
     hint: str = "",
 ) -> SafeString:
-    """`options` are short names and names; `hint` stands in the field while it is empty."""
+    """Render the field. `options` are pairs of slug and name; `hint` is the placeholder."""
     attrs = {"id": ident or name, "maxlength": LONGEST_SLUG}
     if described_by:
         attrs["aria-describedby"] = described_by

@@ -1,4 +1,4 @@
-"""Pools, nodes and devices over REST."""
+"""REST API of pools, nodes and devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Taking single devices out of placement, and back in; nodes are in `services.set_cordon`.
+"""Cordons of devices. Cordons of nodes are in `services.set_cordon`.
 
-Who took a device out decides who puts it back: an operator's cordon is lifted by an operator alone, that
-of a check by a passing check, that of a scrub by a clean scrub. Operators may lift any.
+The cause decides who lifts a cordon: a check's is lifted by a passing check, a scrub's by a clean scrub, an
+operator's only by an operator. Operators may lift any.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 
 WEIGHT = {"": 0, CordonCause.SCRUB: 1, CordonCause.CHECK: 2, CordonCause.OPERATOR: 3}
-"""A cordon of more weight takes the place of one of less, never the other way round."""
+"""A cordon replaces one of lower weight, never one of higher weight."""
 
 
 def locked_device(device_id: UUID) -> Device:
-    """The device under a row lock; inside a transaction only. Raises `NotFound`."""
+    """Return the device under a row lock. Requires a transaction. Raises `NotFound`."""
     found = (
         Device.objects.select_for_update(of=("self",))
         .select_related("node", "node__pool")
@@ -53,21 +53,22 @@ def cordon_device(
     cause: CordonCause = CordonCause.OPERATOR,
     recovery: str = "",
 ) -> Device:
-    """Take a device out of placement. What runs on it goes on. Repeating it is success and tells nobody.
+    """Cordon a device. Running workspaces continue. Idempotent, without a second notice.
 
-    `recovery` is what brings it back (`provisioning.gpu.check.Action`). Raises `NotFound`, `NotAllowed`.
+    `recovery` is the action that brings it back (`provisioning.gpu.check.Action`). Raises `NotFound` and
+    `NotAllowed`.
     """
     require_operator(actor)
     device = locked_device(device_id)
     reason = strip_nul(reason)[:1000]
     if WEIGHT[cause] < WEIGHT[device.cordon_cause if device.cordoned else ""]:
-        # Somebody with more say holds it out already; what brings it back is worth knowing all the same.
+        # A weightier cordon stays, but the recovery action is still worth recording.
         if recovery and device.recovery != recovery:
             device.recovery = recovery
             device.save(update_fields=["recovery"])
         return device
     if cause == CordonCause.OPERATOR:
-        # What a check has found is as true as before.
+        # Findings of a check stay valid.
         recovery = recovery or device.recovery
     wanted = (True, reason, cause, recovery)
     if (device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted:
@@ -96,10 +97,7 @@ def cordon_device(
 
 @transaction.atomic
 def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "") -> Device:
-    """Put a device back into placement, whoever took it out. Repeating it is success.
-
-    Raises `NotFound`, `NotAllowed`.
-    """
+    """Lift a cordon, whatever its cause. Idempotent. Raises `NotFound` and `NotAllowed`."""
     require_operator(actor)
     device = locked_device(device_id)
     if not device.cordoned:
@@ -107,7 +105,7 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
     cause = device.cordon_cause
     device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = False, "", "", ""
     if cause == CordonCause.SCRUB:
-        # It is clean, or an operator hands it out all the same.
+        # The scrub was clean, or an operator accepts the risk.
         device.unscrubbed = False
     device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery", "unscrubbed"])
     emit(NodesChanged((device.node_id,)))
@@ -132,18 +130,18 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
 
 
 def display_name(device: Device) -> str:
-    """What people call it: `GPU 3 of gpu-01`, and its instance by profile."""
+    """Return the name for people: `GPU 3 of gpu-01`, or `instance 1g.10gb of GPU 3 of gpu-01`."""
     what = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
     return f"{what} {device.index} of {device.node.name}"
 
 
 def url_of(device: Device) -> str:
-    """The device's page, as a path in the portal."""
+    """Return the path of the device's page."""
     return f"/gpus/devices/{device.pk}/"
 
 
 def notify_operators(device: Device, kind: str, title: str, body: str, recovery: str = "") -> None:
-    """A notice to everybody who runs the pools; simulated devices are called so."""
+    """Notify all operators about a device. Simulated devices are marked as such."""
     operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
     if device.node.pool.simulated:
         title = _("Simulated: %(title)s") % {"title": title}

@@ -1,12 +1,12 @@
-"""Counts each resource: total, in service, allocated and free. Pages, REST and metrics all read these.
+"""Counts each resource: total, in service, allocated and free. Used by pages, REST and metrics.
 
-Amounts are in base units: thousandths of a device (a whole one is 1000), milli-CPU, MiB. Resources have the
-names of `inventory.resources`. MIG instances are counted, the GPU that they are part of is not.
+Amounts are in base units: thousandths of a device (a whole one is 1000), milli-CPU, MiB. Resource names are
+those of `inventory.resources`. MIG instances are counted instead of the GPU that they partition.
 
-- *total*: what there is, whatever its state;
-- *in service*: of that, what is neither failed nor cordoned nor offline;
-- *allocated*: what workspaces hold, wherever it is;
-- *free*: what is in service, under no check, waits for no scrub, and is held by nobody.
+- *total*: all, in any state;
+- *in service*: neither failed, cordoned nor offline;
+- *allocated*: held by workspaces, in any state;
+- *free*: in service, not being checked, not waiting for a scrub, and not allocated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Count:
 
     @property
     def schedulable(self) -> int:
-        """The most that may be held now: what is free, and what is held already."""
+        """Maximum that can be allocated now: free and already allocated."""
         return self.allocated + self.free
 
 
@@ -58,7 +58,7 @@ Counts = dict[str, Count]
 
 @dataclass(slots=True)
 class Tally:
-    """Adds devices and parts of nodes up, by resource."""
+    """Sums of devices and node capacity by resource."""
 
     counts: Counts = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Tally:
         count.free += max(0, free)
 
     def add_device(self, names: Iterable[str], *, allocated: int, in_service: bool, takes_work: bool) -> None:
-        """One device that is counted in the resources `names`; `takes_work` if nothing keeps work from it."""
+        """Add one device to the resources `names`. `takes_work` if nothing prevents placement on it."""
         for name in names:
             self.add(
                 name,
@@ -85,9 +85,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class CountedDevice:
-    """A device that can be handed out: a GPU that is not partitioned, or a MIG instance. `allocated` of 1000.
+    """A device that can be allocated: an unpartitioned GPU or a MIG instance. `allocated` is out of 1000.
 
-    `kept_back`: what of it is not allocated is not handed out before a scrub.
+    `kept_back`: the unallocated part is not available until a scrub.
     """
 
     node: UUID
@@ -101,7 +101,7 @@ class CountedDevice:
     kept_back: bool = False
 
     def add_to(self, tally: Tally, *names: str) -> None:
-        """Count it in its resources, or under the names given."""
+        """Add it to its resources, or to those in `names`."""
         in_service = self.state not in OUT_OF_SERVICE
         tally.add_device(
             names
@@ -115,7 +115,7 @@ class CountedDevice:
 
 
 def counted(rows: Iterable[Any]) -> list[CountedDevice]:
-    """Those of these devices (with state, node and pool) that can be handed out."""
+    """Return the devices (with state, node and pool) that can be allocated."""
     return [
         CountedDevice(
             row.node_id,
@@ -134,7 +134,7 @@ def counted(rows: Iterable[Any]) -> list[CountedDevice]:
 
 
 def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedDevice]:
-    """All that can be handed out on these nodes, by name of the node and place on it; one query."""
+    """Return all devices on these nodes that can be allocated, in order of node and index. One query."""
     found = with_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = found.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
@@ -158,12 +158,12 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
 
 
 def site(now: datetime | None = None) -> Counts:
-    """All enabled pools together; what is simulated has resources of its own. Two queries."""
+    """Return the counts of all enabled pools. Simulated resources have separate names. Two queries."""
     return _by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
 
 
 def site_totals() -> dict[str, int]:
-    """The `total` of each resource in `site`, without the cost of states and allocations. Two queries."""
+    """Return the `total` of each resource in `site`, without computing states. Two queries."""
     totals: dict[str, int] = defaultdict(int)
     nodes = Node.objects.filter(pool__enabled=True).order_by()
     sums = nodes.values_list("pool__simulated").annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
@@ -189,15 +189,15 @@ def site_totals() -> dict[str, int]:
 def by_pool(
     nodes: QuerySet[Node], now: datetime | None = None, found: Iterable[CountedDevice] | None = None
 ) -> dict[UUID, Counts]:
-    """Pool → its counts, over these nodes; pools without any are missing.
+    """Return counts by pool, over these nodes. Pools without nodes are missing.
 
-    Two queries; one where `devices` of these nodes have been `found` already.
+    Two queries, or one if `found` has the `devices` of these nodes.
     """
     return _by(lambda pool: pool, nodes, now, found)
 
 
 def of_node(node: Any) -> Counts:
-    """The counts of one node of `selectors.nodes`; no query, since its devices and use are read with it."""
+    """Return the counts of a node from `selectors.nodes`. No query: devices and use are prefetched."""
     tally = Tally()
     held = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
     in_service = _in_service(node.online, node.cordoned, node.pool.enabled, node.pool.state)
@@ -209,14 +209,14 @@ def of_node(node: Any) -> Counts:
 
 
 def _in_service(online: bool, cordoned: bool, enabled: bool, pool_state: str) -> bool:
-    """Whether a node is in service: online, not cordoned, in an enabled pool that answers."""
+    """Return whether a node is in service: online, not cordoned, in an enabled and reachable pool."""
     return online and not cordoned and enabled and pool_state != PoolState.UNREACHABLE
 
 
 def _add_node(
     tally: Tally, *, simulated: bool, in_service: bool, amounts: Sequence[int], held: Sequence[int]
 ) -> None:
-    """CPU, memory and disk of a node, and what is held of these."""
+    """Add CPU, memory and disk of a node and the allocated amounts."""
     prefix = resources.SIMULATED if simulated else ""
     for name, total, used in zip(_OF_NODES, amounts, held, strict=True):
         if total or used:
@@ -235,7 +235,7 @@ def _by(
     now: datetime | None,
     found: Iterable[CountedDevice] | None = None,
 ) -> dict[UUID, Counts]:
-    """What these nodes have, added up where `place` puts their pool."""
+    """Return the counts of these nodes, grouped by `place(pool)`."""
     tallies: dict[UUID, Tally] = defaultdict(Tally)
     for pool, simulated, in_service, amounts, held in _nodes(nodes):
         tally = tallies[place(pool)]
@@ -246,7 +246,7 @@ def _by(
 
 
 def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int], list[int]]]:
-    """Pool, whether it is simulated and in service; its CPU, memory, disk; what is held of these."""
+    """Yield pool, simulated, in service, capacity and allocation of each node, as CPU, memory and disk."""
     held = Allocation.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     sums = [
         Coalesce(Subquery(held.annotate(sum=Sum(name)).values("sum"), output_field=BigIntegerField()), 0)

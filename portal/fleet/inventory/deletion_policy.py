@@ -1,4 +1,4 @@
-"""Whether a pool may be deleted, asked of those who depend on it."""
+"""Port that decides whether a pool may be deleted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from portal.fleet.inventory.models import Pool
 
 
 class PoolDeletionPolicy(Protocol):
-    """Refuses to delete pools that something depends on."""
+    """Prevents deletion of pools that other objects depend on."""
 
     def require_deletable(self, pool: Pool) -> None:
-        """Raises `StateConflict` while something depends on the pool, which is locked and empty."""
+        """Raise `StateConflict` if something depends on the pool, which is locked and empty."""
 
 
 deletion_policy = Port[PoolDeletionPolicy]("PoolDeletionPolicy")

@@ -1,7 +1,7 @@
-"""The state of a device: one word for the map, the pages, REST, metrics and counts.
+"""State of a device, as used by the map, pages, REST, metrics and counts.
 
-`with_state` is the only definition, as SQL; everything else reads its annotation. A new state is a member
-of `DeviceState` (in order of precedence), a line of the ladder in `_state`, and a look in `LOOKS`.
+`with_state` is the only definition, in SQL; everything else reads its annotation. To add a state, add a
+member to `DeviceState` (in order of precedence), a branch in `_state`, and a look in `LOOKS`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from portal.fleet.inventory.series import FRESH_S
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 IDLE_AFTER_S = 15 * 60
-"""An allocated device that did nothing for so long is idle. What was not measured counts as used."""
+"""Seconds without activity after which an allocated device is idle. Unmeasured time counts as use."""
 
 
 class DeviceState(StrEnum):
-    """The first that is true."""
+    """States in order of precedence: the first that applies."""
 
     OFFLINE = "offline"
     FAILED = "failed"
@@ -51,16 +51,16 @@ class DeviceState(StrEnum):
 
 
 OUT_OF_SERVICE = frozenset({DeviceState.OFFLINE, DeviceState.FAILED, DeviceState.CORDONED})
-"""Nothing is placed there until somebody or something acts. A device under a check is in service."""
+"""States without placement until somebody acts. A device under a check is in service."""
 BUSY = frozenset({DeviceState.ALLOCATED, DeviceState.SHARED})
-"""In use: allocated, wholly or in part, and not known to be idle."""
+"""In use: allocated, fully or partly, and not known to be idle."""
 KNOWN = Q(present=True) | ~Q(kind=DeviceKind.MIG.value)
-"""What is counted and shown: a GPU that its node lost is offline, an instance that is absent is dissolved."""
+"""Devices that are counted and shown. A missing GPU is offline, but a missing MIG instance was destroyed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateLook:
-    """How a state is shown: a word, an icon and a tone for badges, a glyph for the cells of the map."""
+    """How a state is displayed: word, icon and tone for badges, glyph for cells of the map."""
 
     word: str | Promise
     icon: str
@@ -81,21 +81,22 @@ LOOKS: dict[DeviceState, StateLook] = {
 
 _ACTIVE = AllocatedDevice.objects.filter(device=OuterRef("pk"), active=True)
 UNSCRUBBED = Q(unscrubbed=True, mig_mode=False)
-"""Nobody gets a part of it until everybody has left it and it was scrubbed (`gpu_checks.preflight`).
+"""Not allocatable until all users have left and it was scrubbed (`gpu_checks.preflight`).
 
-Of a GPU in MIG mode its instances are handed out, and each is scrubbed by itself."""
+In MIG mode instances are allocated and scrubbed individually.
+"""
 FOUND_BAD = Q(healthy=False) | Q(cordoned=True, cordon_cause__in=(CordonCause.CHECK, CordonCause.SCRUB))
 
 
 def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
-    """These devices with, in the same query:
+    """Annotate devices, in the same query, with:
 
-    - `state`, a value of `DeviceState`. An instance shares its GPU's troubles, a partitioned GPU that has
-      none is as its instances are;
-    - `used_milli`: how much of 1000 is allocated, None when nothing is;
-    - `partitioned`: it has MIG instances. These are what is allocated and counted; the GPU is not;
-    - `gpu_out`: it is an instance, and its GPU takes no work;
-    - `kept_back`: it waits for everybody to leave it, and for a scrub. What of it is not held is not free.
+    - `state`: a value of `DeviceState`. A MIG instance inherits problems of its GPU. A partitioned GPU
+      without problems of its own has the state of its instances;
+    - `used_milli`: allocated part of 1000, or None;
+    - `partitioned`: it has MIG instances, which are allocated and counted instead of the GPU;
+    - `gpu_out`: it is a MIG instance whose GPU takes no work;
+    - `kept_back`: it waits for all users to leave and for a scrub. Its unallocated part is not free.
     """
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
     held = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
@@ -110,17 +111,17 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
 
 
 def _parts() -> QuerySet[Device]:
-    """The MIG instances of the GPU that the outer query is about."""
+    """Return the MIG instances of the GPU in the outer query."""
     return Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
 
 
 def is_partitioned() -> Q:
-    """Whether a device is a GPU with MIG instances."""
+    """Return a condition: the device is a GPU with MIG instances."""
     return ~Q(kind=DeviceKind.MIG.value) & Q(Exists(_parts()))
 
 
 def flag(where: Q) -> Case:
-    """A condition as an annotation that is never NULL."""
+    """Return a condition as an annotation that is never NULL."""
     return Case(When(where, then=Value(True)), default=Value(False), output_field=BooleanField())
 
 
@@ -129,19 +130,19 @@ def _is_instance() -> Q:
 
 
 def is_measured(now: datetime, of: str = "") -> Q:
-    """Whether what the device does now is known; `of` is the path to it (`device__`)."""
+    """Return a condition: the device has a recent measurement. `of` is a lookup prefix (`device__`)."""
     return Q(**{f"{of}series__newest_s__gte": int(now.timestamp()) - FRESH_S})
 
 
 def is_idle(now: datetime, of: str = "") -> Q:
-    """Whether it is known to have done nothing for long."""
+    """Return a condition: measurements show no activity for `IDLE_AFTER_S`."""
     return is_measured(now, of) & Q(
         **{f"{of}series__idle_since_s__lte": F(f"{of}series__newest_s") - IDLE_AFTER_S}
     )
 
 
 def _is_not_idle(now: datetime) -> Q:
-    """The opposite, spelled out: in SQL what is not known is neither."""
+    """Return the negation of `is_idle`, spelled out because SQL's NOT of unknown is unknown."""
     return (
         Q(series=None)
         | Q(series__idle_since_s=None)
@@ -151,7 +152,7 @@ def _is_not_idle(now: datetime) -> Q:
 
 
 def _ladder(*steps: tuple[Q, DeviceState], default: Case | DeviceState) -> Case:
-    """The first that holds. Databases look at the later ones only where they have to."""
+    """Return the state of the first condition that holds. Later conditions are evaluated only if needed."""
     return Case(
         *(When(where, then=Value(state.value)) for where, state in steps),
         default=Value(default.value) if isinstance(default, DeviceState) else default,
@@ -183,7 +184,7 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
 
 
 def _state_of_parts(now: datetime) -> Case:
-    """The state of a partitioned GPU without trouble of its own: that of its least available instance."""
+    """Return the state of a partitioned GPU without own problems: that of its least available instance."""
     out = FOUND_BAD | Q(cordoned=True) | Q(checking=True)
     unheld = ~Q(Exists(_ACTIVE))
 

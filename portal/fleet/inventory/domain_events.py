@@ -13,14 +13,14 @@ from portal.people.accounts.models import User
 
 @dataclass(frozen=True, slots=True)
 class InventoryApplied(DomainEvent):
-    """A pool's inventory has been stored."""
+    """The inventory of a pool was stored."""
 
     pool: Pool
 
 
 @dataclass(frozen=True, slots=True)
 class PoolDeleted(DomainEvent):
-    """`actor` deletes a pool, in this transaction; nothing is placed there."""
+    """`actor` deletes a pool in this transaction. Nothing is placed there."""
 
     pool: Pool
     actor: User | SystemActor
@@ -33,32 +33,32 @@ class CapacityChanged(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodesChanged(DomainEvent):
-    """These nodes, or devices on them, have begun or ceased to take work, or to have a warning."""
+    """Nodes, or devices on them, became available or unavailable for placement, or their warnings changed."""
 
     nodes: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityFreed(DomainEvent):
-    """Capacity has become free or returned to service: pending workspaces may fit now."""
+    """Capacity was released or returned to service, so pending workspaces may fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUncordoned(DomainEvent):
-    """A node is back in placement."""
+    """A node was uncordoned."""
 
     node_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class NodeForgotten(DomainEvent):
-    """What is left of a machine that has gone is removed."""
+    """The remains of a removed machine are deleted."""
 
     node_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUncordoned(DomainEvent):
-    """A device is back in placement."""
+    """A device was uncordoned."""
 
     device_id: UUID

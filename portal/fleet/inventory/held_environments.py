@@ -1,4 +1,4 @@
-"""The software environments that nodes hold, as their inventories say; placement asks for them by digest."""
+"""Software environments installed on nodes, from their inventories. Placement requires them by digest."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from portal.fleet.inventory.models import Node
 from provisioning.types import HeldEnvironment
 
 NEED = "environment:"
-"""How the need of a request for an environment begins; its digest follows."""
+"""Prefix of a request's need for an environment. The digest follows."""
 
 
 def need_of(digest: str) -> str:
-    """What a request needs of a node that shall have this environment."""
+    """Return the need for an environment."""
     return f"{NEED}{digest}"
 
 
 def digests_in(needs: Iterable[str]) -> list[str]:
-    """The environments among the needs of a request."""
+    """Return the digests of environments among a request's needs."""
     return [each.removeprefix(NEED) for each in needs if each.startswith(NEED)]
 
 
 def as_rows(held: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
-    """As a node's row keeps them, by digest."""
+    """Return the environments in the form stored in the node's row, by digest."""
     rows: dict[str, dict[str, Any]] = {}
     for each in held:
         row = {"digest": each.digest, "size_mib": each.size_mib, "programs": sorted(each.programs)}
@@ -45,14 +45,14 @@ def as_rows(held: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
 
 
 def provided(said: Iterable[str], rows: Iterable[dict[str, Any]]) -> list[str]:
-    """What a node provides: what it says, and the environments that it holds."""
+    """Return everything a node provides: its own features and its environments."""
     own = {each for each in said if not each.startswith(NEED)}
     return sorted(own | {need_of(row["digest"]) for row in rows})
 
 
 @transaction.atomic
 def add(node_id: UUID, held: HeldEnvironment) -> None:
-    """Take note that a node holds one more, before its next inventory says so."""
+    """Record that a node has another environment, before its next inventory reports it."""
     node = Node.objects.select_for_update(no_key=True).filter(pk=node_id).first()
     if node is None or any(row.get("digest") == held.digest for row in node.environments):
         return

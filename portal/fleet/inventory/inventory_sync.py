@@ -1,7 +1,7 @@
-"""Taking in the devices that an inventory saw: those that appear, change, vanish, return or are replaced.
+"""Applies the devices of an inventory: new, changed, missing, returned and replaced ones.
 
-A fixed number of queries and at most one event of each kind for a node, however many devices there are.
-Each change that matters to placement is a domain event, which the queue listens to (`portal.wiring`).
+Uses a fixed number of queries, and at most one audit entry of each kind per node. Each change relevant to
+placement emits a domain event, which the queue listens to (`portal.wiring`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
 
 UNSEEN_STATES = frozenset({"timeout", "error", "no_permission", "driver_mismatch"})
-"""States of a node's accelerators in which a device that is not reported may well be there."""
+"""Accelerator states in which an unreported device may still be present."""
 PLACED_BY = ("model", "memory_mib", "kind", "parent_uuid", "mig_profile", "mig_start", "island", "numa")
-"""What placement reads of a device beside its health and whether it is partitioned."""
+"""Attributes of a device used by placement, besides its health and partitioning."""
 COLUMNS = (
     "index", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile", "mig_start",
     "island", "numa", "compute_capability", "facts", "healthy", "health_note",
 )  # fmt: skip
-"""What inventory says of a device, under the names that a row and a `DeviceInfo` have for it."""
+"""Attributes from the inventory, with the same name in `Device` and `DeviceInfo`."""
 MAX_NAMED = 4
 FEW = 200
 BATCH = 500
@@ -41,7 +41,7 @@ BATCH = 500
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes on one node. Rows are as they were, infos as they are now."""
+    """Changes on one node. Rows hold the old state, infos the new state."""
 
     node: Node
     appeared: list[DeviceInfo] = field(default_factory=list)
@@ -55,18 +55,18 @@ class _Changes:
     unseen: list[Device] = field(default_factory=list)
     write: list[DeviceInfo] = field(default_factory=list)
     reported: set[str] = field(default_factory=set)
-    """UUIDs that another event speaks of: they neither appear nor disappear beside it."""
+    """UUIDs covered by another event, which are not reported as appeared or disappeared as well."""
 
     @property
     def really_gone(self) -> list[Device]:
-        """Those that no other event speaks of."""
+        """Missing devices that no other event covers."""
         return [row for row in self.gone if row.uuid not in self.reported]
 
 
 def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
-    """Take in the devices of these nodes; inside a transaction, under the pool's lock."""
+    """Apply the devices of these nodes. Requires a transaction and the lock of the pool."""
     rows: dict[UUID, list[Device]] = defaultdict(list)
-    # Named by their keys where they are few; a list of thousands would be slower than to read all.
+    # Filter by node ids only if there are few. A list of thousands is slower than reading all.
     few = Q(node__in=[node.pk for node, _ in seen]) if len(seen) <= FEW else Q(node__pool=pool)
     for row in Device.objects.filter(few).order_by("index", "mig_start", "uuid"):
         rows[row.node_id].append(row)
@@ -102,7 +102,7 @@ def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[s
     here = {device.uuid for device in info.devices}
     missing = [row for row in rows if row.present and row.uuid not in here]
     if missing and info.accelerator_state in UNSEEN_STATES:
-        # Nothing was seen, so nothing is known to be gone: out of use until somebody can look again.
+        # The driver reported nothing. Devices are marked unhealthy, not missing, until it answers.
         found.unseen = [row for row in missing if row.healthy]
         return found
     found.gone = missing
@@ -112,11 +112,11 @@ def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[s
 
 
 def _find_replaced(found: _Changes, rows: Sequence[Device], here: set[str], all_seen: set[str]) -> None:
-    """GPUs with another UUID where another one was: at its PCI slot, or else of its index and model."""
+    """Find GPUs that replaced another one: at the same PCI slot, or else with the same index and model."""
     fresh = [device for device in found.appeared if device.kind != DeviceKind.MIG]
     if not fresh:
         return
-    # One that is somewhere else now has not been replaced, and one gone for long has only by its slot.
+    # A GPU that moved was not replaced. One missing for long was only replaced if the slot matches.
     left = [row for row in rows if row.uuid not in here | all_seen and row.kind != DeviceKind.MIG]
     left.sort(key=lambda row: not row.present)
     for device in fresh:
@@ -135,7 +135,7 @@ def _stood_for(row: Device, device: DeviceInfo) -> bool:
 
 
 def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) -> None:
-    """GPUs that are partitioned in another way than before; their instances come and go with that."""
+    """Find GPUs with a changed partitioning, whose MIG instances appear and disappear with it."""
     now: dict[str, list[DeviceInfo]] = defaultdict(list)
     before: dict[str, list[Device]] = defaultdict(list)
     for device in info.devices:
@@ -158,7 +158,7 @@ def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) ->
 
 
 def _those_from_elsewhere(changes: Sequence[_Changes]) -> None:
-    """What is new to a node and known on another one comes back, though to another place."""
+    """Treat devices new to a node but known elsewhere as returned."""
     fresh = {info.uuid for each in changes for info in each.appeared}
     if not fresh:
         return
@@ -173,7 +173,7 @@ def _write(changes: Sequence[_Changes]) -> None:
     touched = Q(pk__in=gone | {row.pk for each in changes for row in each.unseen})
     touched |= Q(uuid__in=[info.uuid for each in changes for info in each.write])
     if any(each.gone or each.unseen or each.write for each in changes):
-        # In the order in which everybody locks devices.
+        # In the lock order that all code uses for devices.
         list(Device.objects.filter(touched).select_for_update().order_by("pk").values_list("pk"))
     if gone:
         Device.objects.filter(pk__in=gone).update(present=False)
@@ -182,7 +182,7 @@ def _write(changes: Sequence[_Changes]) -> None:
             note = each.node.accelerator_note or "The driver did not answer."
             pks = [row.pk for row in each.unseen]
             Device.objects.filter(pk__in=pks).update(healthy=False, health_note=note)
-    # Known by its UUID, a device that has moved to another node keeps its row.
+    # Matched by UUID: a device that moved to another node keeps its row.
     fresh = {
         info.uuid: Device(node=each.node, uuid=info.uuid, present=True, **facts_of(info))
         for each in changes
@@ -263,7 +263,7 @@ def _several(rows: Sequence[Device]) -> str:
 
 
 def _which(devices: Sequence[DeviceInfo]) -> str:
-    """“GPU 3”, “GPU 0 and 3”, “12 GPUs”."""
+    """Format the devices: “GPU 3”, “GPU 0 and 3”, “12 GPUs”."""
     numbers = sorted({device.index for device in devices})
     if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} GPUs"
@@ -279,6 +279,6 @@ def _layout(parts: Sequence[DeviceInfo | Device]) -> str:
 
 
 def facts_of(info: DeviceInfo) -> dict[str, Any]:
-    """The columns as inventory says."""
+    """Return the columns of a device from its inventory."""
     columns = {name: getattr(info, name) for name in COLUMNS}
     return {**columns, "kind": info.kind.value, "facts": dict(info.facts)}

@@ -1,4 +1,4 @@
-"""GPUs that a node ought to have and does not show: by what is on its PCI, and by what it had before."""
+"""Finds GPUs that a node should have but does not report, from PCI and from earlier inventories."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from portal.fleet.inventory.models import CordonCause, Device, Node
 from provisioning.types import DeviceKind
 
 FACT = "missing_gpus"
-"""Under this name a node's facts have the PCI addresses that its driver does not show."""
+"""Key in a node's facts: PCI addresses of GPUs that its driver does not report."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingGpu:
-    """One that is not there for its driver. `uuid` and `model` are empty where it was never seen before.
+    """A GPU that its driver does not report. `uuid` and `model` are empty if it was never seen.
 
-    `on_pci`: the machine has it on PCI all the same.
+    `on_pci`: it is present on PCI.
     """
 
     pci_bus_id: str
@@ -28,16 +28,16 @@ class MissingGpu:
 
     @property
     def next_action(self) -> str:
-        """What to do first."""
+        """First step to resolve it."""
         if self.on_pci:
             return _("Look at dmesg for lines with NVRM, then reboot the machine.")
         return _("Look whether it sits in its slot and has power; cordon it if it was taken out on purpose.")
 
 
 def of_node(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, ...]:
-    """Those of a node, by PCI address. `devices`: its GPUs, those that are not present too.
+    """Return the missing GPUs of a node, by PCI address. `devices` are its GPUs, including absent ones.
 
-    What an operator has cordoned is decided, and a slot that another GPU is in has nothing missing.
+    Excludes GPUs cordoned by an operator, and slots that have another GPU now.
     """
     gpus = [device for device in devices if device.kind != DeviceKind.MIG]
     taken = {_slot(device) for device in gpus if device.present}

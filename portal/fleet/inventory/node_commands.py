@@ -1,4 +1,4 @@
-"""Sends messages to the workers of the node plane. A lost one costs time, never work."""
+"""Sends messages to node workers. Losing one costs time, never work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def config_of(pool: Pool) -> PoolConfig:
-    """The pool as its driver sees it: where that limits people's homes, with the limit."""
+    """Return the configuration for the pool's driver, with the home limit if the driver enforces it."""
     config = pool.config
     if pool.limits_homes:
         config = {**config, HOME_LIMIT: settings.BERTH_HOME_LIMIT_MIB}
@@ -25,14 +25,14 @@ def config_of(pool: Pool) -> PoolConfig:
 
 
 def queue_of(pool: Pool, node_name: str) -> str:
-    """Where the pool's commands go: to the node's own worker, or to any that has the engine's API."""
+    """Return the queue of the pool's commands: of the node's worker, or of all workers of the engine."""
     return node_queue(node_name) if pool.runs_on_node else ENGINE_QUEUE
 
 
 def nodes_to_ask(pool: Pool) -> list[str]:
-    """The node names to send a pool-wide question to: each node of its own plane, else one for all.
+    """Return the nodes that a pool-wide question is sent to: each node, or `""` for pools of an engine.
 
-    A node that is another pool's is not asked for this one.
+    Excludes nodes that belong to another pool.
     """
     if not pool.runs_on_node:
         return [""]
@@ -44,10 +44,9 @@ def nodes_to_ask(pool: Pool) -> list[str]:
 
 
 def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
-    """Other pools by those of the nodes that are theirs already.
+    """Return other pools by node name, for nodes that already belong to them.
 
-    A worker answers whoever asks it, and in two pools one machine would be given away twice. Simulated pools
-    give nothing away.
+    Workers answer any pool, so one machine in two pools would be allocated twice. Simulated pools are exempt.
     """
     if pool.simulated or not pool.runs_on_node:
         return {}
@@ -59,13 +58,13 @@ def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
 
 
 def send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:
-    """Send a task to a queue; False where Redis is away: the row that it is about stays due."""
+    """Send a task to a queue. Returns False if Redis is unavailable; the task's row then stays due."""
     try:
         app.send_task(
             task, kwargs=kwargs, queue=queue, countdown=countdown or None, expires=settings.NODE_LEASE_S
         )
     except Exception as error:
-        # Redis is away, or refuses: the database still has the work, the sweep sends it again.
+        # Redis is unavailable. The database still has the work, and the sweep sends it again.
         log.warning("%s was not sent to %s: %s", task, queue, error)
         return False
     return True

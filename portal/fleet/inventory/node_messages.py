@@ -1,7 +1,7 @@
-"""What the node plane sends, taken in at one place: a message that does not hold is logged and dropped.
+"""Validates messages from node workers. Invalid messages are logged and dropped.
 
-A node's answer counts only for what that node was asked. Who has sent it is known by its signature
-(`provisioning.signed_celery`), never by what it says.
+A node's answer counts only for what that node was asked. The sender is identified by its signature
+(`provisioning.signed_celery`), never by the content.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 
 def received(data: Any, kind: type[T], *, of: str) -> T | None:
-    """The typed value; None where it is not one. `of` says who sent it, for the log."""
+    """Return the typed value, or None if it is invalid. `of` names the sender for the log."""
     try:
         return messages.receive(data, kind)
     except ValueError as error:
-        # Its text may quote what was sent.
+        # The text may quote the message.
         text = str(error)[:300].encode("unicode_escape").decode()
         log.warning("a message of %s is left out: %s", of[:120].encode("unicode_escape").decode(), text)
         return None
 
 
 def is_of(pool: Pool, node_name: str) -> bool:
-    """Whether the message that is taken in comes from the node, which the caller knows to be the one asked.
+    """Return whether the current message comes from the node, which must be the one that was asked.
 
-    For a pool that is on no node: from one that works for the engine. Else it is logged, and operators told.
+    For a pool of an engine: from a worker of the engine. Otherwise it is logged and operators are notified.
     """
     if sender() in (_of_engine() if not pool.runs_on_node else {node_queue(node_name)}):
         return True
@@ -48,7 +48,7 @@ def is_of(pool: Pool, node_name: str) -> bool:
 
 
 def is_of_the_pool(pool: Pool, node_names: Iterable[str] | None = None) -> bool:
-    """Whether it comes from a node of the pool, and speaks of no other one in `node_names`."""
+    """Return whether the message comes from a node of the pool and concerns only that node (`node_names`)."""
     own = [name for name in node_commands.nodes_to_ask(pool) if node_queue(name) == sender()]
     if not pool.runs_on_node:
         return is_of(pool, "")
@@ -59,7 +59,7 @@ def is_of_the_pool(pool: Pool, node_names: Iterable[str] | None = None) -> bool:
 
 
 def is_of_node(node_name: str) -> bool:
-    """Whether it comes from the node of this name, whatever its pool."""
+    """Return whether the message comes from the node with this name, in any pool."""
     if node_queue(node_name) == sender():
         return True
     _refuse("speaks for another node")
@@ -67,25 +67,25 @@ def is_of_node(node_name: str) -> bool:
 
 
 def inventory_counts(pool: Pool, seen: Inventory) -> bool:
-    """Whether the inventory comes from a node that may give it: on its own plane each tells of itself."""
+    """Return whether the inventory is from a permitted sender. Nodes report only about themselves."""
     return is_of_the_pool(pool, [node.name for node in seen.nodes])
 
 
 def queues_of_sender(queues: Iterable[str]) -> list[str]:
-    """Those of `queues` that are the sender's to consume."""
+    """Return those of `queues` that the sender may consume."""
     own = {sender()} | ({ENGINE_QUEUE} if sender() in _of_engine() else set())
     return [queue for queue in queues if queue in own]
 
 
 def refused(report: RefusedReport) -> None:
-    """A worker of either plane has dropped messages: show operators what they have to know."""
+    """Handle a worker's report of dropped messages, and notify operators if necessary."""
     reporter, claimed, reason = sender(), _line(report.claimed), _line(report.reason)
     log.warning(
         "%s dropped %d messages of %s (%s), the last a %s, %.0f s off",
         *(_line(reporter), report.count, claimed or "nobody", reason, _line(report.task), report.off_s),
     )
     if reason == Refusal.FUTURE:
-        # Whichever of the two is a node: a node with a slow clock takes our messages for future ones.
+        # Either side may be the node: to a node with a slow clock, our messages come from the future.
         node = _line(reporter) if reporter != CONTROL else claimed
         notices.clock_off(node.removeprefix("node."), report.off_s)
     elif reason not in {Refusal.TOO_OLD, Refusal.REPEATED}:
@@ -93,9 +93,9 @@ def refused(report: RefusedReport) -> None:
 
 
 def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
-    """What the node that was asked by `queue` has written under `key` for us; None where it is another's.
+    """Return the reply of the node asked by `queue`, stored under `key`. None if the sender is another.
 
-    An object; whoever asked reads what is in it with care.
+    The reply is a JSON object; the caller validates its content.
     """
     try:
         by, body = app.unseal(raw, key=key)

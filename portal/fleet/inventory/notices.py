@@ -1,4 +1,4 @@
-"""What those who run the pools are told of nodes, pools and devices. Repeated ones are folded into one."""
+"""Notices to operators about nodes, pools and devices. Repeated ones are folded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from portal.people.accounts.models import User
 FOLD = timedelta(minutes=15)
 REFUSED_FOLD = timedelta(days=1)
 MAX_NAMED = 3
-"""Nodes that a title names; more are the pool's."""
+"""Maximum number of nodes named in a title. Above that, the pool is named."""
 
 
 def node_offline(pool: Pool, node: Node) -> None:
-    """A node is not found any more."""
+    """A node went offline."""
     title = _("%(node)s of %(pool)s is offline") % {"node": node.name, "pool": pool.name}
     body = _(
         "What runs there is looked after as soon as the node is back, or ends when it is seen to be gone."
@@ -30,13 +30,13 @@ def node_offline(pool: Pool, node: Node) -> None:
 
 
 def pool_unreachable(pool: Pool, message: str) -> None:
-    """A pool's driver cannot take stock."""
+    """A pool's driver cannot take an inventory."""
     title = _("The pool %(pool)s cannot be reached") % {"pool": pool.name}
     _tell(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
 
 
 def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
-    """Devices have failed (`ill`), are not reported (`unseen`) or are gone (`disappeared`), by node."""
+    """Devices failed (`ill`), are unreported (`unseen`) or missing (`disappeared`), by node."""
     if not counts:
         return
     count = sum(each for _node, each in counts)
@@ -57,7 +57,7 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
 
 
 def memory_full(pool: Pool, node: Node) -> None:
-    """A node's machine had no memory left, and its kernel has ended a workspace that kept within its own."""
+    """A node ran out of memory, and its kernel killed a workspace that was within its own limit."""
     title = _("%(node)s of %(pool)s had no memory left") % {"node": node.name, "pool": pool.name}
     body = _(
         "Its kernel ended workspaces that had kept within their own memory, so something beside them takes "
@@ -67,7 +67,7 @@ def memory_full(pool: Pool, node: Node) -> None:
 
 
 def clock_off(node: str, off_s: float) -> None:
-    """A node and the control plane disagree about the time, so that messages are refused."""
+    """The clocks of a node and the control plane differ, so messages are rejected."""
     title = _("The clock of %(node)s is wrong") % {"node": node}
     body = _(
         "It differs by %(seconds)d seconds from that of the control plane. Nothing can be started or stopped "
@@ -77,7 +77,7 @@ def clock_off(node: str, off_s: float) -> None:
 
 
 def messages_refused(claimed: str, reason: str) -> None:
-    """Somebody sent messages that do not count. Told once a day: a flood is one notice."""
+    """Messages were rejected. Folded to one notice per day, in case of a flood."""
     body = {
         "unsigned": _(
             "They carry no signature. Right after an upgrade these are what the older version had sent, and "

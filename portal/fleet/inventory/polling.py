@@ -1,4 +1,4 @@
-"""Asks pools what they have, and takes in their answers."""
+"""Requests inventories from pools and applies the answers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from provisioning.types import Failure, Inventory
 
 
 def refresh_due() -> None:
-    """Ask every pool whose inventory is due."""
+    """Request the inventory of every pool where it is due."""
     for pool in services.pools_due():
         ask(pool)
 
 
 def worker_ready(queues: list[str]) -> None:
-    """A node worker has started: ask its pools at once, so that a fresh portal has capacity in a second."""
+    """Request inventories when a node worker has started, so that its capacity is known within a second."""
     for pool in Pool.objects.filter(enabled=True):
         if any(node_commands.queue_of(pool, node) in queues for node in node_commands.nodes_to_ask(pool)):
             ask(pool)
 
 
 def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
-    """Take in one answer; an answer about a pool that has gone meanwhile is dropped."""
+    """Apply an inventory or failure. Answers about deleted pools are dropped."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
@@ -41,7 +41,7 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
 
 
 def ask(pool: Pool) -> None:
-    """Have the pool say what it has."""
+    """Request the inventory of a pool."""
     services.mark_asked(pool)
     for node in node_commands.nodes_to_ask(pool):
         node_commands.send(

@@ -1,4 +1,4 @@
-"""What operators do with a pool that is there: change it, retire it, delete it when it is empty."""
+"""Writes existing pools: change, retire, restore, delete."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ FIXED = ("slug", "driver")
 
 
 def document_of(pool: Pool) -> dict[str, Any]:
-    """The pool as plain JSON values: what history keeps and the site file holds."""
+    """Return the pool as a JSON document, for its history and the site file."""
     return {"slug": pool.slug, "driver": pool.driver, **{name: getattr(pool, name) for name in FIELDS}}
 
 
 def keep_created(actor: User | SystemActor, pool: Pool) -> None:
-    """The first version of a pool that has just been made."""
+    """Save the first revision of a new pool."""
     _keep(actor, pool, Act.CREATED)
 
 
@@ -53,9 +53,10 @@ def change(
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> Pool:
-    """Change the fields that `given` names. With `retiring` nothing new is placed there; what runs goes on.
+    """Change the fields in `given`.
 
-    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, `NotFound`.
+    With `retiring`, nothing new is placed there; running workspaces continue. Raises `NotAllowed`,
+    `InvalidInput`, `PreconditionFailed`, `NotFound`.
     """
     require_operator(actor)
     row = _locked(pool)
@@ -94,7 +95,7 @@ def change(
 def restore(
     *, actor: User | SystemActor, pool: Pool, number: int, expected: frozenset[str] = etags.ANY
 ) -> Pool:
-    """Have it as it stood in a kept version: a new change. Raises what `change` does."""
+    """Restore an earlier version as a new change. Raises like `change`."""
     require_operator(actor)
     kept = history.revision(SubjectKind.POOL, pool.pk, number)
     return change(actor=actor, pool=pool, given=kept.data, expected=expected, restored_from=number)
@@ -102,10 +103,10 @@ def restore(
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = etags.ANY) -> None:
-    """Delete a pool that is retired and empty, with its nodes and the flavors that are had there alone.
+    """Delete a retired, empty pool with its nodes and the flavors that exist only there.
 
-    Its row stays for what ran there. Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` while it
-    takes new workspaces or has some.
+    The row stays for records of what ran there. Raises `NotAllowed`, `PreconditionFailed`, and
+    `StateConflict` if the pool takes or has workspaces.
     """
     require_operator(actor)
     row = _locked(pool)
@@ -132,21 +133,21 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
 
 
 def changed_by(pool: Pool) -> str:
-    """Who changed it last, as people know them."""
+    """Return the display name of who made the last change."""
     return history.last_label(SubjectKind.POOL, pool.pk) or SYSTEM.label
 
 
 def refused_by_driver(error: ProvisioningError, field: str) -> InvalidInput:
-    """A driver's refusal of its name or configuration, in the driver's own words."""
+    """Return the driver's error about its name or configuration, with its own message."""
     reason = Reason(InventoryCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
     return InvalidInput(reason, errors={field: [reason]})
 
 
 def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
-    """Raise `InvalidInput` where the pool's driver does not take its configuration.
+    """Raise `InvalidInput` if the driver rejects the pool's configuration.
 
-    Settings that it does not have are left only where they stood `before`: nothing goes unnoticed that would
-    have closed something, and what an older version had keeps nobody from another change.
+    Unknown settings are accepted only if they are in `before`. A misspelt restriction is never ignored
+    silently, and an obsolete setting does not block other changes.
     """
     scalar = all(
         value is None or isinstance(value, str | int | float | bool) for value in pool.config.values()

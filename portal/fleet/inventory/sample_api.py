@@ -1,4 +1,4 @@
-"""Samples of a device over REST: the figures behind its charts."""
+"""REST API of device samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from portal.fleet.inventory.series import Point, Series
 
 
 class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
-    """A minute or an hour. Null is not measured, never zero. A point that nobody measured is left out."""
+    """Measurements of a minute or an hour.
+
+    Null means not measured. Points without measurements are omitted.
+    """
 
     start = serializers.DateTimeField(help_text="When it begins.")
     measured_s = serializers.IntegerField(help_text="Seconds in which the device was looked at.")
@@ -58,7 +61,7 @@ class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
 
 
 class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
-    """What a device did. `step_s` is the length of each point; points that are not there are gaps."""
+    """Measurements of a device. `step_s` is the length of each point; missing points are gaps."""
 
     device = serializers.UUIDField(help_text="Id of the accelerator.")
     uuid = serializers.CharField(help_text="UUID of the accelerator, from its driver.")
@@ -97,7 +100,7 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 class DeviceSamples(ApiView):
-    """A series, not a resource of rows."""
+    """Samples of a device."""
 
     tag = "gpus"
     operation_ids = {"get": "getDeviceSamples"}

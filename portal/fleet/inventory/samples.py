@@ -1,8 +1,8 @@
-"""Takes in what nodes measured, rolls minutes up to hours, and forgets what is too old.
+"""Stores measurements from nodes, rolls minutes up to hours, and deletes old ones.
 
-Whoever writes rows of a device holds the lock of its `DeviceSeries`: so of two messages about the same
-minute the one that knows more stays, whichever comes first, and an hour never misses a minute that came
-while it was made. Everything here may be repeated.
+Writers of a device's rows hold the lock of its `DeviceSeries`. Of two messages about the same minute, the one
+with more measurements wins in either order, and a roll-up never misses a concurrent minute. All operations
+are idempotent.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 DAY_S = 86_400
 MAX_SAMPLES_PER_MESSAGE = 1024
 AHEAD_S = 120
-"""How far a node's clock may be ahead: a minute is sent only when it is over."""
+"""Tolerated clock lead of a node, in seconds. Nodes send a minute only after its end."""
 UNMEASURED_IDLE_S = 5
-"""An idle minute may miss this many of its seconds. What is not measured counts as work."""
+"""An idle minute may lack this many seconds of measurements. Unmeasured time counts as use."""
 SERIES_AT_ONCE = 64
 LARGEST = 2**31 - 1
 
-# Throttle reasons by what is behind them; `idle` and clocks set by an operator hold nothing down.
+# Throttle reasons by cause. `idle` and clocks set by an operator are not throttling.
 THERMAL = ("sw_thermal", "hw_thermal")
 POWER = ("sw_power_cap", "hw_power_brake")
 SLOWED = ("hw_slowdown", "sync_boost")
@@ -44,16 +44,16 @@ COLUMNS = (
     *("memory_mib", "memory_max_mib", "power_mw", "power_max_mw", "temperature_c", "temperature_max_c"),
     *("sm_clock_mhz", "pcie_tx_kib_s", "pcie_rx_kib_s", "throttle_s", "thermal_s", "power_s", "slowed_s"),
 )
-"""What a minute and an hour have in common, besides their key."""
+"""Columns shared by minutes and hours, without their key."""
 
 
 class Unfit(ValueError):
-    """A rollup that is not taken; the text says why."""
+    """A rollup is rejected. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The minutes of one message: how many were written, known before, silent, and refused."""
+    """Result of a message: minutes written, already known, without measurements, and rejected."""
 
     written: int = 0
     known: int = 0
@@ -67,10 +67,10 @@ class Applied:
 def apply_samples(
     *, pool_slug: str, node_name: str, rollups: Sequence[Any], now_s: float | None = None
 ) -> Applied:
-    """Keep the minutes that a node's sampler sent: plain values of `Rollup`, newest last.
+    """Store the minutes sent by a node's sampler: plain values of `Rollup`, newest last.
 
-    Never raises for what a node sends: what is wrong or about unknown devices is logged and left out. A
-    node that does not know its pool sends an empty `pool_slug`; then its name and the UUID decide.
+    Never raises for bad input: invalid values and unknown devices are logged and skipped. A node that does
+    not know its pool sends an empty `pool_slug`; devices are then matched by node name and UUID.
     """
     now_s = time.time() if now_s is None else now_s
     if not isinstance(rollups, list | tuple) or len(rollups) > MAX_SAMPLES_PER_MESSAGE:
@@ -107,7 +107,7 @@ def apply_samples(
 
 
 def _short(text: object, length: int = 80) -> str:
-    """Untrusted text, shortened for one line of the log."""
+    """Return untrusted text, shortened and escaped for one log line."""
     return str(text)[:length].encode("unicode_escape").decode()
 
 
@@ -122,7 +122,7 @@ def _known_devices(pool_slug: str, node_name: str, uuids: Collection[str]) -> di
 
 @transaction.atomic
 def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
-    """Write what is new or knows more than what is there; how many minutes that were."""
+    """Write minutes that are new or more complete than stored ones. Returns the number written."""
     rows = {series.device_id: series for series in _locked(by_device)}
     if missing := [pk for pk in by_device if pk not in rows]:
         DeviceSeries.objects.bulk_create(
@@ -164,12 +164,12 @@ def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
 
 
 def _locked(devices: Iterable[UUID]) -> list[DeviceSeries]:
-    # In one order, so that two messages never wait for each other in a circle.
+    # In a fixed order, so that concurrent messages do not deadlock.
     return list(DeviceSeries.objects.select_for_update().filter(device__in=list(devices)).order_by("pk"))
 
 
 def _advance(series: DeviceSeries, row: DeviceMinute) -> None:
-    """Update the series by a minute: how new it is, since when it is idle, what is due."""
+    """Update the series by a minute: newest time, idle time, hours due for roll-up."""
     end_s = row.start_s + MINUTE_S
     idle = row.gpu_used_s == 0 and (row.gpu_s or 0) >= MINUTE_S - UNMEASURED_IDLE_S
     if end_s > series.newest_s:
@@ -180,20 +180,20 @@ def _advance(series: DeviceSeries, row: DeviceMinute) -> None:
             series.idle_since_s = row.start_s
         series.newest_s = end_s
     elif not idle and series.idle_since_s is not None and end_s > series.idle_since_s:
-        # A minute that was told again, and in which there was work after all.
+        # A minute was sent again and shows activity after all.
         series.idle_since_s = end_s if end_s < series.newest_s else None
     hour_s = row.start_s - row.start_s % HOUR_S
     series.due_s = hour_s if series.due_s is None else min(series.due_s, hour_s)
 
 
 def kept_from_s(now_s: float) -> int:
-    """The begin of the oldest hour whose minutes are still kept. Newer hours have all of theirs."""
+    """Return the start of the oldest hour whose minutes are all kept."""
     oldest_s = int(now_s) - settings.BERTH_KEEP_MINUTES_DAYS * DAY_S
     return oldest_s - oldest_s % HOUR_S
 
 
 def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
-    """The row, None when nothing was measured. Raises `Unfit`."""
+    """Return the row of a rollup, or None if nothing was measured. Raises `Unfit`."""
     step = rollup.interval_s
     if rollup.span_s != MINUTE_S or rollup.start_s % MINUTE_S:
         raise Unfit("not a whole minute")
@@ -252,7 +252,7 @@ def _check(name: str, metric: Metric, n: int) -> None:
 
 
 def _longest(rollup: Rollup, reasons: Iterable[str]) -> int:
-    """Seconds under the reason that held longest: they overlap, so a sum would count some twice."""
+    """Return the seconds of the longest reason. Reasons overlap, so a sum would count seconds twice."""
     longest = max(rollup.throttle.get(name, 0) for name in reasons)
     return min(max(longest, 0), rollup.throttle_n * rollup.interval_s)
 
@@ -261,7 +261,7 @@ def _longest(rollup: Rollup, reasons: Iterable[str]) -> int:
 
 
 def roll_up_hours() -> int:
-    """Make the hours of which minutes have come since the last time; how many were written."""
+    """Roll up hours with new minutes. Returns the number of hours written."""
     made = 0
     after = 0
     while True:
@@ -319,7 +319,7 @@ _MEAN_AT = [(name, _INDEX[name]) for name in _MEANS]
 
 
 class _Hour:
-    """An hour in the making. Means are weighted by the seconds measured; None stays None."""
+    """Accumulator of an hour. Means are weighted by measured seconds; None stays None."""
 
     __slots__ = ("_bins", "_max", "_sum", "_weighted", "_weights")
 
@@ -356,7 +356,7 @@ class _Hour:
 
 
 def _p95(bins: Mapping[int, int]) -> int:
-    """The smallest value that 95 % of all seconds do not exceed."""
+    """Return the smallest value that 95 % of all seconds do not exceed."""
     rank = -(-sum(bins.values()) * 95 // 100)
     seen = 0
     for value, count in sorted(bins.items()):
@@ -370,9 +370,9 @@ def _p95(bins: Mapping[int, int]) -> int:
 
 
 def forget_old(*, now_s: float | None = None) -> int:
-    """Delete minutes and hours past their time, a day of some devices at once; how many rows went.
+    """Delete expired minutes and hours, in small transactions. Returns the number of rows deleted.
 
-    Minutes that have not been rolled up yet stay until they are.
+    Minutes that have not been rolled up are kept.
     """
     now_s = time.time() if now_s is None else now_s
     minutes_s = kept_from_s(now_s)
@@ -390,7 +390,7 @@ def forget_old(*, now_s: float | None = None) -> int:
 def _forget(
     model: type[DeviceMinute] | type[DeviceHour], series: Sequence[int], before_s: int, step_s: int
 ) -> int:
-    """Delete what is older than `before_s` in transactions that cover `step_s` each."""
+    """Delete rows older than `before_s`, in transactions that cover `step_s` seconds each."""
     gone = 0
     rows = model.objects.filter(series__in=list(series), start_s__lt=before_s)
     while (oldest_s := rows.aggregate(Min("start_s"))["start_s__min"]) is not None:

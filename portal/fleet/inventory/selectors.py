@@ -1,4 +1,4 @@
-"""Reads of capacity. Everybody who is signed in may see pools; what runs on them has its own rules."""
+"""Queries for capacity. Visible to all signed-in users; permissions on workspaces are separate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _COUNTED_OF_POOL = (
 
 
 def pools() -> QuerySet[Pool]:
-    """Pools with `node_count`, `online_count`, `device_count` (partitioned GPUs count as their instances)."""
+    """Return pools with `node_count`, `online_count` and `device_count`.
+
+    MIG instances are counted instead of the GPU that they partition.
+    """
     return (
         Pool.objects.filter(deleted_at=None)
         .annotate(
@@ -49,7 +52,7 @@ def pool_by_slug(slug: str) -> Pool:
 
 
 def nodes() -> QuerySet[Node]:
-    """Nodes with `used_cpu_milli`, `used_memory_mib`, `used_disk_mib` (or None), and devices with state."""
+    """Return nodes with allocated CPU, memory and disk (`used_*`, or None), and devices with state."""
     active = Q(allocations__released_at=None)
     return (
         Node.objects.filter(retired=False)
@@ -65,8 +68,9 @@ def nodes() -> QuerySet[Node]:
 
 
 def folders_shown() -> list[str]:
-    """The folders that nodes in service show to workspaces, as templates name them: `:rw` where some may be
-    written to.
+    """Return folders that nodes in service offer to workspaces, in the syntax of templates.
+
+    Folders that some nodes offer for writing end in `:rw`.
     """
     rows = Node.objects.filter(pool__enabled=True, retired=False).values_list("provides", flat=True)
     words = {each.removeprefix(mounts.NEED) for row in rows for each in row if each.startswith(mounts.NEED)}
@@ -74,7 +78,7 @@ def folders_shown() -> list[str]:
 
 
 def devices() -> QuerySet[Device]:
-    """Devices with `used_milli`: how much of 1000 is allocated, None when nothing is."""
+    """Return devices with `used_milli`: the allocated part of 1000, or None."""
     return (
         Device.objects.select_related("node", "node__pool")
         .annotate(used_milli=Sum("allocated__milli", filter=Q(allocated__active=True)))
@@ -83,7 +87,7 @@ def devices() -> QuerySet[Device]:
 
 
 def devices_with_state(now: datetime | None = None) -> QuerySet[Any]:
-    """Devices with `state`, `used_milli`, `partitioned` and `gpu_out`: see `device_states.with_state`."""
+    """Return devices with `state`, `used_milli`, `partitioned`, `gpu_out`; see `device_states.with_state`."""
     return with_state(
         Device.objects.select_related("node", "node__pool").order_by(
             "node__pool__slug", "node__name", "index"

@@ -1,4 +1,4 @@
-"""Pools, nodes and devices as the API shows them; a pool's configuration is not: it may hold secrets."""
+"""REST serializers of pools, nodes and devices. Pool configurations are omitted, as they may have secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from provisioning.types import LimitedResource
 
 
 class CountSerializer(serializers.Serializer[Any]):
-    """How much there is of one resource; a partitioned GPU is not counted beside its MIG instances."""
+    """Amounts of one resource. MIG instances are counted instead of the GPU that they partition."""
 
     resource = serializers.CharField(help_text="`gpu:h100`, `gpu`, `mig:1g.10gb`, `cpu_milli`, …")
     total = serializers.IntegerField(
@@ -37,7 +37,7 @@ class CountSerializer(serializers.Serializer[Any]):
 
 
 def count_rows(counts: Counts) -> list[dict[str, Any]]:
-    """Counts as `CountSerializer` shows them, by name of the resource."""
+    """Return counts in the form of `CountSerializer`, sorted by resource."""
     return [
         {
             "resource": name,
@@ -51,7 +51,7 @@ def count_rows(counts: Counts) -> list[dict[str, Any]]:
 
 
 class PoolSerializer(serializers.ModelSerializer[Pool]):
-    """A set of capacity under one driver."""
+    """Capacity managed by one driver."""
 
     state = serializers.ChoiceField(PoolState.choices)
     capabilities = serializers.ListField(child=serializers.CharField(), help_text="Capabilities of the pool.")
@@ -73,7 +73,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
 
     @extend_schema_field(CountSerializer(many=True))
     def get_resources(self, pool: Pool) -> list[dict[str, Any]]:
-        # The pools of an answer are counted together.
+        # Count all pools of a response together.
         context: dict[str, Any] = self.context  # type: ignore[assignment]
         if "counts" not in context:
             shown: Any = self.root.instance
@@ -89,7 +89,7 @@ def _config() -> serializers.DictField:
 
 
 class PoolChangeSerializer(StrictSerializer):
-    """The fields of a pool that may be changed."""
+    """Fields of a pool that can be changed."""
 
     name = serializers.CharField(max_length=80)
     config = _config()
@@ -123,11 +123,11 @@ class PoolCreateSerializer(StrictSerializer):
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):
-    """An accelerator. `used_milli` says how much of 1000 is held by workspaces.
+    """An accelerator. `used_milli` is the part of 1000 allocated to workspaces.
 
-    `state` is the worst that can be said of it, in one word. `idle`: it is allocated and was measured to do
-    nothing for a quarter of an hour; what is not measured counts as used. `offline`: its node does not see
-    it, or is offline, or its pool does not answer or is switched off.
+    `state` is the most severe state that applies. `idle`: allocated, but measured without activity for 15
+    minutes; unmeasured time counts as use. `offline`: its node does not report it or is offline, or its pool
+    is unreachable or disabled.
     """
 
     pool = serializers.CharField(source="node.pool.slug")
@@ -173,7 +173,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
 
 
 class MissingGpuSerializer(serializers.Serializer[MissingGpu]):
-    """A GPU that the node ought to have and that its driver does not show."""
+    """A GPU that the node should have but its driver does not report."""
 
     pci_bus_id = serializers.CharField(help_text="Where it is, or was: `0000:3b:00.0`.")
     uuid = serializers.CharField(help_text="Empty where it was never seen before.")
@@ -183,7 +183,7 @@ class MissingGpuSerializer(serializers.Serializer[MissingGpu]):
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
-    """A host, with what workspaces hold of it."""
+    """A host with its capacity and allocation."""
 
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")

@@ -1,7 +1,7 @@
-"""Reads of what devices did. A gap in the samples stays a gap: unknown is neither idle nor busy.
+"""Queries for measurements of devices. A gap stays a gap: unknown is neither idle nor busy.
 
-Who held a device follows from the allocations. What an hour saw is shared out by time where a holder had
-the device for a part of it only.
+Who held a device follows from the allocations. Use in an hour is divided by time if a holder had the device
+for part of it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ log = logging.getLogger(__name__)
 HOUR = "hour"
 MONTH = "month"
 SPANS = {HOUR: (MINUTE_S, 60), MONTH: (HOUR_S, 30 * 24)}
-"""Span → seconds of a point, and how many points."""
+"""Seconds per point and number of points, by span."""
 FRESH_S = 3 * MINUTE_S
-"""How old the newest minute may be for what it says to be true now."""
+"""Maximum age of the newest minute, in seconds, to count as current."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A device from `start_s` (UTC) on; None is not measured. `gpu_pct` is a mean, as all without a word."""
+    """Measurements of a device from `start_s` (UTC); None means not measured.
+
+    Unqualified values are means.
+    """
 
     start_s: int
     measured_s: int
@@ -64,9 +67,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`points` follow each other at every `step_s` from `start_s` on; None is a gap.
+    """`points` from `start_s` on, one per `step_s` seconds; None is a gap.
 
-    `live` is the newest look at the device, some seconds old, when there is one.
+    `live` is the newest sample, a few seconds old, if there is one.
     """
 
     span: str
@@ -87,7 +90,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A workspace had `milli` of 1000 of a device; `until` is None while it still has."""
+    """Allocation of `milli` of 1000 of a device to a workspace. `until` is None while it lasts."""
 
     workspace_id: UUID
     team_id: UUID
@@ -98,10 +101,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Device-seconds of a team: held, of these measured, and of these with work on the GPU.
+    """Device-seconds of a team: held, measured, and with GPU activity.
 
-    `used_s` adds up what the driver calls utilisation, the share of time with a kernel on the device: an
-    hour at 50 % is half an hour. A share of a device counts as that share.
+    `used_s` sums the driver's utilization, the share of time with a kernel running: an hour at 50 % is half
+    an hour. A share of a device counts proportionally.
     """
 
     held_s: int = 0
@@ -110,15 +113,15 @@ class GpuUse:
 
     @property
     def percent(self) -> int | None:
-        """The used share of what is measured; None where nothing is."""
+        """Used share of the measured time in percent, or None without measurements."""
         return round(100 * self.used_s / self.measured_s) if self.measured_s else None
 
 
 def device_series(device: Device, span: str = HOUR, *, now: datetime | None = None) -> Series:
-    """The last hour by minute, or the last 30 days by hour. `KeyError` for another span."""
+    """Return the last hour by minute or the last 30 days by hour. Raises `KeyError` for another span."""
     step_s, count = SPANS[span]
     now_s = int(now.timestamp()) if now else int(time.time())
-    # The minute under way has no rollup yet; the hour under way has one of what there is.
+    # The current minute has no rollup yet; the current hour has a partial one.
     end_s = now_s - now_s % step_s + (step_s if span == MONTH else 0)
     start_s = end_s - step_s * count
     model = DeviceMinute if span == HOUR else DeviceHour
@@ -131,7 +134,7 @@ def device_series(device: Device, span: str = HOUR, *, now: datetime | None = No
 
 
 def start_of(series: Series) -> datetime:
-    """When it begins, as a moment."""
+    """Return the start as a datetime."""
     return datetime.fromtimestamp(series.start_s, UTC)
 
 
@@ -144,7 +147,7 @@ def _point(row: tuple[int | None, ...]) -> Point:
 
 
 def newest(uuids: Collection[str] | None = None, *, now_s: float | None = None) -> dict[str, Sample]:
-    """The newest sample of these devices (of all: None) by UUID, as nodes show them. Empty without Redis."""
+    """Return the newest sample by UUID, of these devices or all (None). Empty without Redis."""
     try:
         if uuids is None:
             raw: dict[bytes, bytes] = live.connection().hgetall(LIVE_KEY)  # type: ignore[assignment]
@@ -161,12 +164,12 @@ def newest(uuids: Collection[str] | None = None, *, now_s: float | None = None) 
 
 
 def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
-    """The newest whole minute of each device as if it were one sample, where it is still true; one query."""
+    """Return the newest current minute of each device in the form of a sample. One query."""
     now_s = time.time() if now_s is None else now_s
     oldest_s = int(now_s - FRESH_S) - MINUTE_S
     found: dict[str, Sample] = {}
     rows = DeviceMinute.objects.filter(
-        # The bounds on the series come first: without them every device's key would be looked up.
+        # Filter by series first, to avoid a lookup per device.
         series__newest_s__gte=oldest_s,
         start_s__gte=oldest_s,
     ).order_by("start_s")
@@ -189,12 +192,15 @@ def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
 
 
 def idle_s(device: Device, now: datetime) -> int:
-    """For how many seconds the GPU has done nothing, up to the newest minute; missing data is work."""
+    """Return for how many seconds the GPU has been idle, up to the newest minute.
+
+    Missing data counts as use.
+    """
     return idle_times(now, devices=[device.pk]).get(device.pk, 0)
 
 
 def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dict[UUID, int]:
-    """Device → seconds without GPU use, of all (or these) that are known to idle now; one query."""
+    """Return seconds without GPU activity by device, for all (or these) currently idle devices. One query."""
     rows = DeviceSeries.objects.filter(
         idle_since_s__isnull=False, newest_s__gte=int(now.timestamp()) - FRESH_S
     )
@@ -211,7 +217,7 @@ def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dic
 
 
 def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
-    """The allocations of the device that overlap `since` to `until`, the oldest first."""
+    """Return the allocations of the device between `since` and `until`, oldest first."""
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, device=device, allocation__granted_at__lt=until)
     return [
@@ -227,12 +233,12 @@ def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
 
 
 def gpu_use(team: Team, since: datetime, *, now: datetime | None = None) -> GpuUse:
-    """The time for which the team held real devices from `since` on, and how much of it was used."""
+    """Return for how long the team held real devices since `since`, and how much they were used."""
     return gpu_uses([team.pk], since, now=now).get(team.pk, GpuUse())
 
 
 def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = None) -> dict[UUID, GpuUse]:
-    """`gpu_use` of several teams, in two queries. Teams that held nothing are left out."""
+    """Return `gpu_use` by team, in two queries. Teams without allocations are omitted."""
     now_s = int((now or datetime.now(UTC)).timestamp())
     since_s = int(since.timestamp())
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
@@ -263,7 +269,7 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
                 if start_s >= ended_s:
                     break
                 overlap = min(ended_s, start_s + HOUR_S) - max(begun_s, start_s)
-                # The hour under way has seen as much as there is of it.
+                # The current hour has elapsed only partly.
                 part = share * overlap / max(1, min(HOUR_S, now_s - start_s))
                 total[1] += used_s * part
                 total[2] += measured_s * part
@@ -274,7 +280,7 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
 
 
 def _hours(devices: Collection[UUID], from_s: int) -> dict[UUID, list[tuple[int, int, float]]]:
-    """Device → (begin, seconds measured, seconds used) of its hours, in order."""
+    """Return the hours of each device, in order: start, measured seconds, used seconds."""
     found: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
     if not devices:
         return found

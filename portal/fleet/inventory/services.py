@@ -1,4 +1,4 @@
-"""Writes of pools, nodes and devices: mostly what inventory saw."""
+"""Writes pools, nodes and devices, mostly from inventories."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from provisioning.types import Failure, Inventory, NodeInfo
 SILENT_AFTER_INVENTORIES = 3
 ASK_AGAIN_S = 10
 PLACED_BY = ("cpu_milli", "memory_mib", "programs", "provides", "labels")
-"""What placement reads of a node, beside its devices; free disk space too, which changes all the time."""
+"""Attributes of a node used by placement, besides its devices. Free disk space is compared separately."""
 DISK_CHANGED = 8
-"""A change of free disk space counts from one part in so many on."""
+"""Free disk space counts as changed from one part in this many."""
 
 
 @transaction.atomic
 def create_pool(
     *, actor: User | SystemActor, slug: str, name: str, driver: str, config: dict[str, Any] | None = None
 ) -> Pool:
-    """Add a pool and ask for its inventory. Raises `InvalidInput` for a bad driver or configuration."""
+    """Add a pool and request its inventory. Raises `NotAllowed`, `InvalidInput` and `StateConflict`."""
     require_operator(actor)
     config = config or {}
     try:
@@ -71,7 +71,7 @@ def create_pool(
         inventory_due_at=timezone.now(),
     )
     if pool.simulated:
-        # There is nothing to check behind a simulated device; trials turn these on.
+        # Simulated devices need no checks. Tests can enable them.
         pool.check_every_hours = pool.hand_out_max_age_hours = 0
         pool.check_required = pool.scrub_required = False
     try:
@@ -104,7 +104,7 @@ def pools_due() -> list[Pool]:
 
 
 def mark_asked(pool: Pool) -> None:
-    """Note that an inventory is under way, and take a pool that has not answered for long as unreachable."""
+    """Schedule the next inventory, and mark a pool that has been silent for long as unreachable."""
     now = timezone.now()
     Pool.objects.filter(pk=pool.pk).update(
         inventory_due_at=now + timedelta(seconds=settings.INVENTORY_INTERVAL_S)
@@ -116,7 +116,7 @@ def mark_asked(pool: Pool) -> None:
             PoolState.UNREACHABLE,
             sentence_of(Reason(InventoryCode.POOL_SILENT)),
         )
-    # A node whose own worker is silent takes no new work, even when its pool has others that answer.
+    # A node with a silent worker gets no new work, even if other nodes of the pool answer.
     if pool.runs_on_node:
         for node in pool.nodes.filter(online=True, seen_at__lt=now - silence):
             _node_offline(pool, node)
@@ -124,7 +124,7 @@ def mark_asked(pool: Pool) -> None:
 
 @transaction.atomic
 def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
-    """Take in what was seen: nodes and devices that appear, change and disappear, each as an event."""
+    """Apply an inventory: new, changed and missing nodes and devices, each with an audit entry."""
     now = timezone.now()
     pool = Pool.objects.select_for_update().get(pk=pool.pk)
     existing = {node.name: node for node in pool.nodes.all()}
@@ -142,9 +142,9 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
 
 
 def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
-    """The driver could not take stock: say so, and ask again soon. Nothing is concluded about what runs.
+    """Record that the driver could not take an inventory, and retry soon. Workspaces are not affected.
 
-    While a GPU is being reset there is nothing to say: what was seen before counts until the node can look.
+    A GPU reset is not an error: the last inventory stays valid until the node can take another.
     """
     Pool.objects.filter(pk=pool.pk).update(
         inventory_due_at=timezone.now() + timedelta(seconds=min(ASK_AGAIN_S, settings.INVENTORY_INTERVAL_S))
@@ -182,7 +182,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.provides = held_environments.provided(info.provides, node.environments)
     node.labels = dict(info.labels)
     if info.driver_version or info.accelerator_state not in UNSEEN_STATES:
-        # A driver that does not answer does not say its version either: the last one known stays.
+        # A driver that does not answer reports no version, so keep the last known one.
         node.driver_version, node.cuda_version = info.driver_version, info.cuda_version
     node.facts = dict(info.facts)
     was_state, node.accelerator_state = node.accelerator_state, info.accelerator_state
@@ -265,9 +265,9 @@ def _node_offline(pool: Pool, node: Node) -> None:
 
 
 def expect_node(*, actor: User | SystemActor, pool: Pool, name: str) -> Node:
-    """The node of a machine that has just joined: offline until its first inventory, which is due at once.
+    """Create or reset the node of a machine that has joined: offline until its first inventory, due now.
 
-    Inside a transaction.
+    Requires a transaction.
     """
     require_operator(actor)
     node, made = Node.objects.get_or_create(pool=pool, name=name)
@@ -280,9 +280,9 @@ def expect_node(*, actor: User | SystemActor, pool: Pool, name: str) -> Node:
 
 
 def retire_node(*, actor: User | SystemActor, pool: Pool, name: str, reason: str) -> None:
-    """Take the node of a machine that is gone out of the pool: nothing is asked or taken of it any more.
+    """Retire the node of a machine that is gone: it is no longer asked, and its messages no longer count.
 
-    Inside a transaction. What was placed there stays placed until it is seen to be gone.
+    Requires a transaction. Allocations stay until their absence is confirmed.
     """
     require_operator(actor)
     node = Node.objects.select_for_update().filter(pool=pool, name=name).first()
@@ -296,9 +296,9 @@ def retire_node(*, actor: User | SystemActor, pool: Pool, name: str, reason: str
 
 
 def forget_node(*, actor: User | SystemActor, pool: Pool, name: str) -> None:
-    """Delete the row of a retired node where nothing refers to it: nothing was ever placed or checked there.
+    """Delete a retired node unless other rows refer to it, as after a placement or check.
 
-    Inside a transaction.
+    Requires a transaction.
     """
     require_operator(actor)
     node = Node.objects.filter(pool=pool, name=name, retired=True).first()
@@ -312,7 +312,7 @@ def forget_node(*, actor: User | SystemActor, pool: Pool, name: str) -> None:
 
 @transaction.atomic
 def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reason: str = "") -> Node:
-    """Take a node out of placement, or back in. What runs there goes on. Repeating it is success."""
+    """Cordon or uncordon a node. Running workspaces continue. Idempotent. Raises `NotFound`, `NotAllowed`."""
     require_operator(actor)
     reason = strip_nul(reason)
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()

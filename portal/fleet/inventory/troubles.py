@@ -1,6 +1,6 @@
-"""Capacity that is lost until an operator decides: GPUs that are bad or gone, nodes and pools that are away.
+"""Lost capacity that needs a decision: failed or missing GPUs, offline nodes, unreachable pools.
 
-What an operator has cordoned is decided, and no trouble any more.
+Capacity cordoned by an operator is excluded, because it has been decided.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def _seen_by(actor: User) -> Q:
 
 
 def lost_devices(actor: User) -> QuerySet[Device]:
-    """GPUs and instances in trouble, on nodes that are online; nothing for who runs no pools.
+    """Return failed or missing devices on online nodes. Empty for users who are not operators.
 
-    An instance of such a GPU is not named.
+    MIG instances of a failed GPU are not listed separately.
     """
     gone = Q(present=False) & ~Q(kind=DeviceKind.MIG.value)
     trouble = FOUND_BAD & Q(present=True) | gone
@@ -51,7 +51,7 @@ def lost_devices(actor: User) -> QuerySet[Device]:
 
 
 def devices(actor: User) -> QuerySet[Device]:
-    """The `lost_devices`, with `since` (when it was found) and `held` (a workspace has it)."""
+    """Return `lost_devices` with `since` (time of detection) and `held` (allocated to a workspace)."""
     found = Event.objects.filter(
         targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_DEVICE_TROUBLES
     )
@@ -72,13 +72,13 @@ def devices(actor: User) -> QuerySet[Device]:
 
 
 def lost_nodes(actor: User) -> QuerySet[Node]:
-    """Nodes that are offline in pools that answer; nothing for who runs no pools."""
+    """Return offline nodes in reachable pools. Empty for users who are not operators."""
     away = Node.objects.filter(_seen_by(actor), online=False, cordoned=False, pool__enabled=True)
     return away.exclude(pool__state=PoolState.UNREACHABLE)
 
 
 def nodes(actor: User) -> QuerySet[Node]:
-    """The `lost_nodes`, with `since` and `held` as `devices` has them."""
+    """Return `lost_nodes` with `since` and `held`, as in `devices`."""
     return (
         lost_nodes(actor)
         .annotate(
@@ -91,12 +91,12 @@ def nodes(actor: User) -> QuerySet[Node]:
 
 
 def lost_pools(actor: User) -> QuerySet[Pool]:
-    """Pools whose driver does not answer; nothing for who runs no pools."""
+    """Return unreachable pools. Empty for users who are not operators."""
     return Pool.objects.filter(_seen_by(actor), enabled=True, state=PoolState.UNREACHABLE)
 
 
 def pools(actor: User) -> QuerySet[Pool]:
-    """The `lost_pools`, with `since` and `held` as `devices` has them."""
+    """Return `lost_pools` with `since` and `held`, as in `devices`."""
     return (
         lost_pools(actor)
         .annotate(

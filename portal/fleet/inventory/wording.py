@@ -1,4 +1,4 @@
-"""Texts of the refusals about pools, nodes and devices."""
+"""Texts of refusals about pools, nodes and devices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TEXTS: dict[StrEnum, Text] = {
     InventoryCode.POOL_SILENT: Text(
         _("Its worker has not answered for some minutes."), _("Look whether the node worker runs.")
     ),
-    # A driver's report keeps the driver's own sentence (see provisioning.errors).
+    # The driver's own message (see provisioning.errors).
     InventoryCode.DRIVER_REPORT: Text("%(message)s"),
     InventoryCode.SPAN_UNKNOWN: Text(
         _("There is no such span."),

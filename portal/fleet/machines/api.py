@@ -1,4 +1,4 @@
-"""Machines that have joined and the tokens by which they do, over REST."""
+"""REST API of machines and join tokens."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class JoinTokenViewSet(ListViewSet):
 
 
 class MissingSerializer(serializers.Serializer[Reason]):
-    """Something that a pool lacks."""
+    """A problem that keeps workspaces from starting in a pool."""
 
     message = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()

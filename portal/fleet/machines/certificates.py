@@ -1,8 +1,8 @@
-"""Berth's own authority: what it signs, and for whom. It needs no Django, as what starts Berth has none.
+"""Berth's certificate authority. Independent of Django, because the launcher uses it, too.
 
-Names in a certificate are ours, never those that a request asks for. A node's certificate is for
-`node:<name>` and shows both ways: to the doors of the control plane as a client, to the front door as a
-server.
+Names in certificates are chosen by Berth, never taken from a request. A node's certificate is for
+`node:<name>` and serves as client certificate to the control plane and as server certificate to the front
+door.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAYS = 3650
 NODE_DAYS = 90
 FRONT_NAME = "front-door.berth.internal"
 PORTAL_NAME = "portal.berth.internal"
-"""The name of the nodes' doors, whatever the address at which machines reach them."""
+"""Server name of the nodes' doors, independent of the address that machines connect to."""
 NODE_SUFFIX = ".node.berth.internal"
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "authority.pem", "authority.key"
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
@@ -31,7 +31,7 @@ MAX_CSR = 8192
 
 
 class BadRequest(Exception):
-    """What was sent is no request for a certificate that can be signed."""
+    """The certificate request is malformed or cannot be signed."""
 
 
 class NoAuthority(Exception):
@@ -40,7 +40,7 @@ class NoAuthority(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A certificate in PEM, its serial number in decimal, and when it ends."""
+    """A certificate in PEM, its serial number in decimal, and its expiry."""
 
     pem: str
     serial: str
@@ -49,14 +49,14 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The authority with its key."""
+    """The certificate authority with its key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def make(cls) -> Authority:
-        """A new one, which nobody believes yet."""
+        """Create a new authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = x509.KeyUsage(
             digital_signature=False, content_commitment=False, key_encipherment=False,
@@ -74,7 +74,7 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """The one whose files lie in `folder`. Raises `NoAuthority`."""
+        """Load the authority from `folder`. Raises `NoAuthority`."""
         try:
             certificate = x509.load_pem_x509_certificate((folder / AUTHORITY_FILE).read_bytes())
             key = serialization.load_pem_private_key((folder / AUTHORITY_KEY_FILE).read_bytes(), None)
@@ -95,7 +95,7 @@ class Authority:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the certificate's DER, in hexadecimal: by this a machine recognises it."""
+        """SHA-256 of the certificate's DER, in hexadecimal. Machines pin it."""
         return digest_of(self.certificate)
 
     def issue(
@@ -107,7 +107,7 @@ class Authority:
         usages: Sequence[ObjectIdentifier],
         days: int = DAYS,
     ) -> Signed:
-        """A certificate for `name` that shows `host` to whoever connects to it."""
+        """Issue a certificate for `name`, with the DNS name `host`."""
         made = (
             _builder(name, public_key, self.certificate.subject, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -123,9 +123,9 @@ class Authority:
         return Signed(pem, str(made.serial_number), made.not_valid_after_utc)
 
     def sign_node(self, csr: str, name: str) -> Signed:
-        """The certificate of the node `name`, for the key of a request in PEM. Raises `BadRequest`.
+        """Sign a PEM certificate request for the node `name`. Raises `BadRequest`.
 
-        Of the request only the key counts, and that who sends it has its private part.
+        Only the key and its proof of possession are used from the request.
         """
         if len(csr) > MAX_CSR:
             raise BadRequest("it is too long")
@@ -147,17 +147,17 @@ class Authority:
 
 
 def host_of(node_name: str) -> str:
-    """The name that the gateway of a node shows."""
+    """Return the server name of a node's gateway."""
     return f"{node_name}{NODE_SUFFIX}"
 
 
 def digest_of(certificate: x509.Certificate) -> str:
-    """The SHA-256 of a certificate's DER, in hexadecimal."""
+    """Return the SHA-256 of a certificate's DER, in hexadecimal."""
     return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 
 def pem_of(key: ec.EllipticCurvePrivateKey) -> str:
-    """A private key in PEM, without a password."""
+    """Return a private key in PEM, unencrypted."""
     plain = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()
 

@@ -1,4 +1,4 @@
-"""Codes of machines that join."""
+"""Codes of machines."""
 
 # ruff: noqa: S105  (codes that name a token are no secrets)
 from __future__ import annotations
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MachineCode(StrEnum):
-    """Refusals of machines that join. The machine shows their texts."""
+    """Refusals about machines. Joining machines act on these codes."""
 
     ACCELERATOR_DRIVER_MISSING = "accelerator_driver_missing"
     CERTIFICATE_ENDED = "certificate_ended"

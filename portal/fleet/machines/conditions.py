@@ -1,4 +1,4 @@
-"""How a machine is, in one word and a few sentences: the same on pages, over REST and for its node."""
+"""Condition of a machine, with explanations, for pages, REST and its node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPIRES_SOON = timedelta(days=14)
 
 
 class Condition(StrEnum):
-    """What matters most about a machine now."""
+    """The most important condition of a machine."""
 
     REVOKED = "revoked"
     LEFT = "left"
@@ -39,7 +39,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A word, an icon and a tone, for badges."""
+    """Word, icon and tone for badges."""
 
     word: str | Promise
     icon: str
@@ -61,7 +61,7 @@ LOOKS: Mapping[Condition, Look] = {
 
 
 def conditions_of(machine: Any, now: datetime) -> list[Condition]:
-    """All that holds for a machine of `selectors.with_nodes`, what matters most first."""
+    """Return all conditions of a machine from `selectors.with_nodes`, most important first."""
     if machine.state == MachineState.REVOKED:
         return [Condition.REVOKED]
     if machine.state == MachineState.LEFT:
@@ -83,12 +83,15 @@ def conditions_of(machine: Any, now: datetime) -> list[Condition]:
 
 
 def condition_of(machine: Any, now: datetime) -> Condition:
-    """What matters most about a machine of `selectors.with_nodes`."""
+    """Return the most important condition of a machine from `selectors.with_nodes`."""
     return conditions_of(machine, now)[0]
 
 
 def look_of_node(node: Node, machine: Any | None, now: datetime) -> Look:
-    """How a node is shown; `machine` is the one behind it (`selectors.of_nodes`) where it has joined."""
+    """Return the look of a node.
+
+    `machine` is its machine (`selectors.of_nodes`), or None if it never joined.
+    """
     if machine is not None:
         return LOOKS[condition_of(machine, now)]
     if not node.online:
@@ -97,7 +100,7 @@ def look_of_node(node: Node, machine: Any | None, now: datetime) -> Look:
 
 
 def notes_of(machine: Any, now: datetime) -> list[str]:
-    """What there is to say about it, each with what to do, in sentences."""
+    """Return explanations for a machine, each with a next action."""
     found = [_note(condition, machine) for condition in conditions_of(machine, now)]
     if machine.state == MachineState.ACTIVE and machine.certificate_expires_at - now < EXPIRES_SOON:
         found.append(

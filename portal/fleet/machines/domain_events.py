@@ -1,4 +1,4 @@
-"""What machines tell the rooms above them."""
+"""Domain events of machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.common.domain_events import DomainEvent
 
 @dataclass(frozen=True, slots=True)
 class MachineEnded(DomainEvent):
-    """A machine is believed no more: it has left, or was revoked."""
+    """A machine has left or was revoked. It is no longer trusted."""
 
     pool_id: UUID
     name: str
@@ -18,7 +18,10 @@ class MachineEnded(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class MachineLeaving(DomainEvent):
-    """A machine wants to leave; what is placed there goes first: at once with `stop`, else with notice."""
+    """A machine wants to leave.
+
+    Its workspaces are stopped immediately with `stop`, else moved with notice.
+    """
 
     pool_id: UUID
     name: str

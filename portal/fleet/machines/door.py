@@ -1,8 +1,8 @@
-"""The nodes' door: how the portal knows that a request came through it, and from which node.
+"""The nodes' door: configuration, and authentication of its requests.
 
-The door (a Caddy of its own) proves itself with a header whose value comes from the gateway's secret, as the
-front door does, and tells the name and the certificate's serial number of the node that has connected. It
-drops what a client sends under these names. Needs neither Django nor a library.
+The door (a separate Caddy) authenticates itself with a header derived from the gateway secret, like the front
+door. It passes on the name and certificate serial of the connected node, and drops these headers from
+clients. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NANOSECOND = 10**9
 
 
 def token_of(gateway_secret: str) -> str:
-    """What the door says of itself."""
+    """Return the token by which the door authenticates itself."""
     return hmac.new(gateway_secret.encode(), b"berth:nodes-door", hashlib.sha256).hexdigest()
 
 
 def is_door(given: str, gateway_secret: str) -> bool:
-    """Whether a request with this value of `DOOR_HEADER` came through the door."""
+    """Return whether the value `given` of `DOOR_HEADER` proves that a request passed the door."""
     return bool(gateway_secret) and hmac.compare_digest(
         given.encode("utf-8", "replace"), token_of(gateway_secret).encode()
     )
@@ -54,17 +54,19 @@ def caddy_config(
     front: str,
     domain: str,
 ) -> str:
-    """Caddy's JSON for the door.
+    """Return Caddy's JSON configuration for the door.
 
-    `listen` is a Unix socket's path from the folder in which Caddy runs: in front of it stands
-    `portal.embedded.door_guard`, which says whose each connection is. `authority`, `certificate` and `key`
-    are PEM files, `web_url` is the portal's web processes, `storage` a folder of Caddy's own. `front` is
-    `host:port` of the front door, which leads a node with a ticket to a home that comes to it, and `domain`
-    that of workspaces.
+    - `listen`: path of a Unix socket, relative to Caddy's folder. `portal.embedded.door_guard` in front of it
+      passes on the client of each connection.
+    - `authority`, `certificate`, `key`: PEM files.
+    - `web_url`: the portal's web processes.
+    - `storage`: a folder for Caddy.
+    - `front`: `host:port` of the front door, which forwards a node with a ticket to a home that moves to it.
+    - `domain`: domain of workspaces.
     """
     subject = "{http.request.tls.client.subject}"
     own = {DOOR_HEADER: [token_of(gateway_secret)]}
-    # By this the portal believes the address that the door adds to X-Forwarded-For, and answers no agent.
+    # Makes the portal trust the door's X-Forwarded-For, and refuse agent requests.
     believed = {front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)]}
     node = {NODE_HEADER: ["{http.regexp.node.1}"], SERIAL_HEADER: ["{http.request.tls.client.serial}"]}
 
@@ -130,7 +132,7 @@ def _config(
     server = {
         **SERVER,
         "listen": [f"unix/{listen}|0600"],
-        # Whoever can open the socket is believed; nobody who cannot.
+        # Access is controlled by permissions of the socket.
         "listener_wrappers": [
             {"wrapper": "proxy_protocol", "timeout": 5 * NANOSECOND},
             {"wrapper": "tls"},

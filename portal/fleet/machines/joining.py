@@ -1,4 +1,4 @@
-"""How machines join, prove themselves anew and leave: what they ask, and what they are given."""
+"""Joining, key rotation and leaving of machines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ ADDRESS = r"^([0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What a machine asks that has a token. `clock` is its unix time; `address` empty: its own."""
+    """Request to join with a token.
+
+    `clock` is the machine's unix time. An empty `address` means the peer's.
+    """
 
     token: Annotated[str, Meta(max_length=300)]
     name: Annotated[str, Meta(max_length=255)]
@@ -67,7 +70,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """What a node asks that wants to prove itself by other keys."""
+    """Request of a node for a new certificate, signing key and password."""
 
     csr: Annotated[str, Meta(max_length=8192)]
     signing_key: Annotated[str, Meta(max_length=200)]
@@ -75,10 +78,11 @@ class Rotate:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """What a node asks that wants to leave: what becomes of workspaces that are placed there.
+    """Request of a node to leave. `workspaces` decides about workspaces placed there.
 
-    Empty: it does not leave while there are any. `drain`: they are asked to go elsewhere, with notice.
-    `stop`: they are stopped at once.
+    - empty: the request is refused while there are any;
+    - `drain`: they are asked to move, with notice;
+    - `stop`: they are stopped immediately.
     """
 
     workspaces: Literal["", "drain", "stop"] = ""
@@ -86,7 +90,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the portal has of a node: how many workspaces, and the first of their names, `team/user/name`."""
+    """Workspaces on a node: their number, and the first names as `team/user/name`."""
 
     placed: int
     workspaces: list[str]
@@ -94,7 +98,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class RedisAccess:
-    """How a node reaches Redis."""
+    """Access of a node to Redis."""
 
     host: str
     port: int
@@ -105,7 +109,7 @@ class RedisAccess:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a node is given; the password is stored nowhere else. Certificates are in PEM."""
+    """Response to a machine. The password is stored nowhere else. Certificates are in PEM."""
 
     node: str
     pool: str
@@ -120,7 +124,7 @@ class Joined:
 
 
 def authority() -> Authority:
-    """Berth's own, which signs. Raises `Unavailable`."""
+    """Return the certificate authority. Raises `Unavailable`."""
     try:
         return Authority.load(settings.BERTH_TLS_DIR)
     except NoAuthority as error:
@@ -128,9 +132,9 @@ def authority() -> Authority:
 
 
 def join(*, asked: Join, address: str) -> Joined:
-    """Take a machine in that comes with a token, from `address`. Its token is used up only by that.
+    """Join a machine by a token, from `address`. The token is used up only on success.
 
-    Raises `PortalError` whose code is a `MachineCode`.
+    Raises `PortalError` with a `MachineCode`.
     """
     signer = authority()
     password = secrets.token_hex(32)
@@ -143,16 +147,16 @@ def join(*, asked: Join, address: str) -> Joined:
     except IntegrityError as error:
         if not violates(error, Machine, "name"):
             raise
-        # Another one with this name was a moment faster.
+        # A concurrent request has taken the name.
         raise _taken(asked.name) from error
     redis_users.sync([machine.name])
     return _answer(machine, signer, signed, password)
 
 
 def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
-    """Give a node another certificate and password; the former ones hold for ten minutes more.
+    """Issue a new certificate and password. The old ones stay valid for 10 minutes.
 
-    `node` and `serial` are those of the certificate with which it has connected. Raises `PortalError`.
+    `node` and `serial` are from the certificate of the connection. Raises `PortalError`.
     """
     signer = authority()
     password = secrets.token_hex(32)
@@ -174,12 +178,12 @@ def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
 
 
 def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
-    """Let a node go that has nothing placed on it; what is still there, if that shall go first.
+    """Let a node leave. Returns what is still placed there if that has to end first, else None.
 
-    It then takes nothing new, and asks again until it may go. Raises `PortalError`.
+    The node then takes no new work and repeats the request until it may leave. Raises `PortalError`.
     """
     with transaction.atomic():
-        # Nothing is placed there between looking and leaving.
+        # Prevents placements between the check and leaving.
         PlacementLock.hold()
         machine = identified(node, serial, lock=True)
         there = placed_there(machine)
@@ -195,12 +199,12 @@ def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
 
 
 def standing(*, node: str, serial: str) -> Standing:
-    """What is placed on a node that counts. Raises `PortalError` for one that does not."""
+    """Return what is placed on an active node. Raises `PortalError` for other nodes."""
     return placed_there(identified(node, serial))
 
 
 def placed_there(machine: Machine) -> Standing:
-    """How many workspaces have something on the machine's node, and which."""
+    """Return the number and names of workspaces allocated on the machine's node."""
     held = Allocation.objects.filter(
         node__pool=machine.pool_id, node__name=machine.name, released_at=None
     ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
@@ -209,9 +213,9 @@ def placed_there(machine: Machine) -> Standing:
 
 
 def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
-    """The machine whose certificate has this name and serial number. Raises `NotAllowed`.
+    """Return the active machine whose certificate has this name and serial. Raises `NotAllowed`.
 
-    A certificate that was replaced is the sign of a second machine that has the name: it is noted.
+    A replaced certificate indicates that a second machine uses the name (`IDENTITY_REPLACED`).
     """
     rows = Machine.objects.select_related("pool").filter(name=node, state=MachineState.ACTIVE)
     machine = (rows.select_for_update(of=("self",)) if lock else rows).first()
@@ -226,7 +230,7 @@ def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
 
 
 def placed_on(machine: Machine) -> int:
-    """How many workspaces have something on the machine's node."""
+    """Return the number of workspaces allocated on the machine's node."""
     nodes = Node.objects.filter(pool_id=machine.pool_id, name=machine.name)
     return (
         nodes.filter(allocations__released_at=None, allocations__isnull=False)
@@ -237,7 +241,7 @@ def placed_on(machine: Machine) -> int:
 
 
 def end(machine: Machine, state: MachineState, *, reason: str) -> None:
-    """The machine counts no more, and its node takes nothing; inside a transaction."""
+    """End a machine's membership and retire its node. Requires a transaction."""
     machine.state, machine.ended_at = state, timezone.now()
     machine.former_until = None
     machine.former_signing_key = machine.former_password_digest = machine.former_certificate_serial = ""
@@ -248,7 +252,7 @@ def end(machine: Machine, state: MachineState, *, reason: str) -> None:
 
 
 def _token(text: str) -> JoinToken:
-    """The token under a row lock: one lets one machine join. Raises `PortalError`."""
+    """Return the join token, locked so that only one machine uses it. Raises `PortalError`."""
     parsed = tokens.parse(text)
     token = None
     if parsed is not None:
@@ -284,7 +288,7 @@ def _check(asked: Join) -> None:
 
 
 def _signing_key(text: str, *, of: Machine | None = None) -> str:
-    """The key in one form. Raises `InvalidInput` for what is none, and for one that another has had."""
+    """Return the key in canonical form. Raises `InvalidInput` if it is invalid or used by another machine."""
     try:
         keys = signing.public_keys(text)
     except ValueError:
@@ -299,7 +303,7 @@ def _signing_key(text: str, *, of: Machine | None = None) -> str:
 
 
 def _is_weak(key: Ed25519PublicKey) -> bool:
-    """Whether it is a point of small order, for which anybody can sign."""
+    """Return whether the key is a small-order point, for which anybody can forge signatures."""
     return key.public_bytes_raw().hex() in _SMALL_ORDER
 
 
@@ -329,7 +333,7 @@ def _signed(signer: Authority, csr: str, name: str) -> Signed:
 
 def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:
     now = timezone.now()
-    # Whoever has left may come back under its name.
+    # A machine that has left may join again under its name.
     machine = Machine.objects.select_for_update().filter(name=asked.name, state=MachineState.LEFT).first()
     machine = machine or Machine(name=asked.name)
     machine.pool, machine.state = token.pool, MachineState.ACTIVE
@@ -398,5 +402,5 @@ def _taken(name: str) -> PortalError:
 
 
 def _coded(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
-    """A refusal by whose `code` a joining machine decides."""
+    """Return an error with `code`, which the joining machine acts on."""
     return error(Reason(code, params), code=code)

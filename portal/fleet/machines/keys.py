@@ -1,4 +1,4 @@
-"""The machines that have joined as senders of messages: their rows say whose signature counts."""
+"""Signing keys of joined machines, as senders of messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from provisioning import signing
 
 
 class Directory:
-    """What `portal.celery` asks."""
+    """Directory of senders, used by `portal.celery`."""
 
     def keys(self) -> signing.Keys:
-        """Public keys by sender; none for a machine that has left or is revoked."""
+        """Return public keys by sender. Empty for machines that have left or are revoked."""
         now = timezone.now()
         rows = Machine.objects.values_list(
             "name", "state", "signing_key", "former_signing_key", "former_until"
@@ -30,10 +30,10 @@ class Directory:
         return found
 
     def refuses(self, sender: str) -> bool:
-        """Whether the machine of this name has joined and does not count any more, its row removed or not.
+        """Return whether this sender is a machine that is no longer trusted, even if its row was deleted.
 
-        Of a machine that was removed its retired node is left, or nothing: keys that a process still
-        remembers do not count then.
+        A deleted machine leaves a retired node or nothing. Keys cached by a process are then rejected as
+        well.
         """
         name = sender.removeprefix(signing.sender_of(""))
         state = Machine.objects.filter(name=name).values_list("state", flat=True).first()
@@ -43,7 +43,7 @@ class Directory:
 
 
 def _has_key_file(name: str) -> bool:
-    """Whether a node is believed by a file: those of this machine and of containers have no row."""
+    """Return whether the node is trusted by a key file: local nodes and containers have no row."""
     return (settings.BERTH_NODE_KEYS_DIR / f"{name}.pub").is_file()
 
 

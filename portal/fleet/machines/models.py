@@ -1,4 +1,4 @@
-"""Machines that have joined, and the tokens by which they do."""
+"""Models of machines and join tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class MachineState(models.TextChoices):
-    """What a machine may."""
+    """State of a machine."""
 
     ACTIVE = "active", _("Joined")
     LEFT = "left", _("Has left")
@@ -18,7 +18,7 @@ class MachineState(models.TextChoices):
 
 
 class JoinToken(models.Model):
-    """Lets one machine join `pool`. `digest` is the SHA-256 of its secret, which is shown once."""
+    """Lets one machine join `pool`. `digest` is the SHA-256 of its secret, which is shown only once."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="join_tokens")
@@ -41,12 +41,12 @@ class JoinToken(models.Model):
 
 
 class Machine(models.Model):
-    """The identity of a node that has joined; the node of its name in `pool` is what it has.
+    """Identity of a node that has joined. Its node is the one with this name in `pool`.
 
-    What it proves itself by changes when it is rotated: the former signing key, password and certificate hold
-    until `former_until`. Keys are public ones, passwords SHA-256 digests. `instance` was chosen by the
-    machine when it joined, `machine_id` is a digest of the machine's own. `boot`, `former_boot` and what else
-    comes with a sign of life are the machine's word about itself.
+    After a rotation, the former signing key, password and certificate stay valid until `former_until`. Keys
+    are public keys, passwords are SHA-256 digests. `instance` was chosen by the machine when joining;
+    `machine_id` is a digest of the machine's own id. `boot`, `former_boot` and other values from heartbeats
+    are self-reported.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -73,7 +73,7 @@ class Machine(models.Model):
     former_boot = models.CharField(max_length=128, blank=True)
     heard_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last contact.")
     said_s = models.FloatField(default=0.0, help_text=_("Its own unix time when it gave that sign."))
-    # When another instance of the same identity was last seen.
+    # Time when another instance of the same identity was last seen.
     cloned_at = models.DateTimeField(null=True, blank=True)
     joined_at = models.DateTimeField(help_text="When it joined.")
     rotated_at = models.DateTimeField(
@@ -91,6 +91,6 @@ class Machine(models.Model):
 
     @property
     def gateway(self) -> str:
-        """`host:port` at which its workspaces are entered."""
+        """`host:port` of the gateway to its workspaces."""
         host = f"[{self.gateway_host}]" if ":" in self.gateway_host else self.gateway_host
         return f"{host}:{self.gateway_port}"

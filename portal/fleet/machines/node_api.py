@@ -1,4 +1,4 @@
-"""What machines ask over the nodes' door: the authority, to join, other keys, to leave."""
+"""Endpoints for machines behind the nodes' door: authority, join, rotate, leave, standing."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ View = Callable[..., HttpResponse]
 
 
 class BadBody(Exception):
-    """The body is not what this endpoint takes; the text says why."""
+    """The body is invalid. The text says why."""
 
 
 def through_the_door(view: View) -> View:
-    """Only requests that came through the nodes' door, so many a minute; refusals are problems."""
+    """Admit only requests through the nodes' door, with a rate limit. Errors become problem documents."""
 
     @login_not_required
     @csrf_exempt
     def guarded(request: HttpRequest) -> HttpResponse:
         if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
             return plain_response(404, "not_found", "There is no such endpoint.", request)
-        # Programs read it, and logs on other machines.
+        # Read by programs and by logs on other machines.
         with override("en"):
             return _answered(view, request)
 
@@ -58,7 +58,7 @@ def through_the_door(view: View) -> View:
 
 def _answered(view: View, request: HttpRequest) -> HttpResponse:
     try:
-        # Nodes behind one address, which all look how they stand, keep nobody there from joining.
+        # Counted by node, so that nodes behind one address do not prevent others from joining.
         wait_s = rate_limits.count(
             f"nodes:{request.headers.get(door.NODE_HEADER) or _network()}", PER_ADDRESS
         )
@@ -86,7 +86,7 @@ def _answered(view: View, request: HttpRequest) -> HttpResponse:
 @require_safe
 @through_the_door
 def authority(_request: HttpRequest) -> HttpResponse:
-    """The certificate of Berth's own authority, which a machine compares with its token."""
+    """Return the certificate of the authority, which a machine compares with its token."""
     return HttpResponse(joining.authority().pem, content_type="application/x-pem-file")
 
 
@@ -129,7 +129,7 @@ def leave(request: HttpRequest) -> HttpResponse:
 @require_POST
 @through_the_door
 def standing(request: HttpRequest) -> HttpResponse:
-    """What the portal has of the node that asks; refused to one that is none."""
+    """Return the workspaces on the requesting node. Refused for other clients."""
     found = _by_node(request, lambda node, serial: joining.standing(node=node, serial=serial))
     return JsonResponse(msgspec.to_builtins(found))
 

@@ -1,4 +1,4 @@
-"""Who sees machines and who decides about them."""
+"""Permissions on machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from portal.people.accounts.models import User
 
 
 def may_see(actor: User) -> bool:
-    """Machines, their addresses and pending tokens, never secrets: operators and auditors."""
+    """Return whether the actor may see machines, addresses and pending tokens: operators and auditors.
+
+    Secrets are never shown.
+    """
     return actor.sees_all
 
 

@@ -1,4 +1,4 @@
-"""What the pages of machines show."""
+"""Presentation of machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.fleet.machines.models import MachineState
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """A machine of the list. `since` is when it was last heard of, where it is offline."""
+    """A machine as a list row."""
 
     machine: Any
     condition: Condition
@@ -30,7 +30,7 @@ class MachineRow:
 
     @property
     def heard_at(self) -> datetime | None:
-        """The newest that is known of it."""
+        """Time of the newest contact, or None."""
         known = [at for at in (self.machine.heard_at, self.machine.seen_at) if at is not None]
         return max(known, default=None)
 
@@ -40,7 +40,7 @@ class MachineRow:
 
 
 def rows(machines: Iterable[Any], now: datetime) -> list[MachineRow]:
-    """Rows for machines of `selectors.with_nodes`; no query."""
+    """Return rows for machines from `selectors.with_nodes`. No queries."""
     return [_row(each, now) for each in machines]
 
 
@@ -50,18 +50,18 @@ def _row(machine: Any, now: datetime) -> MachineRow:
 
 
 def portal_address() -> str:
-    """Where machines reach the nodes' door."""
+    """Return the URL of the nodes' door."""
     host = settings.BERTH_NODES_ADDRESS
     return f"https://{f'[{host}]' if ':' in host else host}:{settings.BERTH_NODES_PORT}"
 
 
 def command_of(token: str) -> str:
-    """What is run on the machine that is to join."""
+    """Return the command to run on the joining machine."""
     return f"berth node join {portal_address()} --token {token}"
 
 
 def revoke_question(machine: Any) -> dict[str, Any]:
-    """The context of the page that asks before a machine is revoked."""
+    """Return the context of the confirmation to revoke a machine."""
     named = {"node": machine.name}
     loses = [
         _("%(node)s's keys, certificate and password, at once and everywhere") % named,

@@ -1,4 +1,4 @@
-"""What a pool lacks before workspaces start there."""
+"""Problems that keep workspaces of a pool from starting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import Machine, MachineState
 
 WORKING = frozenset({"", "ok", "no_gpu", "no_driver"})
-"""A node without accelerators has no driver for them either."""
+"""Accelerator states without a problem. A node without accelerators needs no driver."""
 NAMED = 20
 
 
 def missing(pool: Pool) -> list[Reason]:
-    """What keeps workspaces from starting, or from being reached, the gravest first; four queries."""
+    """Return what keeps workspaces from starting or being reached, most severe first. Four queries."""
     found = []
     if not pool.enabled:
         found.append(Reason(MachineCode.POOL_IS_OFF))

@@ -1,4 +1,4 @@
-"""What a node may of Redis, as the rules of its user; plain Python, as what starts Redis writes them too."""
+"""ACL rules of nodes in Redis. Plain Python, because the launcher of Redis writes them, too."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from provisioning.service.environ import NODE_NAME
 
-# Where kombu notes which queues an exchange has.
+# Keys in which kombu stores the queues of an exchange.
 _BINDINGS = ("_kombu.binding.", "_kombu.binding_permanent.")
-# Keys bound what most commands reach. Off is what has no keys: upkeep, scripts but one's own, channels, and
-# whatever shows names of keys.
+# Most commands are limited by keys. Disabled are commands without keys: administration, foreign scripts,
+# channels, and everything that lists keys.
 _NODE_COMMANDS = (
     "+@all", "-@admin", "-@dangerous", "-@scripting", "-@pubsub", "-scan", "-randomkey", "-dbsize", "-client",
     "+client|setinfo", "+client|setname", "+info", "+evalsha", "+script|load",
@@ -17,16 +17,16 @@ _NODE_COMMANDS = (
 
 
 def user_of(node_name: str) -> str:
-    """The user of Redis that is a node's."""
+    """Return the name of a node's Redis user."""
     return f"node-{node_name}"
 
 
 def rules(node_name: str, digests: Sequence[str], *, engine: bool = False) -> tuple[str, ...]:
-    """The rules of a node's user, from `reset` on; `digests` are the SHA-256 of its passwords.
+    """Return the ACL rules of a node's user, starting with `reset`. `digests` are SHA-256 of its passwords.
 
-    A node has its own queue, its own answers to waiting requests, and what it has taken and not done yet. It
-    adds to the control plane's queue and reads nothing there. Not: routes, sessions, tokens, other nodes.
-    With `engine` it works for the pools that are on no node. Raises `ValueError` for what is no node's name.
+    A node may access its own queue, its replies and its unfinished messages, and append to the control
+    plane's queue. It has no access to routes, sessions, tokens or other nodes. With `engine`, it also works
+    for pools of an engine. Raises `ValueError` for an invalid node name.
     """
     if not NODE_NAME.fullmatch(node_name):
         raise ValueError(f"not a node's name: {node_name!r}")

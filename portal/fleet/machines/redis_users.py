@@ -1,7 +1,6 @@
-"""Users of Redis for the machines that have joined: made, changed and taken away as their rows say.
+"""Keeps the Redis users of machines in step with their rows.
 
-Redis may lose them all, as when it is started anew: `sync` puts them back. Taking a user away ends its
-connections.
+Redis may lose all users, as on a restart; `sync` restores them. Deleting a user closes its connections.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ log = logging.getLogger(__name__)
 
 @lru_cache(maxsize=1)
 def connection() -> redis.Redis:
-    """Redis, as the control plane's user."""
+    """Return the Redis client of the control plane."""
     return redis.Redis.from_url(
         settings.BERTH_REDIS_URL, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=None
     )
 
 
 def sync(names: Iterable[str] | None = None) -> bool:
-    """Have Redis know the users of these machines, of all by default, as their rows are.
+    """Write the Redis users of these machines, or of all, according to their rows.
 
-    False where Redis is away or refuses: `control.sync_machines` tries again.
+    Returns False if Redis is unavailable; `control.sync_machines` retries.
     """
     wanted = None if names is None else sorted(names)
     try:
         before: dict[str, tuple[str, ...]] | None = None
         for _try in range(TRIES):
-            # Once more after writing: a row may have changed meanwhile, and whoever changed it was faster.
+            # Check again after writing, because a row may have changed concurrently.
             now = _digests(wanted)
             if now == before:
                 return True
@@ -54,7 +53,7 @@ def sync(names: Iterable[str] | None = None) -> bool:
 
 
 def end_connections(name: str) -> None:
-    """End what is connected as this machine: it comes again with the password that holds now."""
+    """Close the machine's connections, so that it reconnects with the current password."""
     try:
         connection().execute_command("CLIENT", "KILL", "USER", redis_rules.user_of(name))
     except (redis.RedisError, OSError) as error:
@@ -62,7 +61,7 @@ def end_connections(name: str) -> None:
 
 
 def _digests(names: list[str] | None) -> dict[str, tuple[str, ...]]:
-    """By machine, the digests of the passwords that hold: none for one that has left or is revoked."""
+    """Return valid password digests by machine. Empty if it has left or is revoked."""
     rows = Machine.objects.all() if names is None else Machine.objects.filter(name__in=names)
     now = timezone.now()
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names or (), ())

@@ -1,4 +1,4 @@
-"""Whether a machine may be removed without saying what is lost, asked of those who keep data there."""
+"""Port that decides whether a machine may be removed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from portal.common.ports import Port
 
 
 class MachineRemovalPolicy(Protocol):
-    """Refuses to remove machines with data that would be lost."""
+    """Prevents removal of machines whose data would be lost."""
 
     def require_removable(self, pool_id: UUID, name: str) -> None:
-        """Raises `StateConflict` while the machine `name` of the pool has data that would be lost."""
+        """Raise `StateConflict` if the machine `name` of the pool has data that would be lost."""
 
 
 removal_policy = Port[MachineRemovalPolicy]("MachineRemovalPolicy")

@@ -1,4 +1,4 @@
-"""Reads of machines, as the actor may see them."""
+"""Queries for machines visible to the actor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLACED = (
 
 
 def with_nodes() -> QuerySet[Machine]:
-    """Machines with what their nodes are: `node_id`, `online`, `cordoned`, `seen_at`, and `placed`."""
+    """Return machines with data of their nodes: `node_id`, `online`, `cordoned`, `seen_at`, and `placed`."""
     return (
         Machine.objects.select_related("pool")
         .annotate(
@@ -47,13 +47,13 @@ def with_nodes() -> QuerySet[Machine]:
 
 
 def machines(actor: User) -> QuerySet[Machine]:
-    """All machines that have joined, with what their nodes are. Raises `NotAllowed`."""
+    """Return all machines with data of their nodes. Raises `NotAllowed`."""
     policies.require_see(actor)
     return with_nodes()
 
 
 def machine(actor: User, machine_id: UUID) -> Machine:
-    """One machine, or `NotFound`. Raises `NotAllowed`."""
+    """Return one machine. Raises `NotFound` and `NotAllowed`."""
     found = machines(actor).filter(pk=machine_id).first()
     if found is None:
         raise NotFound(Reason(MachineCode.NO_SUCH_MACHINE))
@@ -61,36 +61,36 @@ def machine(actor: User, machine_id: UUID) -> Machine:
 
 
 def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
-    """The machines behind nodes of the pool, by name; everybody may know how a node is."""
+    """Return the machines of nodes of the pool, by name. Visible to all users."""
     return {each.name: each for each in with_nodes().filter(pool=pool, name__in=names)}
 
 
 def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
-    """The machine on which a workspace of the pool is placed; None for the control plane's own."""
+    """Return the machine that a workspace is placed on, or None for a node that did not join."""
     placed = Allocation.objects.filter(workspace=workspace_id, released_at=None).values("node__name")
     return Machine.objects.filter(pool=pool_id, name__in=placed).first()
 
 
 def by_name(pool: Pool, node: str) -> Machine | None:
-    """The machine that is this node of a pool; None for the control plane's own."""
+    """Return the machine of a node, or None for a node that did not join."""
     return Machine.objects.filter(pool=pool, name=node).first()
 
 
 def comes_from_revoked(request: HttpRequest) -> bool:
-    """Whether a request came through the nodes' door from a machine that is not believed any more."""
+    """Return whether a request through the nodes' door comes from a machine that is no longer trusted."""
     name = asking_node(request)
     return name is not None and not Machine.objects.filter(name=name, state=MachineState.ACTIVE).exists()
 
 
 def asking_node(request: HttpRequest) -> str | None:
-    """The node that a request through the nodes' door comes from; None for what came another way."""
+    """Return the node that sent a request through the nodes' door, or None for other requests."""
     if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
         return None
     return str(request.headers.get(door.NODE_HEADER, ""))
 
 
 def waiting_tokens(actor: User, pool: Pool) -> QuerySet[JoinToken]:
-    """Tokens with which a machine can still join the pool. Raises `NotAllowed`."""
+    """Return valid, unused join tokens of the pool. Raises `NotAllowed`."""
     policies.require_see(actor)
     waiting = JoinToken.objects.filter(pool=pool, used_at=None, expires_at__gt=timezone.now())
     return waiting.select_related("created_by").order_by(F("created_at").desc(), "pk")

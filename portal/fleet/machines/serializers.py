@@ -1,4 +1,4 @@
-"""Machines and their tokens as the API shows them."""
+"""REST serializers of machines and join tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MachineNoteSerializer(StrictSerializer):
 
 
 class JoinTokenSerializer(serializers.ModelSerializer[JoinToken]):
-    """A token with which one machine can still join the pool."""
+    """An unused join token for one machine."""
 
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
@@ -66,7 +66,7 @@ class JoinTokenSerializer(serializers.ModelSerializer[JoinToken]):
 
 
 class NewJoinTokenSerializer(serializers.Serializer[Any]):
-    """A token that was just made: `token` and `command` are in this answer only."""
+    """A new join token. `token` and `command` are shown only once."""
 
     id = serializers.UUIDField(source="token.pk")
     token = serializers.CharField(source="text", help_text="The token. Shown only once.")

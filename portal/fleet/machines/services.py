@@ -1,4 +1,4 @@
-"""What operators do about machines: let one join, revoke one, remove what is left of it."""
+"""Operations on machines by operators: join tokens, revocation, removal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_REASON = 200
 
 
 def may_join(pool: Pool) -> Reason | None:
-    """Why no machine can join the pool; None where one can."""
+    """Return why no machine can join the pool, or None if one can."""
     if pool.simulated or not pool.runs_on_node:
         return Reason(MachineCode.POOL_TAKES_NO_MACHINES, {"pool": pool.name})
     if not settings.BERTH_NODES_ADDRESS:
@@ -43,9 +43,9 @@ def may_join(pool: Pool) -> Reason | None:
 
 
 def make_join_token(*, actor: User | SystemActor, pool: Pool) -> NewJoinToken:
-    """A token with which one machine may join the pool within an hour.
+    """Create a token with which one machine can join the pool within 1 hour.
 
-    Raises `NotAllowed`, `StateConflict` where none can join, `Unavailable`.
+    Raises `NotAllowed`, `StateConflict` (the pool takes no machines) and `Unavailable`.
     """
     require_operator(actor)
     refused = may_join(pool)
@@ -72,7 +72,7 @@ def make_join_token(*, actor: User | SystemActor, pool: Pool) -> NewJoinToken:
 
 @transaction.atomic
 def revoke_join_token(*, actor: User | SystemActor, pool: Pool, token_id: UUID) -> None:
-    """No machine joins with it any more. Raises `NotFound` for one that is used or revoked."""
+    """Revoke a join token. Raises `NotAllowed`, and `NotFound` if it is used or revoked."""
     require_operator(actor)
     token = JoinToken.objects.select_for_update().filter(pk=token_id, pool=pool, used_at=None).first()
     if token is None:
@@ -89,9 +89,9 @@ def revoke_join_token(*, actor: User | SystemActor, pool: Pool, token_id: UUID) 
 
 @transaction.atomic
 def revoke(*, actor: User | SystemActor, machine_id: UUID, reason: str = "") -> Machine:
-    """Believe the machine nothing more and cut its connections, whatever runs there. Repeating it is success.
+    """Revoke a machine's credentials and close its connections, even if workspaces run there. Idempotent.
 
-    Raises `NotFound`, `NotAllowed`.
+    Raises `NotFound` and `NotAllowed`.
     """
     require_operator(actor)
     machine = _locked(machine_id)
@@ -110,18 +110,18 @@ def remove(
     reason: str = "",
     give_up: Callable[[Node], dict[str, Any]] | None = None,
 ) -> None:
-    """Delete what is left of a machine that has left or is revoked: its name is free again.
+    """Delete a machine that has left or was revoked. Its name can be reused.
 
-    `give_up` ends what is placed on its node, in the same transaction and under the lock of placement, and
-    says for the audit log what that was. Without it nothing may be placed there, and no home lie there alone.
+    `give_up` ends what is placed on its node, in the same transaction and under the placement lock, and
+    returns data for the audit log. Without it, nothing may be placed there and no home may exist only there.
 
-    Raises `NotFound`, `NotAllowed`, `StateConflict` for one that is joined or on whose node something is
-    placed, `Unavailable` while Redis still knows it.
+    Raises `NotFound`, `NotAllowed`, `StateConflict` (still joined, or something is placed there) and
+    `Unavailable` if its Redis user cannot be deleted.
     """
     require_operator(actor)
     known = Machine.objects.filter(pk=machine_id).first()
     if known is not None and known.state != MachineState.ACTIVE and not redis_users.sync([known.name]):
-        # Without its row nothing would remember to take its user away.
+        # After deletion of the row, nothing would remove its Redis user.
         raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": known.name}))
     with transaction.atomic():
         PlacementLock.hold()

@@ -1,4 +1,4 @@
-"""Signs of life of machines, and signs that two machines use one identity."""
+"""Heartbeats of machines, and detection of cloned identities."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from portal.people.accounts.models import User
 from provisioning.types import NodeHello
 
 CLONED_FOR = timedelta(days=1)
-"""How long a second machine of the same identity is shown after it was last seen."""
+"""Time for which a detected clone is shown after it was last seen."""
 
 
 @transaction.atomic
 def heard(*, name: str, hello: NodeHello) -> None:
-    """Take in a sign of life of the machine `name`, which is known to have signed it."""
+    """Record a heartbeat of the machine `name`, whose signature was verified."""
     machine = (
         Machine.objects.select_for_update(of=("self",))
         .select_related("pool")
@@ -48,16 +48,16 @@ def heard(*, name: str, hello: NodeHello) -> None:
 
 @transaction.atomic
 def replaced_identity_shown(*, name: str) -> None:
-    """Somebody has shown a certificate of the machine that was replaced by another one."""
+    """Record that somebody presented a replaced certificate of the machine."""
     machine = Machine.objects.select_for_update().filter(name=name, state=MachineState.ACTIVE).first()
     if machine is not None:
         _note_clone(machine)
 
 
 def _is_of_another(machine: Machine, hello: NodeHello) -> bool:
-    """Whether another machine than the one that has joined has sent it, or one that has its disk.
+    """Return whether the heartbeat comes from another machine or from a copy of the disk.
 
-    A copy that runs beside the original has another boot: the two take turns.
+    A copy that runs alongside the original has another boot id, so the two ids alternate.
     """
     for said, known in ((hello.machine_id, machine.machine_id), (hello.instance, machine.instance)):
         if said and known and said != known:

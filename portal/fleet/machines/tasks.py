@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker; the work is in the services."""
+"""Celery entry points for machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of machines that join pools."""
+"""URLs of machine pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of machines; templates/machines/ says what each expects."""
+"""Pages of machines. See templates/machines/ for the contexts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def listing(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The machines of a pool, and the tokens with which more can join."""
+    """List the machines of a pool and its unused join tokens."""
     return _shown(request, slug)
 
 
@@ -39,7 +39,7 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
 @never_cache
 @stepped_up
 def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Make a token; the command with it is in this answer and nowhere else. A GET only shows the list."""
+    """Create a join token and show its command once. A GET only shows the list."""
     pool = inventory.pool_by_slug(slug)
     require_operator(request.user)
     if request.method != "POST":
@@ -54,7 +54,7 @@ def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def token_revoke(request: SignedInRequest, slug: str, join_token_id: UUID) -> HttpResponse:
-    """No machine joins with it any more. A GET only shows the list."""
+    """Revoke a join token. A GET only shows the list."""
     pool = inventory.pool_by_slug(slug)
     require_operator(request.user)
     if request.method == "POST":
@@ -67,7 +67,7 @@ def token_revoke(request: SignedInRequest, slug: str, join_token_id: UUID) -> Ht
 @never_cache
 @stepped_up
 def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
-    """Ask, then revoke it."""
+    """Ask for confirmation, then revoke the machine."""
     require_operator(request.user)
     found = selectors.machine(request.user, machine_id)
     back = reverse("machines:list", args=[found.pool.slug])
@@ -81,7 +81,7 @@ def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
 
 
 def _shown(request: SignedInRequest, slug: str, *, made: NewJoinToken | None = None) -> HttpResponse:
-    """The list, with the command of a token that was just made."""
+    """Render the list, with the command of a new token."""
     pool = inventory.pool_by_slug(slug)
     machines = selectors.machines(request.user).filter(pool=pool)
     page = Paginator(machines, ROWS_PER_PAGE).get_page(request.GET.get("page"))

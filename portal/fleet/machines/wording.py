@@ -1,4 +1,4 @@
-"""Texts of the refusals about machines that join. Amounts of time are seconds."""
+"""Texts of refusals about machines. Durations are in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels of notices over REST: one's own, and those of teams that one manages."""
+"""REST API of notice channels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCOPES = {"GET": Scope.WEBHOOKS_READ, "*": Scope.WEBHOOKS_WRITE}
 
 
 class ChannelSerializer(serializers.ModelSerializer[Channel]):
-    """Where notices go besides the portal and e-mail. The URL is a secret and not shown again."""
+    """A destination of notices besides the portal and e-mail. The URL is secret and never returned."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     kinds = serializers.ListField(
@@ -81,7 +81,7 @@ class ChannelCreateSerializer(StrictSerializer):
 
 
 class ChannelChangeSerializer(StrictSerializer):
-    """What is given is changed."""
+    """Fields to change. Omitted fields stay unchanged."""
 
     name = serializers.CharField(max_length=80, required=False)
     url = serializers.CharField(
@@ -100,7 +100,7 @@ class ChannelChangeSerializer(StrictSerializer):
 
 
 class MessageSerializer(serializers.ModelSerializer[Message]):
-    """What was sent to a channel, and what the service answered to the last attempt."""
+    """A message sent to a channel, with the service's response to the last attempt."""
 
     state = serializers.ChoiceField(MessageState.choices)
     next_attempt_at = serializers.DateTimeField(
@@ -128,7 +128,7 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
         read_only_fields = fields
 
     def get_answer(self, message: Message) -> str:
-        """The context of a list says for whom it is: `only_sees`."""
+        """Return the response, or "" if the reader may not see it (`only_sees` in the context)."""
         return "" if self.context.get("only_sees") else message.answer
 
 
@@ -140,7 +140,7 @@ class ChannelFilter(filters.FilterSet):
     )
 
     def everything(self, found: QuerySet[Channel], _name: str, _value: str) -> QuerySet[Channel]:
-        """The view has chosen already: whose they are decides who may see them."""
+        """Return the queryset unchanged: the view has already selected the channels."""
         return found
 
 

@@ -1,4 +1,4 @@
-"""Codes of channels of notices."""
+"""Codes of notice channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ChannelCode(StrEnum):
-    """Refusals about channels of notices."""
+    """Refusals about notice channels."""
 
     CHOOSE_KINDS = "channel_choose_kinds"
     ENDED = "channel_ended"

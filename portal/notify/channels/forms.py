@@ -1,4 +1,4 @@
-"""The form of a channel. It parses; the rules are in the services."""
+"""Form of a channel. It only parses; services validate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.notify.channels.kinds import SUBJECTS
 
 
 class ChannelForm(forms.Form):
-    """What a channel is called, where it leads, and what is sent there; a team's where `of_team`."""
+    """Name, URL and kinds of notices of a channel. `of_team` selects the variant for teams."""
 
     name = forms.CharField(
         label=_("Name"),
@@ -54,10 +54,10 @@ class ChannelForm(forms.Form):
             self.fields["url"].help_text = _("Kept, and not shown. Write another one to replace it.")
 
     def groups(self) -> list[dict[str, Any]]:
-        """For a team's: the types by subject."""
+        """Return the event types by subject, for a team's channel."""
         return type_choices.groups(self._offered, {str(name) for name in self["types"].value() or []})
 
     def wanted(self) -> dict[str, Any]:
-        """What the service takes."""
+        """Return the arguments for the service."""
         given = self.cleaned_data
         return {"name": given["name"], "url": given["url"], "kinds": given["types"]}

@@ -1,4 +1,4 @@
-"""What may be sent to a channel: subjects of notices to a user's, types of events to a team's."""
+"""Kinds of content of channels: notice subjects for users, event types for teams."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SUBJECTS: dict[str, tuple[str | Promise, tuple[str, ...]]] = {
         ("session.", "user.", "team.", "webhook.", "channel."),
     ),
 }
-"""By name: what it is called, and how the kinds of its notices begin."""
+"""Label and prefixes of notice kinds, by subject."""
 TEAM_TYPES = tuple(each.name for each in types_for(Audience.TEAM))
 
 
 def subject_of(kind: str) -> str:
-    """The subject that a notice of this kind belongs to; empty for none."""
+    """Return the subject of a notice kind, or "" if it has none."""
     for name, (_label, beginnings) in SUBJECTS.items():
         if kind.startswith(beginnings):
             return name

@@ -1,4 +1,4 @@
-"""Channels: where notices go besides the portal and e-mail, and what is on its way there."""
+"""Models of channels and their messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from portal.people.accounts.models import Team
 
 
 class Channel(models.Model):
-    """A channel of a user's, for their notices, or of a team's, for what happens in it.
+    """A channel of a user, for their notices, or of a team, for its events.
 
-    `url` is encrypted. `kinds` are subjects of notices for a user's, types of events for a team's.
-    `failures` counts the attempts that failed in a row, from `failing_since` on; `not_before` is how long it
-    is then left alone.
+    `url` is encrypted. `kinds` are notice subjects for users and event types for teams. `failures` counts
+    consecutive failures since `failing_since`. No attempts are made until `not_before`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -51,12 +50,12 @@ class Channel(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """State for optimistic locking (`portal.common.etags`)."""
         return (self.pk, self.name, self.url, self.kinds, self.enabled)
 
 
 class MessageState(models.TextChoices):
-    """What has become of a message."""
+    """State of a message."""
 
     PENDING = "pending", _("On its way")
     SENT = "sent", _("Sent")
@@ -64,9 +63,9 @@ class MessageState(models.TextChoices):
 
 
 class Message(models.Model):
-    """One message for one channel. `due_at` is when it is sent (again), or None.
+    """A message for one channel. `due_at` is the time of the next attempt, or None.
 
-    `error` is a code, `answer` the beginning of what the service said to the last attempt.
+    `error` is a code; `answer` is the beginning of the service's response to the last attempt.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -101,7 +100,7 @@ class Message(models.Model):
 
 
 class TeamFeed(Cursor):
-    """The one row that says which entries teams' channels have got, and until when a worker is at it."""
+    """Single row: cursor of the feed for team channels, and lease of the worker (`busy_until`)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     busy_until = models.DateTimeField(null=True, blank=True)

@@ -1,8 +1,8 @@
-"""Fills and empties the outbox of channels. `Message.due_at` is the queue: what fails is due again later.
+"""Outbox of channels. `Message.due_at` is the queue; a failed message becomes due again later.
 
-Messages of a user's channels are written with the notice, those of a team's from the audit log behind a
-cursor. They are claimed by moving their due time on before they are sent: a worker that dies leaves them due
-again, so one may come twice and none is lost. Many for one channel become one message.
+Messages of a user's channels are written with the notice. Those of a team's channels are created from the
+audit log, behind a cursor. A message is claimed by postponing its due time before sending, so delivery is at
+least once even if a worker crashes. Many messages for one channel are combined into one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CHANNELS_IN_A_ROUND = 40
 SUSPECTS_IN_A_ROUND = 4
 MESSAGES_OF_ONE = 50
 SEPARATE = 3
-"""As many messages for one channel are sent one by one; more become one."""
+"""Up to this number, messages for one channel are sent individually."""
 LISTED = 15
 CLAIM = timedelta(seconds=90)
 WAITS_S = (30, 120, 600, 3600, 14_400)
@@ -51,7 +51,7 @@ LEFT_ALONE_S = (10, 30, 60, 300)
 MAX_PENDING = 500
 MAX_FAILURES = 10
 FAILING_FOR = timedelta(hours=1)
-"""A channel is switched off after so many failures in a row over at least so long."""
+"""A channel is disabled after `MAX_FAILURES` consecutive failures over at least this time."""
 UNREADABLE = "url_unreadable"
 
 
@@ -80,11 +80,11 @@ def notices_written(event: NoticesWritten) -> None:
 
 @transaction.atomic
 def read_log() -> int:
-    """Write messages of what has happened in teams that have channels; returns how many entries were read."""
+    """Write messages about events of teams with channels. Returns the number of entries read."""
     row = TeamFeed.objects.select_for_update(skip_locked=True).filter(pk=1).first()
     if row is None:
         if not TeamFeed.objects.filter(pk=1).exists():
-            # What was before the first look is no news.
+            # Start at the end of the log: older entries are not reported.
             row = TeamFeed()
             feed.begin_at_the_end(row)
             TeamFeed.objects.bulk_create([row], ignore_conflicts=True)
@@ -107,7 +107,7 @@ def read_log() -> int:
 
 
 def _with_room(channels: QuerySet[Channel]) -> QuerySet[Channel]:
-    """Those that are on, without what has too much on its way already."""
+    """Return enabled channels with fewer than `MAX_PENDING` pending messages."""
     waiting = Count("messages", filter=Q(messages__due_at__isnull=False))
     return channels.filter(enabled=True).annotate(waiting=waiting).filter(waiting__lt=MAX_PENDING)
 
@@ -129,7 +129,7 @@ def _of_entry(entry: Event, channel: Channel) -> Message:
 
 
 def run() -> int:
-    """Send what is due; returns how many messages. While another worker is at it nothing is done."""
+    """Send due messages. Returns the number sent; 0 while another worker holds the lease."""
     now = timezone.now()
     until = now + timedelta(seconds=sending.LIMIT_S + 30)
     free = Q(busy_until=None) | Q(busy_until__lt=now)
@@ -165,7 +165,10 @@ def _round(now: datetime) -> int:
 
 
 def _due_channels(now: datetime) -> list[Channel]:
-    """Those with something due, whoever waits longest first; few of those that failed lately."""
+    """Return channels with due messages, longest waiting first.
+
+    Limits the number of recently failing channels.
+    """
     due = (
         Channel.objects.filter(Q(not_before=None) | Q(not_before__lte=now), enabled=True)
         .filter(messages__due_at__lte=now)
@@ -180,7 +183,7 @@ def _due_channels(now: datetime) -> list[Channel]:
 
 
 def _claimed(channel: Channel, now: datetime) -> list[Message]:
-    """The channel's due messages, claimed; those that nobody wants any more are over."""
+    """Claim and return the channel's due messages. Messages to deactivated users are dropped."""
     rows = list(channel.messages.filter(due_at__lte=now).order_by("pk")[:MESSAGES_OF_ONE])
     if channel.user is not None and not channel.user.is_active:
         _over([row.pk for row in rows], MessageState.FAILED)
@@ -189,7 +192,7 @@ def _claimed(channel: Channel, now: datetime) -> list[Message]:
     for row in rows:
         mine = Message.objects.filter(pk=row.pk, due_at=row.due_at, attempts=row.attempts)
         if row.attempts >= _max_attempts(row):
-            # Its worker died in the last attempt.
+            # The worker crashed during the last attempt.
             mine.update(state=MessageState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempts += 1
@@ -203,7 +206,7 @@ def _max_attempts(message: Message) -> int:
 
 
 def _parts(messages: Sequence[Message]) -> list[list[Message]]:
-    """One message each, or all as one where they are many; a test stays by itself."""
+    """Split messages into sends: individually, or combined if there are many. Tests stay separate."""
     tests = [[each] for each in messages if each.kind == TEST]
     others = [each for each in messages if each.kind != TEST]
     if len(others) > SEPARATE:
@@ -212,7 +215,7 @@ def _parts(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def _words(messages: Sequence[Message]) -> tuple[str, str]:
-    """Title and body of what is sent for these."""
+    """Return title and body for these messages."""
     if len(messages) == 1:
         (only,) = messages
         parts = [only.body or only.title, f"{public_url()}{only.url}" if only.url else ""]
@@ -228,7 +231,7 @@ def _words(messages: Sequence[Message]) -> tuple[str, str]:
 
 @transaction.atomic
 def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> None:
-    """Write what came of it, for the messages and for their channel."""
+    """Record the outcome for the messages and their channel."""
     now = timezone.now()
     row = (
         Channel.objects.select_for_update(of=("self",))
@@ -237,7 +240,7 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> 
         .first()
     )
     if row is None:
-        # Deleted meanwhile, with its messages.
+        # Deleted meanwhile, together with its messages.
         return
     said = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
     for each in messages:
@@ -285,7 +288,7 @@ def _over(keys: Sequence[int], state: MessageState) -> None:
 
 
 def prune() -> int:
-    """Delete messages that are older than `BERTH_WEBHOOK_KEEP_DAYS`; returns how many."""
+    """Delete messages older than `BERTH_WEBHOOK_KEEP_DAYS`. Returns the number deleted."""
     before = timezone.now() - timedelta(days=settings.BERTH_WEBHOOK_KEEP_DAYS)
     count, _rows = Message.objects.filter(created_at__lt=before).delete()
     return count

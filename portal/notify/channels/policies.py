@@ -1,4 +1,4 @@
-"""Who may see and manage which channels."""
+"""Permissions on channels."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from portal.people.accounts.models import Team, User
 
 
 def require_see_team(actor: User, team: Team) -> None:
-    """See a team's channels and what was sent there: who manages them, and auditors. Raises `NotAllowed`."""
+    """Require permission to see a team's channels: its managers, and auditors. Raises `NotAllowed`."""
     if not actor.sees_all:
         accounts.require_manage_team(actor, team)
 
 
 def only_sees(actor: User, team: Team | None) -> bool:
-    """Of those who may see a channel, who may not manage it. One's own everybody manages."""
+    """Return whether the actor may see but not manage the channel, as auditors do. Users manage their own."""
     return team is not None and actor.is_auditor
 
 
 def require_channel(actor: User | SystemActor, channel: Channel) -> None:
-    """A team's: its owners and operators (`NotAllowed`). A user's: nobody else knows of it (`NotFound`)."""
+    """Require permission to manage the channel.
+
+    Raises `NotAllowed` for a team's channel unless owner or operator, and `NotFound` for another user's.
+    """
     if channel.team is not None:
         accounts.require_manage_team(actor, channel.team)
     elif not isinstance(actor, SystemActor) and channel.user_id != actor.pk:

@@ -1,4 +1,4 @@
-"""What pages show of channels and of what was sent there."""
+"""Presentation of channels and messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERRORS = {
     "declined": _("It was not sent."),
     "internal": _("Something went wrong inside the portal."),
 }
-"""Why a message was not sent, by the code of its last attempt."""
+"""Why a message was not sent, by error code of its last attempt."""
 LOOKS = {
     MessageState.PENDING: ("loader-2", "busy"),
     MessageState.SENT: ("circle-check", "ok"),
@@ -33,7 +33,7 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
-    """A channel in a list: `word`, `icon` and `tone` say how it stands."""
+    """A channel as a list row. `word`, `icon` and `tone` show its state."""
 
     channel: Channel
     word: str | Promise
@@ -42,7 +42,7 @@ class ChannelRow:
 
 
 def row_of(channel: Channel) -> ChannelRow:
-    """How a channel stands: off, failing, or well."""
+    """Return the row of a channel: off, failing or on."""
     if not channel.enabled:
         return ChannelRow(channel, _("Off"), "circle-off", "")
     if channel.failing_since is not None:
@@ -52,7 +52,7 @@ def row_of(channel: Channel) -> ChannelRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message, and what its last attempt came to."""
+    """A message with the outcome of its last attempt."""
 
     message: Message
     icon: str
@@ -60,7 +60,7 @@ class MessageRow:
 
     @property
     def outcome(self) -> str:
-        """The status of the answer, or why there was none; empty before the first attempt."""
+        """Status of the response, or the error; "" before the first attempt."""
         if self.message.error:
             return str(ERRORS.get(self.message.error, self.message.error))
         return "" if self.message.status_code is None else str(self.message.status_code)
@@ -72,7 +72,7 @@ def message_row(message: Message) -> MessageRow:
 
 
 def deleting_question(channel: Channel) -> dict[str, Any]:
-    """What the page asks before a channel goes."""
+    """Return the context of the confirmation to delete a channel."""
     return {
         "title": _("Delete the channel “%(name)s”?") % {"name": channel.name},
         "loses": [_("No notice is sent there any more"), _("the list of what was sent")],

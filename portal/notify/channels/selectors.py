@@ -1,4 +1,4 @@
-"""Reads of channels by those who may manage them; those of teams by auditors, too."""
+"""Queries for channels visible to the actor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.people.accounts.models import Team, User
 
 
 def channels_of(actor: User, team: Team | None) -> QuerySet[Channel]:
-    """The actor's own, or those of a team that the actor manages or audits. Raises `NotAllowed`."""
+    """Return the actor's own channels, or those of a team. Raises `NotAllowed`."""
     if team is None:
         return Channel.objects.filter(user=actor).select_related("team").order_by("created_at", "pk")
     policies.require_see_team(actor, team)
@@ -24,7 +24,10 @@ def channels_of(actor: User, team: Team | None) -> QuerySet[Channel]:
 
 
 def channel_by_id(actor: User, channel_id: UUID) -> Channel:
-    """One that the actor may see. Raises `NotFound`, and `NotAllowed` for one of a team's."""
+    """Return a channel visible to the actor.
+
+    Raises `NotFound`, and `NotAllowed` for mere members of its team.
+    """
     of_team = Q(team__isnull=False) if actor.sees_all else Q(team__memberships__user=actor)
     found = (
         Channel.objects.select_related("team", "user").filter(Q(user=actor) | of_team, pk=channel_id).first()
@@ -37,19 +40,19 @@ def channel_by_id(actor: User, channel_id: UUID) -> Channel:
 
 
 def managed_channel(actor: User, channel_id: UUID) -> Channel:
-    """One that the actor may manage. Raises `NotFound`, `NotAllowed`."""
+    """Return a channel that the actor may manage. Raises `NotFound` and `NotAllowed`."""
     found = channel_by_id(actor, channel_id)
     policies.require_channel(actor, found)
     return found
 
 
 def team_of(actor: User, slug: str) -> Team:
-    """A team whose channels the actor may see. Raises `NotFound`, `NotAllowed`."""
+    """Return a team whose channels the actor may see. Raises `NotFound` and `NotAllowed`."""
     team = teams.team_by_slug(actor, slug)
     policies.require_see_team(actor, team)
     return team
 
 
 def messages_of(channel: Channel) -> QuerySet[Message]:
-    """What was sent to a channel, newest first."""
+    """Return the messages of a channel, newest first."""
     return channel.messages.order_by("-pk")

@@ -1,12 +1,12 @@
-"""Sends messages through the library apprise, in a process of its own that can do nothing else.
+"""Sends messages with the apprise library, in a sandboxed process.
 
-The URLs are written by people, and apprise knows some hundred services, of which some run programs, read
-files or speak to whatever host they are told. So it runs where an audit hook of Python judges what is done:
-connections go to checked addresses only, no program is started, no file is opened but Python's own. The hook
-cannot be removed, and sees what a library does below its own options: a redirect, a template, a second name.
-The process has neither the portal's environment nor its database, and is killed when its time is over.
+URLs are user input, and apprise supports some hundred services, some of which run programs, read files or
+connect to arbitrary hosts. This process therefore installs a Python audit hook (PEP 578): it allows
+connections to checked addresses only, no subprocesses, and no files except Python's own. The hook cannot be
+removed and also covers redirects, templates and further name lookups inside the libraries. The process has
+neither the portal's environment nor its database, and is killed at its deadline.
 
-Reads one JSON object from standard input, writes a JSON line for each job. Imports no Django.
+Reads one JSON object from standard input and writes one JSON line per job. Does not import Django.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from portal.common.outgoing.addresses import AddressRefused, Policy
 THREADS = 8
 MAX_ANSWER = 300
 JOBS_S = 10.0
-"""All jobs together: what has not been answered by then is not waited for."""
+"""Time limit for all jobs together, in seconds. Later responses are ignored."""
 REFUSED_PARAMETERS = frozenset({"template", "verify", "cto", "rto", "retry", "wait"})
-"""What people may not set by a URL: files to read, TLS without a check, how long to wait."""
+"""URL parameters that users may not set: files to read, unverified TLS, timeouts."""
 REFUSED_EVENTS = (
     "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.",
     "ctypes.", "socket.bind", "socket.sendto", "socket.sendmsg", "os.remove", "os.rename", "os.mkdir",
@@ -44,11 +44,11 @@ ADDRESS_SPACE = 1 << 30
 
 
 class Refused(Exception):
-    """What the process may not do."""
+    """The sandbox forbids the operation."""
 
 
 class _Here(threading.local):
-    """What the thread's last request was answered with, and whether an address was refused to it."""
+    """Response to the thread's last request, and whether an address was refused."""
 
     status: int | None = None
     answer: str = ""
@@ -60,7 +60,7 @@ _here = _Here()
 
 
 def confine(policy: Policy) -> None:
-    """From here on, and for good: checked addresses, no programs, no files but Python's own."""
+    """Restrict the process permanently: checked addresses, no programs, no files except Python's own."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -86,7 +86,7 @@ def _check_connect(policy: Policy, opened: socket.socket, target: Any) -> None:
         _here.refused = True
         raise AddressRefusedHere
     try:
-        # A name would be resolved by the system after this look, perhaps to something else.
+        # Names are rejected: the system would resolve them after this check, possibly to another address.
         policy.check(ipaddress.ip_address(str(target[0]).partition("%")[0]))
     except (AddressRefused, ValueError):
         _here.refused = True
@@ -94,7 +94,7 @@ def _check_connect(policy: Policy, opened: socket.socket, target: Any) -> None:
 
 
 class AddressRefusedHere(OSError):
-    """An `OSError`, as a library expects of a connection that cannot be made."""
+    """A subclass of `OSError`, which libraries expect for failed connections."""
 
 
 def _check_open(roots: set[Path], path: Any, flags: Any) -> None:
@@ -108,7 +108,7 @@ def _check_open(roots: set[Path], path: Any, flags: Any) -> None:
 
 
 def _remember_answers() -> None:
-    """Keep what a service has answered: apprise only says whether it worked."""
+    """Record responses of services, because apprise only reports success or failure."""
     import requests
 
     send = requests.Session.send
@@ -132,11 +132,11 @@ def _remember_answers() -> None:
 
 
 def problem_of(url: str, schemas: frozenset[str]) -> str:
-    """What is wrong with a URL before anything is made of it, as a code; empty where it may do."""
+    """Return an error code for a URL before it is parsed by apprise, or "" if it is acceptable."""
     if not url.isprintable() or any(char.isspace() for char in url):
         return "no_url"
     scheme = url.partition("://")[0].lower()
-    # A web address may be that of a service that apprise knows; which one is seen afterwards.
+    # An https URL may belong to a service known to apprise, which is checked after parsing.
     if "://" not in url or scheme not in schemas | {"https"}:
         return "scheme"
     try:
@@ -148,7 +148,7 @@ def problem_of(url: str, schemas: frozenset[str]) -> str:
 
 
 def made_of(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
-    """The service of a URL, or None with a code."""
+    """Return the apprise service of a URL, or None with an error code."""
     if problem := problem_of(url, schemas):
         return None, problem
     import apprise
@@ -186,7 +186,7 @@ def _sent(job: dict[str, Any], service: Any) -> dict[str, Any]:
 
 
 def without_secrets(text: str, url: str) -> str:
-    """The text without the parts of the URL, should the service repeat them."""
+    """Return the text without parts of the URL, in case the service echoes them."""
     parts = {part for part in re.split(r"[/?&=@:+,#]+", unquote(url)) if len(part) >= 6}
     parts |= {part for part in re.split(r"[/?&=@:+,#]+", url) if len(part) >= 6}
     for part in sorted(parts, key=len, reverse=True):
@@ -195,7 +195,7 @@ def without_secrets(text: str, url: str) -> str:
 
 
 def main() -> None:
-    """Take the jobs, send or check them, and say of each what came of it."""
+    """Read the jobs, send or check them, and write their outcomes."""
     task = json.load(sys.stdin)
     schemas = frozenset(task["schemas"])
     import apprise  # noqa: F401
@@ -231,7 +231,7 @@ def main() -> None:
     pool = ThreadPoolExecutor(THREADS)
     wait([pool.submit(deliver, job, service) for job, service in services], JOBS_S)
     with lock:
-        # Whoever is still waiting for an answer is not waited for.
+        # Abandon threads that still wait for a response.
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Starts the process that sends (`sender`), and takes what it says."""
+"""Runs the `sender` process and reads its results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django.conf import settings
 
 log = logging.getLogger(__name__)
 LIMIT_S = 25.0
-"""After that the process is killed: what it has not said by then is taken for not answered."""
+"""Seconds after which the process is killed. Jobs without a result count as timed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One message to a URL; title and body are empty where the URL is only looked at."""
+    """A message to a URL. Title and body are empty if the URL is only checked."""
 
     id: int
     url: str
@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a job: a code of what was wrong, or what the service answered."""
+    """Outcome of a job: an error code, or the service's response."""
 
     ok: bool
     error: str = ""
@@ -39,12 +39,12 @@ class Outcome:
 
 
 def send(jobs: Iterable[Job]) -> dict[int, Outcome]:
-    """Send each; there is an outcome for every job."""
+    """Send all messages. Returns an outcome for every job."""
     return _run(list(jobs), check=False)
 
 
 def look_at(url: str) -> Outcome:
-    """Whether a URL is one of a service that may be used, and of which. Connects to nothing."""
+    """Check whether a URL belongs to a permitted service, and which. Makes no connection."""
     return _run([Job(0, url)], check=True)[0]
 
 
@@ -83,7 +83,7 @@ def _run(jobs: list[Job], *, check: bool) -> dict[int, Outcome]:
     }
     for line in said.decode("utf-8", "replace").splitlines(keepends=True):
         if not line.endswith("\n"):
-            # It was killed in the middle of it.
+            # Truncated line: the process was killed while writing.
             break
         result: dict[str, Any] = json.loads(line)
         found[result["id"]] = Outcome(

@@ -1,4 +1,4 @@
-"""What people do with channels. What is sent there, and when, is in `outbox`."""
+"""Writes channels. Sending is in `outbox`."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ log = logging.getLogger(__name__)
 URL = "channels.channel.url"
 MAX_URL = 1000
 MAX_CHANNELS = 10
-"""Of one user, and of one team."""
+"""Maximum number of channels per user and per team."""
 TEST = "test"
 
 
 def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequence[str]) -> Channel:
-    """Have notices sent somewhere else too: the actor's own, or what happens in a team.
+    """Create a channel for the actor's own notices, or for events of a team.
 
-    Owners and operators for a team. Looks at the URL in another process, which takes about a second.
-    Raises `InvalidInput`, `NotAllowed` and `StateConflict` where there are too many.
+    For a team, requires an owner or operator. Checks the URL in another process, which takes about 1 s.
+    Raises `InvalidInput`, `NotAllowed` and `StateConflict` (too many channels).
     """
     if team is not None:
         accounts.require_manage_team(actor, team)
     channel = Channel(user=None if team is not None else actor, team=team)
     _set(channel, name=name, kinds=kinds, url=url)
     with transaction.atomic():
-        # One row that both of two who make the last one wait for.
+        # Serializes concurrent creation, so that the limit holds.
         holder = User.objects if team is None else Team.objects
         holder.select_for_update().get(pk=actor.pk if team is None else team.pk)
         if not actor.is_active:
@@ -72,9 +72,9 @@ def change(
     enabled: bool | None = None,
     expected: frozenset[str] = etags.ANY,
 ) -> Channel:
-    """Change what is given; an empty URL leaves it. Switching it on again forgets its failures.
+    """Change a channel. None, or an empty URL, leaves a field unchanged. Enabling resets its failures.
 
-    Raises as `create` does, and `PreconditionFailed`.
+    Raises like `create`, and `PreconditionFailed`.
     """
     policies.require_channel(actor, channel)
     wanted = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
@@ -108,7 +108,7 @@ def change(
 
 @transaction.atomic
 def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.ANY) -> None:
-    """Delete a channel; what is on its way there is not sent any more. Raises `PreconditionFailed`."""
+    """Delete a channel with its pending messages. Raises `NotFound`, `NotAllowed`, `PreconditionFailed`."""
     policies.require_channel(actor, channel)
     if expected:
         etags.require_expected(expected, _locked(channel), name=channel.name)
@@ -117,15 +117,15 @@ def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.AN
 
 
 def delete_all_of(event: UserDeleted) -> None:
-    """Delete the channels of an account that goes."""
+    """Delete the channels of a deleted account."""
     Channel.objects.filter(user=event.user).delete()
 
 
 @transaction.atomic
 def send_test(*, actor: User, channel: Channel) -> Message:
-    """Send a message that says it is a test, once; it shows what the service answered.
+    """Queue a test message with a single attempt. It records the service's response.
 
-    Raises `StateConflict` while an earlier test is on its way, or for one that is switched off.
+    Raises `StateConflict` while an earlier test is pending, or if the channel is disabled.
     """
     row = _locked(channel)
     policies.require_channel(actor, row)
@@ -147,7 +147,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
 
 
 def hint() -> None:
-    """Have a worker look now; without Redis the next sweep does."""
+    """Wake a worker. Without Redis, the next sweep sends the messages."""
     try:
         app.send_task("control.send_to_channels", queue="control")
     except Exception as error:
@@ -160,7 +160,7 @@ def _locked(channel: Channel) -> Channel:
 
 
 def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:
-    """Check and set name, kinds and, where it is given, the URL with its service. Raises `InvalidInput`."""
+    """Validate and set name, kinds and, if given, URL and service. Raises `InvalidInput`."""
     errors: dict[str, list[Reason]] = {}
     name = " ".join(strip_nul(name).split())[:80]
     if not name:

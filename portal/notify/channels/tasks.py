@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker; the work is in `outbox`."""
+"""Celery entry points for `outbox`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of channels; templates/channels/ says what each expects."""
+"""Pages of channels. See templates/channels/ for the contexts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS_PER_PAGE = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def own(request: SignedInRequest) -> HttpResponse:
-    """One's own channels, and the form for another one."""
+    """List the user's own channels, and create one."""
     return _listed(request, None)
 
 
@@ -40,7 +40,7 @@ def own(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The channels of a team, for its owners and operators; auditors only read."""
+    """List the channels of a team, for owners and operators. Auditors can only read."""
     return _listed(request, selectors.team_of(request.user, slug))
 
 
@@ -75,7 +75,7 @@ def _renamed(error: PortalError) -> dict[str, list[str]]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
-    """One channel: how it stands, what was sent there, and its settings."""
+    """Show a channel with its state, messages and settings."""
     channel = selectors.channel_by_id(request.user, channel_id)
     if request.method == "POST":
         policies.require_channel(request.user, channel)
@@ -113,7 +113,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
 
 
 def list_url(channel: Channel) -> str:
-    """The page of the list that a channel stands in."""
+    """Return the URL of the list that contains the channel."""
     if channel.team is None:
         return reverse("channels:own")
     return reverse("channels:team", args=[channel.team.slug])
@@ -121,7 +121,7 @@ def list_url(channel: Channel) -> str:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def test(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
-    """Send a test. A GET, as after signing in anew, only shows the channel."""
+    """Send a test. A GET, as after a new sign-in, only shows the channel."""
     channel = selectors.managed_channel(request.user, channel_id)
     if request.method == "POST":
         try:
@@ -135,7 +135,7 @@ def test(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def switch(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
-    """Switch it on or off. A GET only shows the channel."""
+    """Enable or disable the channel. A GET only shows it."""
     channel = selectors.managed_channel(request.user, channel_id)
     if request.method == "POST":
         enabled = request.POST.get("enabled") == "1"
@@ -147,7 +147,7 @@ def switch(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
-    """Ask, then delete it."""
+    """Ask for confirmation, then delete the channel."""
     channel = selectors.managed_channel(request.user, channel_id)
     if request.method == "POST":
         back = list_url(channel)

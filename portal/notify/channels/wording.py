@@ -1,4 +1,4 @@
-"""Texts of the refusals about channels of notices."""
+"""Texts of refusals about notice channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks over REST: those of the site, those of a team, and what becomes of what they are sent."""
+"""REST API of webhooks and deliveries."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class EventTypes(ApiView):
-    """The types that the asker may have sent: of a team, or of the site where the asker runs the pools."""
+    """Event types available to the user: of teams, and of the site for operators and administrators."""
 
     tag = "notices"
     operation_ids = {"get": "listWebhookEventTypes"}
@@ -66,7 +66,7 @@ class EventTypes(ApiView):
 
 
 class _Webhooks(ApiViewSet):
-    """What webhooks of a team and of the site have in common: both are made and listed alike."""
+    """Shared base of team and site webhooks."""
 
     tag = "notices"
     queryset = Endpoint.objects.none()

@@ -1,11 +1,11 @@
-"""Sends what is due. `Delivery.due_at` is the queue: what fails, or was not finished, is due again later.
+"""Sends due deliveries. `Delivery.due_at` is the queue; failed and unfinished ones become due again later.
 
-A delivery is claimed by moving its due time on before it is sent: two workers never send the same one at
-once, and one whose worker died is due again. It may arrive twice, under one id, and is not lost.
+A delivery is claimed by postponing its due time before sending. Two workers never send the same one at once,
+and one whose worker crashed becomes due again. Delivery is at least once, with the same id.
 
-Requests run in threads, a few at once; the database is used by the caller's thread alone. An endpoint has
-one request under way. Those that took long or did not answer lately share a few of the threads, and are left
-alone for longer and longer, so that they do not keep others waiting.
+Requests run in a small thread pool; only the calling thread uses the database. Each endpoint has at most one
+request in progress. Endpoints that were slow or timed out share a few threads and get increasing delays, so
+that they do not hold up others.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endp
 log = logging.getLogger(__name__)
 REQUEST_S = 10.0
 ROUND_S = 12.0
-"""No request is begun after that; the round ends `REQUEST_S` later at the latest."""
+"""No request starts after this time. The round ends at most `REQUEST_S` later."""
 CLAIM = timedelta(seconds=60)
-"""After that, one that was claimed and not finished is due again."""
+"""A claimed but unfinished delivery becomes due again after this time."""
 THREADS = 8
 SUSPECT_THREADS = 2
 ENDPOINTS_IN_A_ROUND = 100
 OF_ONE_IN_A_ROUND = 20
 SLOW_MS = 2000
 WAITS_S = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
-"""Between attempts, about a day in all. After as many and one more attempts it is given up."""
+"""Delays between attempts, in seconds; about a day in total."""
 MAX_ATTEMPTS = len(WAITS_S) + 1
 LEFT_ALONE_S = (5, 10, 30, 60, 120, 300)
 GONE = 410
@@ -51,7 +51,7 @@ UNREADABLE = "secret_unreadable"
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What one request has brought: an answer, or the code of what went wrong."""
+    """Outcome of a request: a response, or an error code."""
 
     at: datetime
     duration_ms: int
@@ -64,12 +64,12 @@ class _Outcome:
 
     @property
     def cost_time(self) -> bool:
-        """Whether another request soon would keep a thread waiting."""
+        """Whether the request occupied a thread until a timeout."""
         return self.error in (Failure.TIMEOUT, Failure.CONNECTION)
 
 
 def run() -> int:
-    """One round; returns how many requests were made. While another worker is at it nothing is done."""
+    """Run one round. Returns the number of requests; 0 while another worker holds the lease."""
     now = timezone.now()
     free = Q(busy_until=None) | Q(busy_until__lt=now)
     until = now + timedelta(seconds=ROUND_S + REQUEST_S + 10)
@@ -82,7 +82,7 @@ def run() -> int:
 
 
 class _Round:
-    """Endpoints take turns: each has its next delivery sent when its last one is answered."""
+    """A round in which endpoints take turns: the next delivery starts after the previous response."""
 
     def __init__(self) -> None:
         self._ends = time.monotonic() + ROUND_S
@@ -126,7 +126,7 @@ def _is_suspect(endpoint: Endpoint) -> bool:
 
 
 def _due_endpoints() -> tuple[list[Endpoint], list[Endpoint]]:
-    """Those with something due, whoever was served longest ago first: the well, and the suspect ones."""
+    """Return endpoints with due deliveries, least recently served first: healthy ones and suspect ones."""
     now = timezone.now()
     due = (
         Endpoint.objects.filter(Q(not_before=None) | Q(not_before__lte=now), enabled=True)
@@ -139,7 +139,7 @@ def _due_endpoints() -> tuple[list[Endpoint], list[Endpoint]]:
 
 
 def _claimed(endpoint: Endpoint) -> Delivery | None:
-    """The endpoint's next delivery, claimed; None where there is none, or it is switched off meanwhile."""
+    """Claim the endpoint's next delivery. Returns None if there is none or the endpoint was disabled."""
     while True:
         now = timezone.now()
         row = (
@@ -151,7 +151,7 @@ def _claimed(endpoint: Endpoint) -> Delivery | None:
             return None
         mine = Delivery.objects.filter(pk=row.pk, due_at=row.due_at, attempt_count=row.attempt_count)
         if row.attempt_count >= _max_attempts(row):
-            # Its worker died in the last attempt.
+            # The worker crashed during the last attempt.
             mine.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempt_count += 1
@@ -165,7 +165,7 @@ def _max_attempts(delivery: Delivery) -> int:
 
 
 def _send(endpoint: Endpoint, delivery: Delivery) -> _Outcome:
-    """One request, in a thread. Touches no database and raises nothing."""
+    """Make one request. Runs in a thread: uses no database and never raises."""
     at, began = timezone.now(), time.monotonic()
     try:
         body = json.dumps(delivery.payload, ensure_ascii=False, separators=(",", ":")).encode()
@@ -188,12 +188,12 @@ def _send(endpoint: Endpoint, delivery: Delivery) -> _Outcome:
 
 @transaction.atomic
 def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoint:
-    """Write the attempt, and what follows for the delivery and its endpoint; returns the latter as it is."""
+    """Record the attempt and update delivery and endpoint. Returns the current endpoint."""
     now = timezone.now()
     present = Endpoint.objects.select_for_update(of=("self",)).select_related("team").filter(pk=endpoint.pk)
     row = present.first()
     if row is None:
-        # Deleted meanwhile, with its log.
+        # Deleted meanwhile, together with its log.
         endpoint.enabled, endpoint.slow = False, True
         return endpoint
     Attempt.objects.create(
@@ -235,7 +235,7 @@ def _text(head: bytes) -> str:
 
 
 def prune() -> int:
-    """Delete what ended more than `BERTH_WEBHOOK_KEEP_DAYS` ago; returns how many deliveries."""
+    """Delete deliveries created more than `BERTH_WEBHOOK_KEEP_DAYS` ago. Returns the number deleted."""
     before = timezone.now() - timedelta(days=settings.BERTH_WEBHOOK_KEEP_DAYS)
     old = Delivery.objects.filter(created_at__lt=before).order_by("created_at")
     count = 0

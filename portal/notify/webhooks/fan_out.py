@@ -1,7 +1,7 @@
-"""Makes deliveries of audit entries: the log is the outbox, and a cursor says how far it has been read.
+"""Creates deliveries from the audit log, which serves as a transactional outbox with a cursor.
 
-Entries are written with the changes that they tell of, so nothing is told that has not happened and nothing
-that has happened is forgotten; who writes one waits for nothing.
+Entries are written in the transaction of the change they describe, so events are neither lost nor invented,
+and writers never wait for receivers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from portal.notify.webhooks.models import Delivery, Endpoint, Outbox
 BATCH = 200
 MAX_BATCHES = 10
 MAX_PENDING = 10_000
-"""On its way to one endpoint at once: what is more is not sent, or a dead receiver would fill the disk."""
+"""Maximum number of pending deliveries per endpoint. Further events are dropped, to protect the disk."""
 
 
 def run() -> int:
-    """Make the deliveries that are missing; returns how many. A few thousand entries at most."""
+    """Create missing deliveries, for up to `MAX_BATCHES` batches of entries. Returns the number created."""
     made = 0
     for _ in range(MAX_BATCHES):
         read, count = _batch()
@@ -39,11 +39,14 @@ def run() -> int:
 
 @transaction.atomic
 def _batch() -> tuple[int, int]:
-    """Read some entries and move the cursor with them, in one transaction: each becomes deliveries once."""
+    """Process a batch and move the cursor in one transaction.
+
+    Returns the numbers of entries and deliveries.
+    """
     outbox = Outbox.objects.select_for_update(skip_locked=True).filter(pk=1).first()
     if outbox is None:
         if not Outbox.objects.filter(pk=1).exists():
-            # What was before the first look is no news.
+            # Start at the end of the log: older entries are not reported.
             outbox = Outbox()
             feed.begin_at_the_end(outbox)
             Outbox.objects.bulk_create([outbox], ignore_conflicts=True)

@@ -1,4 +1,4 @@
-"""Forms of webhooks. They parse; the rules are in the services."""
+"""Form of a webhook. It only parses; services validate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.notify import type_choices
 
 
 class WebhookForm(forms.Form):
-    """What receives events, where, and which."""
+    """Name, URL and event types of a webhook."""
 
     name = forms.CharField(
         label=_("Name"),
@@ -48,5 +48,5 @@ class WebhookForm(forms.Form):
         field.choices = [(each.name, each.summary) for each in self._offered]
 
     def groups(self) -> list[dict[str, Any]]:
-        """The types by subject, for the page: what each is called, and whether it is chosen."""
+        """Return the event types by subject, marking the chosen ones."""
         return type_choices.groups(self._offered, {str(name) for name in self["types"].value() or []})

@@ -1,4 +1,4 @@
-"""Webhooks: where events are sent, what is on its way, and what was answered."""
+"""Models of webhooks, deliveries and attempts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from portal.people.accounts.models import Team
 
 
 class Endpoint(models.Model):
-    """A receiver of a team's, or of the site's where `team` is None.
+    """A receiver of events of a team, or of the site if `team` is None.
 
-    `sensitive` is one with types that are for administrators.
-
-    `secret` and `previous_secret` are encrypted; the latter signs too until `previous_until`. `failing_since`
-    is when the first of the failures in a row was, `timeouts` how many of them cost time, `not_before` how
-    long it is then left alone. `slow` is one that took long for its last answer.
+    - `sensitive`: it receives types for administrators.
+    - `secret`, `previous_secret`: encrypted. The previous one also signs until `previous_until`.
+    - `failing_since`: time of the first of the consecutive failures.
+    - `timeouts`: number of consecutive failures that occupied a thread.
+    - `not_before`: no attempts are made until then.
+    - `slow`: the last response took long.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -52,12 +53,12 @@ class Endpoint(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """State for optimistic locking (`portal.common.etags`)."""
         return (self.pk, self.name, self.url, self.types, self.enabled)
 
 
 class DeliveryState(models.TextChoices):
-    """What has become of a delivery."""
+    """State of a delivery."""
 
     PENDING = "pending", _("On its way")
     DELIVERED = "delivered", _("Delivered")
@@ -65,9 +66,9 @@ class DeliveryState(models.TextChoices):
 
 
 class Delivery(models.Model):
-    """One event for one endpoint, with what is sent. `due_at` is when it is sent (again), or None.
+    """An event for one endpoint, with its payload. `due_at` is the time of the next attempt, or None.
 
-    `entry_id` is the audit entry's; None for a test.
+    `entry_id` is the id of the audit entry; None for a test.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -97,7 +98,7 @@ class Delivery(models.Model):
 
     @property
     def message_id(self) -> str:
-        """What the receiver knows it by, the same for every attempt."""
+        """Id of the message for the receiver, the same for every attempt."""
         return f"msg_{self.pk.hex}"
 
     @property
@@ -106,7 +107,7 @@ class Delivery(models.Model):
 
 
 class Attempt(models.Model):
-    """One try to deliver: what was answered, or why nothing was (`error`, a code)."""
+    """An attempt to deliver: the response, or an error code if there was none."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField(help_text="Which attempt it is, from 1.")
@@ -128,7 +129,7 @@ class Attempt(models.Model):
 
 
 class Outbox(Cursor):
-    """The one row that says which entries have become deliveries, and until when a worker is at it."""
+    """Single row: cursor of the fan-out, and lease of the worker (`busy_until`)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     busy_until = models.DateTimeField(null=True, blank=True)

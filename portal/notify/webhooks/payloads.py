@@ -1,4 +1,4 @@
-"""What is sent of an audit entry: type, time, ids and where to read more. Small, and never taken back."""
+"""Payloads of audit entries: type, time, ids and URLs for details. Fields are never removed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from portal.common.events.models import Event, TargetKind
 from portal.common.htmx import public_url
 
 DETAILS = ("from", "to", "reason", "code", "resource", "amount", "role", "run")
-"""What of an entry's own data is sent: short values that programs decide by."""
+"""Keys of an entry's data that are sent: short values for programs."""
 MAX_DETAIL = 200
 ACCOUNTS = {"owner": "owner", "requester": "requester", "user": "username"}
-"""Subjects that are accounts, and under which key of the entry's data the name is."""
+"""Subjects that are accounts, with the key of the user name in the entry's data."""
 
 
 def of_entry(entry: Event) -> dict[str, Any]:
-    """The message of an entry of a kind that has a type. Raises `KeyError` for another one."""
+    """Return the payload of an entry. Raises `KeyError` if its kind has no event type."""
     return {
         "type": TYPE_OF_KIND[entry.kind].name,
         "timestamp": _stamp(entry.at),
@@ -34,12 +34,12 @@ def of_entry(entry: Event) -> dict[str, Any]:
 
 
 def of_test(at: datetime, name: str) -> dict[str, Any]:
-    """A message that somebody asked for to see whether it arrives."""
+    """Return the payload of a test."""
     return {"type": "berth.test", "timestamp": _stamp(at), "data": {"webhook": name}}
 
 
 def _subjects(entry: Event) -> dict[str, Any]:
-    """What it is about: each an id, and the URL of what has a resource of its own."""
+    """Return the subjects of an entry: their ids, with URLs for REST resources."""
     found: dict[str, Any] = {}
     if entry.workspace_id is not None:
         found["workspace"] = {

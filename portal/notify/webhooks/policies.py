@@ -1,4 +1,4 @@
-"""Who may see and manage which webhooks, and have what sent."""
+"""Permissions on webhooks and event types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.people.accounts.models import Team, User
 
 
 def require_manage(actor: User | SystemActor, team: Team | None) -> None:
-    """Owners of the team and operators; for those of the site operators. Raises `NotAllowed`."""
+    """Require an owner of the team or operator, or an operator for site webhooks. Raises `NotAllowed`."""
     if team is not None:
         accounts.require_manage_team(actor, team)
     else:
@@ -23,30 +23,36 @@ def require_manage(actor: User | SystemActor, team: Team | None) -> None:
 
 
 def require_see(actor: User, team: Team | None) -> None:
-    """See them and what becomes of deliveries: who manages them, and auditors. Raises `NotAllowed`."""
+    """Require permission to see webhooks and deliveries: managers and auditors. Raises `NotAllowed`."""
     if not actor.sees_all:
         require_manage(actor, team)
 
 
 def only_sees(actor: User) -> bool:
-    """Of those who may see a webhook, who may not manage it: neither owners nor operators are auditors."""
+    """Return whether the actor may see webhooks without managing them.
+
+    Auditors are never owners or operators.
+    """
     return actor.is_auditor
 
 
 def require_see_endpoint(actor: User, endpoint: Endpoint) -> None:
-    """As `require_endpoint`, for who does not want to change anything. Raises `NotAllowed`."""
+    """Require permission to see the endpoint. Raises `NotAllowed`."""
     if not only_sees(actor):
         require_endpoint(actor, endpoint)
 
 
 def require_endpoint(actor: User | SystemActor, endpoint: Endpoint) -> None:
-    """Who may not choose what it is sent may not change where it is sent either. Raises `NotAllowed`."""
+    """Require permission to manage the endpoint, including all its event types. Raises `NotAllowed`.
+
+    Otherwise somebody could redirect events that they may not receive.
+    """
     require_manage(actor, endpoint.team)
     require_types(actor, endpoint.types)
 
 
 def require_types(actor: User | SystemActor, names: Iterable[str]) -> None:
-    """What is about people's accounts is for administrators. Raises `NotAllowed`."""
+    """Require an administrator for event types about accounts. Raises `NotAllowed`."""
     if isinstance(actor, SystemActor) or actor.administers:
         return
     found = [name for name in names if name in TYPES and TYPES[name].audience is Audience.ADMINISTRATORS]
@@ -55,7 +61,7 @@ def require_types(actor: User | SystemActor, names: Iterable[str]) -> None:
 
 
 def audience_of(actor: User, team: Team | None) -> Audience:
-    """Up to which audience the actor may choose types."""
+    """Return the highest audience of types that the actor may choose."""
     if team is not None:
         return Audience.TEAM
     return Audience.ADMINISTRATORS if actor.administers else Audience.OPERATORS

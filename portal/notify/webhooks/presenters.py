@@ -1,4 +1,4 @@
-"""What pages show of webhooks and deliveries."""
+"""Presentation of webhooks and deliveries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERRORS = {
     "secret_unreadable": _("Its secret was written under another secret key of the portal: rotate it."),
     "internal": _("Something went wrong inside the portal."),
 }
-"""Why there was no answer, by the code of the attempt."""
+"""Why there was no response, by error code of the attempt."""
 LOOKS = {
     DeliveryState.PENDING: ("loader-2", "busy"),
     DeliveryState.DELIVERED: ("circle-check", "ok"),
@@ -32,7 +32,7 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """A webhook in a list: `word`, `icon` and `tone` say how it stands, `url` is what may be seen of it."""
+    """A webhook as a list row. `word`, `icon` and `tone` show its state; `url` may be shortened."""
 
     endpoint: Endpoint
     url: str
@@ -42,7 +42,7 @@ class EndpointRow:
 
 
 def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
-    """How a webhook stands: off, failing, or well; with `secrets` for who manages it."""
+    """Return the row of a webhook: off, failing or on. `secrets` shows the full URL."""
     url = endpoint.url if secrets else without_secrets(endpoint.url)
     if not endpoint.enabled:
         return EndpointRow(endpoint, url, _("Off"), "circle-off", "")
@@ -52,7 +52,7 @@ def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
 
 
 def without_secrets(url: str) -> str:
-    """Scheme, host and port of a URL: whatever stands behind may let anybody in who knows it."""
+    """Return scheme, host and port of a URL. The rest may contain credentials."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}/" + ("…" if parts.path.strip("/") or parts.query else "")
@@ -60,7 +60,7 @@ def without_secrets(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
-    """A delivery in the log, with its last attempt and what that came to."""
+    """A delivery as a log row, with its attempts."""
 
     delivery: Delivery
     attempts: list[Attempt]
@@ -74,12 +74,12 @@ class DeliveryRow:
 
     @property
     def outcome(self) -> str:
-        """What the last attempt came to, in a few words."""
+        """Outcome of the last attempt, in a few words."""
         return outcome_of(self.last) if self.last else ""
 
     @property
     def body(self) -> str:
-        """What is sent, for people."""
+        """The payload, formatted."""
         return json.dumps(self.delivery.payload, ensure_ascii=False, indent=2)
 
     @property
@@ -88,20 +88,20 @@ class DeliveryRow:
 
 
 def delivery_row(delivery: Delivery, *, secrets: bool) -> DeliveryRow:
-    """With `secrets` what was answered, too: it may repeat the URL."""
+    """Return the row of a delivery. `secrets` shows responses, which may contain the URL."""
     icon, tone = LOOKS[DeliveryState(delivery.state)]
     return DeliveryRow(delivery, list(delivery.attempts.all()), icon, tone, secrets)
 
 
 def outcome_of(attempt: Attempt) -> str:
-    """`200`, or why there was no answer."""
+    """Return the status, such as `200`, or the error."""
     if attempt.status_code is not None:
         return str(attempt.status_code)
     return str(ERRORS.get(attempt.error, attempt.error))
 
 
 def deleting_question(endpoint: Endpoint) -> dict[str, Any]:
-    """What the page asks before a webhook goes."""
+    """Return the context of the confirmation to delete a webhook."""
     return {
         "title": _("Delete the webhook “%(name)s”?") % {"name": endpoint.name},
         "loses": [_("Nothing is sent there any more"), _("the log of its deliveries"), _("its secret")],

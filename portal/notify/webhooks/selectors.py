@@ -1,4 +1,4 @@
-"""Reads of webhooks and their deliveries, by those who may manage them and by auditors."""
+"""Queries for webhooks and deliveries visible to the actor."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from portal.people.accounts.models import Team, User
 
 
 def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
-    """Those of a team, or of the site, with `pending_count`. Raises `NotAllowed`.
+    """Return the webhooks of a team or of the site, with `pending_count`. Raises `NotAllowed`.
 
-    Of the site's, those about people's accounts are seen by administrators and auditors only.
+    Site webhooks with types about accounts are visible only to administrators and auditors.
     """
     policies.require_see(actor, team)
     hidden = {} if actor.sees_people else {"sensitive": False}
@@ -32,7 +32,10 @@ def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
 
 
 def endpoint_by_id(actor: User, endpoint_id: UUID) -> Endpoint:
-    """One that the actor may see. Raises `NotFound`, and `NotAllowed` for what one may only know of."""
+    """Return a webhook visible to the actor.
+
+    Raises `NotFound`, and `NotAllowed` for mere members of its team.
+    """
     visible = Q() if actor.sees_all else Q(team__memberships__user=actor)
     found = Endpoint.objects.select_related("team", "created_by").filter(visible, pk=endpoint_id).first()
     if found is None:
@@ -42,27 +45,27 @@ def endpoint_by_id(actor: User, endpoint_id: UUID) -> Endpoint:
 
 
 def managed_endpoint(actor: User, endpoint_id: UUID) -> Endpoint:
-    """One that the actor may manage. Raises `NotFound`, `NotAllowed`."""
+    """Return a webhook that the actor may manage. Raises `NotFound` and `NotAllowed`."""
     found = endpoint_by_id(actor, endpoint_id)
     policies.require_endpoint(actor, found)
     return found
 
 
 def team_of(actor: User, slug: str) -> Team:
-    """A team whose webhooks the actor may see. Raises `NotFound`, `NotAllowed`."""
+    """Return a team whose webhooks the actor may see. Raises `NotFound` and `NotAllowed`."""
     team = accounts.team_by_slug(actor, slug)
     policies.require_see(actor, team)
     return team
 
 
 def deliveries_of(endpoint: Endpoint) -> QuerySet[Delivery]:
-    """The log of an endpoint, newest first, with the attempts."""
+    """Return the deliveries of an endpoint with their attempts, newest first."""
     attempts = Prefetch("attempts", Attempt.objects.order_by("at", "pk"))
     return endpoint.deliveries.prefetch_related(attempts).order_by("-created_at", "-pk")
 
 
 def delivery_by_id(endpoint: Endpoint, delivery_id: UUID) -> Delivery:
-    """One of an endpoint's deliveries. Raises `NotFound`."""
+    """Return one delivery of an endpoint. Raises `NotFound`."""
     found = deliveries_of(endpoint).filter(pk=delivery_id).first()
     if found is None:
         raise NotFound(Reason(WebhookCode.NO_SUCH_DELIVERY))

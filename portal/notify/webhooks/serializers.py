@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries as REST shows them."""
+"""REST serializers of webhooks and deliveries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from portal.notify.webhooks.presenters import without_secrets
 
 
 def _secrets(serializer: serializers.Serializer[Any]) -> bool:
-    """Whether this answer is for somebody who manages what it shows."""
+    """Return whether the reader manages webhooks and may see secrets."""
     request = serializer.context.get("request")
     return request is None or not policies.only_sees(request.user)
 
 
 class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
-    """Where events are sent. `team` is null for one of the site."""
+    """A webhook. `team` is null for a webhook of the site."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     url = serializers.SerializerMethodField(help_text="For an auditor without what stands behind the host.")
@@ -56,7 +56,7 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
 
 
 class NewWebhookSerializer(WebhookSerializer):
-    """With its secret, which is shown this once."""
+    """A webhook with its secret, which is shown only once."""
 
     secret = serializers.SerializerMethodField(help_text="The signing secret. Shown only once.")
 
@@ -82,7 +82,7 @@ class WebhookCreateSerializer(StrictSerializer):
 
 
 class WebhookChangeSerializer(WebhookCreateSerializer):
-    """What is given is changed."""
+    """Fields to change. Omitted fields stay unchanged."""
 
     enabled = serializers.BooleanField(help_text="False switches it off; true forgets its failures.")
 
@@ -91,7 +91,10 @@ class WebhookChangeSerializer(WebhookCreateSerializer):
 
 
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):
-    """One try. `error` is why there was no answer; `answer` the first kilobyte of what was answered."""
+    """A delivery attempt.
+
+    `error` is set if there was no response; `answer` is the first 1 KiB of the response.
+    """
 
     answer = serializers.SerializerMethodField(
         help_text="Empty for an auditor: receivers repeat what they were sent."
@@ -107,7 +110,7 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
 
 
 class DeliverySerializer(serializers.ModelSerializer[Delivery]):
-    """One event on its way to a webhook, and each attempt to deliver it."""
+    """A delivery of an event to a webhook, with all attempts."""
 
     message_id = serializers.CharField(help_text="The header `webhook-id` of every attempt.")
     state = serializers.ChoiceField(DeliveryState.choices)
@@ -133,7 +136,7 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
 
 
 class EventTypeSerializer(serializers.Serializer[Any]):
-    """A type of event that you may have sent."""
+    """An event type that you may receive."""
 
     name = serializers.CharField()
     summary = serializers.CharField(help_text="Meaning of the event, in a sentence.")

@@ -1,4 +1,4 @@
-"""What people do with webhooks. What is sent, and when, is in `fan_out` and `deliveries`."""
+"""Writes webhooks. Sending is in `fan_out` and `deliveries`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = "webhooks.endpoint.secret"  # noqa: S105
 MAX_OF_TEAM = 20
 MAX_OF_SITE = 50
 OVERLAP = timedelta(hours=24)
-"""How long the secret from before a rotation signs too."""
+"""Time for which the previous secret also signs after a rotation."""
 URL_CODES = {
     UrlProblem.NO_URL: WebhookCode.URL_NONE,
     UrlProblem.SCHEME: WebhookCode.URL_SCHEME,
@@ -44,7 +44,7 @@ URL_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class WithSecret:
-    """A webhook and its secret, which is shown this once."""
+    """A webhook with its secret, which is shown only once."""
 
     endpoint: Endpoint
     secret: str = field(repr=False)
@@ -54,10 +54,10 @@ class WithSecret:
 def create(
     *, actor: User | SystemActor, team: Team | None, name: str, url: str, types: Sequence[str]
 ) -> WithSecret:
-    """Have events sent to a URL: those of a team, or of the site without one.
+    """Create a webhook for events of a team, or of the site if `team` is None.
 
-    Owners and operators. Raises `InvalidInput`, `NotAllowed` (who, or types for administrators) and
-    `StateConflict` where there are too many.
+    For owners and operators. Raises `InvalidInput`, `NotAllowed` (also for types for administrators) and
+    `StateConflict` (too many webhooks).
     """
     policies.require_manage(actor, team)
     secret = signatures.new_secret()
@@ -68,7 +68,7 @@ def create(
         **_checked(actor, team, name, url, types),
     )
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
-    # The row of the team keeps two from being the last one together.
+    # Locking the team serializes concurrent creation, so that the limit holds.
     if team is not None:
         Team.objects.select_for_update().get(pk=team.pk)
     if Endpoint.objects.filter(team=team).count() >= limit:
@@ -97,9 +97,9 @@ def change(
     enabled: bool | None = None,
     expected: frozenset[str] = etags.ANY,
 ) -> Endpoint:
-    """Change what is given. Switching it on again forgets its failures.
+    """Change a webhook. None leaves a field unchanged. Enabling resets its failures.
 
-    Raises as `create` does, and `PreconditionFailed`.
+    Raises like `create`, and `PreconditionFailed`.
     """
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
@@ -129,7 +129,7 @@ def change(
 
 @transaction.atomic
 def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecret:
-    """Make another secret. Both sign for `OVERLAP`, so that the receiver can change over in between."""
+    """Create a new secret. Both sign for `OVERLAP`, so that the receiver can switch in between."""
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
     secret = signatures.new_secret()
@@ -147,7 +147,7 @@ def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecre
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, endpoint: Endpoint, expected: frozenset[str] = etags.ANY) -> None:
-    """Delete a webhook with its log; what is on its way is not sent any more."""
+    """Delete a webhook with its log and pending deliveries. Raises `NotAllowed` and `PreconditionFailed`."""
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
     etags.require_expected(expected, endpoint, name=endpoint.name)
@@ -157,9 +157,9 @@ def delete(*, actor: User | SystemActor, endpoint: Endpoint, expected: frozenset
 
 @transaction.atomic
 def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
-    """Send a message that says it is a test, once; its delivery shows what was answered.
+    """Queue a test delivery with a single attempt. It records the response.
 
-    Raises `StateConflict` while an earlier test is on its way, or for one that is switched off.
+    Raises `NotAllowed`, and `StateConflict` while an earlier test is pending or if the webhook is disabled.
     """
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
@@ -180,7 +180,10 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
 
 @transaction.atomic
 def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
-    """Send a delivery once more, under the same id. Raises `StateConflict` while it is on its way."""
+    """Send a delivery again, with the same id.
+
+    Raises `NotAllowed`, and `StateConflict` while it is pending or if the webhook is disabled.
+    """
     policies.require_endpoint(actor, delivery.endpoint)
     _require_enabled(delivery.endpoint)
     again = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.PENDING)
@@ -192,7 +195,7 @@ def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
 
 
 def secrets_of(endpoint: Endpoint) -> list[str]:
-    """The secrets that sign now, the present one first. Raises `Unreadable`."""
+    """Return the secrets that currently sign, newest first. Raises `Unreadable`."""
     found = [unseal(endpoint.secret, purpose=SECRET)]
     if endpoint.previous_secret and endpoint.previous_until and endpoint.previous_until > timezone.now():
         try:
@@ -203,7 +206,7 @@ def secrets_of(endpoint: Endpoint) -> list[str]:
 
 
 def hint() -> None:
-    """Have a worker look now; without Redis the next sweep does."""
+    """Wake a worker. Without Redis, the next sweep sends the deliveries."""
     try:
         app.send_task("control.send_webhooks", queue="control")
     except Exception as error:
@@ -222,7 +225,7 @@ def _require_enabled(endpoint: Endpoint) -> None:
 def _checked(
     actor: User | SystemActor, team: Team | None, name: str, url: str, types: Sequence[str]
 ) -> dict[str, object]:
-    """The columns, or `InvalidInput` with what is wrong with each."""
+    """Return the validated columns. Raises `InvalidInput`."""
     errors: dict[str, list[Reason]] = {}
     name, url = " ".join(strip_nul(name).split())[:80], url.strip()
     if not name:
@@ -251,7 +254,7 @@ def _checked(
 def _record(
     actor: User | SystemActor, kind: AuditKind, endpoint: Endpoint, message: str, **data: object
 ) -> None:
-    # The host alone: a path may hold what only the receiver shall know.
+    # Only the host: the path may contain a secret.
     host = urlsplit(endpoint.url).hostname or ""
     events.record(
         actor=actor,

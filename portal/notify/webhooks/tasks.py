@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker; the work is in `fan_out` and `deliveries`."""
+"""Celery entry points for `fan_out` and `deliveries`."""
 
 from __future__ import annotations
 

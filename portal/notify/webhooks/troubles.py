@@ -1,4 +1,4 @@
-"""Switching off what nobody receives any more, and telling those whose it is."""
+"""Disables webhooks that keep failing, and notifies their owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.people.accounts.models import User
 
 
 def disable(endpoint: Endpoint, *, gone: bool) -> None:
-    """Switch off a locked endpoint in the caller's transaction. `gone`: the receiver said that it is."""
+    """Disable a locked endpoint in the caller's transaction. `gone`: the receiver answered 410."""
     endpoint.enabled, endpoint.disabled_at = False, timezone.now()
     endpoint.save(update_fields=["enabled", "disabled_at"])
     events.record(
@@ -49,7 +49,7 @@ def disable(endpoint: Endpoint, *, gone: bool) -> None:
 
 
 def _concerned(endpoint: Endpoint) -> Iterable[User]:
-    """The owners of the team; for one of the site whoever made it, or else all who run the pools."""
+    """Return the team's owners; for a site webhook its creator, or all operators."""
     if endpoint.team is not None:
         return accounts.owners_of(endpoint.team)
     maker = endpoint.created_by

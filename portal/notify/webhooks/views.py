@@ -1,4 +1,4 @@
-"""Pages of webhooks; templates/webhooks/ says what each expects."""
+"""Pages of webhooks. See templates/webhooks/ for the contexts."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ ROWS_PER_PAGE = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def site(request: SignedInRequest) -> HttpResponse:
-    """The webhooks of the site, for operators; auditors only read."""
+    """List the webhooks of the site, for operators. Auditors can only read."""
     return _listed(request, None)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The webhooks of a team, for its owners and operators; auditors only read."""
+    """List the webhooks of a team, for owners and operators. Auditors can only read."""
     return _listed(request, selectors.team_of(request.user, slug))
 
 
 def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
-    """The list, and the form for another one. Its secret is in this answer and nowhere else."""
+    """List webhooks and create one. The secret is shown only once."""
     found = selectors.endpoints_of(request.user, of)
     manages = not policies.only_sees(request.user)
     if request.method == "POST":
@@ -80,7 +80,7 @@ def _form(
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
-    """One webhook: how it stands, what it is sent, and the log of its deliveries."""
+    """Show a webhook with its state, event types and deliveries."""
     endpoint = selectors.endpoint_by_id(request.user, webhook_id)
     if request.method == "POST":
         policies.require_endpoint(request.user, endpoint)
@@ -131,7 +131,7 @@ def _detail(
 
 
 def list_url(endpoint: Endpoint) -> str:
-    """The page of the list that a webhook stands in."""
+    """Return the URL of the list that contains the webhook."""
     if endpoint.team is None:
         return reverse("webhooks:site")
     return reverse("webhooks:team", args=[endpoint.team.slug])
@@ -139,7 +139,7 @@ def list_url(endpoint: Endpoint) -> str:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
-    """Send a test. A GET, as after signing in anew, only shows the webhook."""
+    """Send a test. A GET, as after a new sign-in, only shows the webhook."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method == "POST":
         try:
@@ -153,7 +153,7 @@ def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def redeliver(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
-    """Send a delivery once more. A GET only shows the webhook."""
+    """Redeliver a delivery. A GET only shows the webhook."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     delivery = selectors.delivery_by_id(endpoint, delivery_id)
     if request.method == "POST":
@@ -169,7 +169,7 @@ def redeliver(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def rotate(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
-    """Make another secret; it is in this answer and nowhere else. A GET only shows the webhook."""
+    """Rotate the secret and show the new one once. A GET only shows the webhook."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method != "POST":
         return redirect("webhooks:detail", webhook_id)
@@ -179,7 +179,7 @@ def rotate(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def switch(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
-    """Switch it on or off. A GET only shows the webhook."""
+    """Enable or disable the webhook. A GET only shows it."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method == "POST":
         changed = services.change(
@@ -192,7 +192,7 @@ def switch(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
-    """Ask, then delete it."""
+    """Ask for confirmation, then delete the webhook."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method == "POST":
         back = list_url(endpoint)

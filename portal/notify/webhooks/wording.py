@@ -1,4 +1,4 @@
-"""Texts of the refusals about webhooks."""
+"""Texts of refusals about webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who I am, teams and members over REST."""
+"""REST API of the current user, teams and members."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of 
 
 
 class UsernameConverter:
-    """What a user's name may hold, and nothing that a database would stumble over."""
+    """URL converter for user names. Matches only text that databases accept."""
 
     regex = "[A-Za-z0-9._-]{1,64}"
 
@@ -72,7 +72,7 @@ USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description=
 
 
 class Me(ApiView):
-    """Who asks, whatever the token: no resource."""
+    """The authenticated user, for any token."""
 
     tag = "users"
     operation_ids = {"get": "getMe", "delete": "deleteMe"}
@@ -163,7 +163,7 @@ class TeamViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, TeamCreateSerializer)
-        # Before a name is looked up: whether somebody has it is nothing that all may know.
+        # Check permission before looking up a name, so as not to reveal which accounts exist.
         policies.require_operator(request.user)
         team = services.create_team(
             actor=request.user,

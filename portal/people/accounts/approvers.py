@@ -1,4 +1,4 @@
-"""Who holds the site role of an approver: by right, or as the delegate of one for a time."""
+"""Users with the site role approver, by right or temporarily as a delegate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from portal.people.accounts.models import Delegation, User
 
 
 def approvers() -> QuerySet[User]:
-    """Whoever decides in their own right: approvers and administrators."""
+    """Return users who decide in their own right: approvers and administrators."""
     return User.objects.filter(Q(is_approver=True) | Q(is_superuser=True), is_active=True)
 
 
 def is_approver(actor: User) -> bool:
-    """Whether the actor decides in their own right, so that no delegation is needed."""
+    """Return whether the actor decides in their own right, without a delegation."""
     return actor.is_active and (actor.is_approver or actor.is_superuser)
 
 
 def delegations_at(now: datetime) -> QuerySet[Delegation]:
-    """Those that count: they last, and who gave them may still decide."""
+    """Return delegations in effect at `now`, whose approver may still decide."""
     return Delegation.objects.filter(
         Q(approver__is_approver=True) | Q(approver__is_superuser=True),
         starts_at__lte=now,
@@ -33,13 +33,13 @@ def delegations_at(now: datetime) -> QuerySet[Delegation]:
 
 
 def delegator_of(actor: User) -> User | None:
-    """In whose place the actor decides at this moment, or None."""
+    """Return the approver for whom the actor currently decides, or None."""
     held = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver").first()
     return held.approver if held else None
 
 
 def decides_only_for(actor: User) -> User | None:
-    """The one approver by whose delegation alone the actor decides; None where there are others or none."""
+    """Return the only approver for whom the actor decides, or None if there are several or none."""
     if is_approver(actor):
         return None
     held = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver")
@@ -48,14 +48,14 @@ def decides_only_for(actor: User) -> User | None:
 
 
 def is_only_superuser(actor: User) -> bool:
-    """The one administrator there is decides even what he asked for himself: there may be nobody else."""
+    """Return whether the actor is the only administrator, who may also decide their own requests."""
     if not (actor.is_active and actor.is_superuser):
         return False
     return not User.objects.filter(is_superuser=True, is_active=True).exclude(pk=actor.pk).exists()
 
 
 def may_decide_all(actor: User) -> bool:
-    """Requests for quota and GPU-hours, of whichever team: approvers, administrators, delegates."""
+    """Return whether the actor may decide quota and GPU-hour requests of any team."""
     if is_approver(actor):
         return True
     return actor.is_active and delegations_at(timezone.now()).filter(delegate=actor).exists()

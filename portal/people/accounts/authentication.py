@@ -1,4 +1,4 @@
-"""How programs and browsers prove who they are to the REST API, and what a token's scopes allow."""
+"""Authentication of the REST API, and scopes of tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """`Authorization: Bearer berth_…`. A bad token is a 401 that says what to do."""
+    """Authenticates `Authorization: Bearer berth_…`. An invalid token gets a 401 with a next action."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
         secret = token_in(request.META.get("HTTP_AUTHORIZATION", ""))
@@ -43,9 +43,9 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """The browser's session, with CSRF protection; tokens come first, so a 401 names the bearer scheme.
+    """Authenticates browser sessions, with CSRF protection. Raises `SetUpFirst` (`require_set_up`).
 
-    It is refused to who has to set up a second factor first.
+    Tokens are tried first, so a 401 names the bearer scheme.
     """
 
     def authenticate(self, request: Request) -> tuple[User, None] | None:
@@ -56,11 +56,14 @@ class SessionAuthentication(authentication.SessionAuthentication):
 
 
 def _count_failure() -> None:
-    """Count a bad token by its address; beyond the limit the answer is 429. Good tokens are never refused."""
+    """Count an invalid token by client network. Raises `Throttled` (429) above the limit.
+
+    Valid tokens are never limited.
+    """
     limit, window = settings.BERTH_TOKEN_FAILURES_PER_ADDRESS, timedelta(minutes=15)
     address = origins.present().address
     key = f"token:{limits.network_of(address)}"
-    # Looked at first: whoever is refused has nothing more written.
+    # Check first, so that a limited client causes no writes.
     if limits.reached(key, window=window) >= limit:
         raise exceptions.Throttled(window.total_seconds())
     if limits.count(key, window=window) == limit:
@@ -68,7 +71,7 @@ def _count_failure() -> None:
 
 
 class HasScope(permissions.IsAuthenticated):
-    """A view names its scopes: `scopes = {"GET": Scope.…, "*": Scope.…}`; a session has all of them."""
+    """Checks the scope of the token: `scopes = {"GET": Scope.…, "*": Scope.…}`. Sessions have all scopes."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not super().has_permission(request, view):
@@ -85,14 +88,14 @@ class HasScope(permissions.IsAuthenticated):
 
 
 def require_scope(request: Request, scope: str) -> None:
-    """For what only some requests to a view need beside its scope. Raises `PermissionDenied`."""
+    """Require a scope that only some requests to a view need. Raises `PermissionDenied`."""
     token: Any = request.auth
     if isinstance(token, ApiToken) and not {Scope.ALL, scope} & set(token.scopes):
         raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": scope})
 
 
 def scope_for(view: APIView, method: str) -> str:
-    """The scope that `view` asks for `method`; reading methods share the GET entry."""
+    """Return the scope that `view` requires for `method`. Safe methods share the GET entry."""
     scopes: dict[str, str] = getattr(view, "scopes", {})
     key = "GET" if method in permissions.SAFE_METHODS else method
     return scopes.get(key) or scopes["*"]

@@ -1,8 +1,8 @@
-"""Refuses passwords that are known from leaks, by a file of hashes or a service that is asked for a range.
+"""Rejects leaked passwords, by a file of hashes or a range API.
 
-Both are off unless a setting names them. A service is told the first five of forty digits of the password's
-SHA-1 and answers with all hashes that begin so; it does not learn the password. Where file or service cannot
-be asked, the password is taken and the log says so.
+Both are off by default. The range API receives the first 5 of 40 hex digits of the password's SHA-1 and
+returns all hashes with that prefix; it does not learn the password. If the file or API is unavailable, the
+password is accepted and a warning is logged.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class BreachedPasswordValidator:
-    """A validator of Django's."""
+    """Django password validator."""
 
     def validate(self, password: str, user: object = None) -> None:
-        """Raise `ValidationError` for a password that is among those that have leaked."""
+        """Raise `ValidationError` for a leaked password."""
         if is_breached(password):
             raise ValidationError(
                 _("This password is known from a leak: others try it. Choose another one."),
@@ -39,7 +39,7 @@ class BreachedPasswordValidator:
 
 
 def is_breached(password: str) -> bool:
-    """Whether the file or the service knows the password; False where none is set or none can be asked."""
+    """Return whether the password is known to be leaked. False if no source is configured or available."""
     digest = hashlib.sha1(password.encode(), usedforsecurity=False).hexdigest().upper()
     try:
         if settings.BERTH_BREACHED_PASSWORDS_FILE:
@@ -52,14 +52,14 @@ def is_breached(password: str) -> bool:
 
 
 def in_file(digest: str, path: Path) -> bool:
-    """Look a SHA-1 (in capitals) up in a sorted file of lines `HASH` or `HASH:COUNT`. Raises `OSError`.
+    """Look up an upper-case SHA-1 in a sorted file of lines `HASH` or `HASH:COUNT`. Raises `OSError`.
 
-    It is searched by halves: the file of all that is known has some forty gigabytes.
+    Uses binary search: a complete file has some 40 GB.
     """
     wanted = digest.encode()
     with path.open("rb") as file:
         low, high = 0, os.fstat(file.fileno()).st_size
-        # The line wanted, if it is there, begins in [low, high).
+        # Invariant: the matching line, if any, begins in [low, high).
         while low < high:
             middle = (low + high) // 2
             file.seek(middle)
@@ -85,7 +85,7 @@ def _in_range(digest: str, url: str) -> bool:
     answer.raise_for_status()
     for line in answer.iter_lines():
         suffix, _colon, count = line.strip().partition(":")
-        # A count of zero pads the answer.
+        # A count of 0 is padding.
         if suffix.upper() == digest[PREFIX:]:
             return count.strip() != "0"
     return False

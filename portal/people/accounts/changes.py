@@ -1,7 +1,7 @@
-"""Tells the gateway that what it remembers of tokens may no longer be so.
+"""Invalidates the gateway's cache of tokens.
 
-Whoever looks tokens up in the database (`token_lookup`) needs no word. The gateway believes a token for a
-moment without looking, and forgets all of them when the revision in Redis changes.
+`token_lookup` always reads the database. The gateway trusts a token for a moment without a lookup, and clears
+its cache when the revision in Redis changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def announce() -> None:
-    """Tell it once the transaction has held. Without Redis the gateway lets nobody in."""
+    """Invalidate the cache on commit. Without Redis the gateway admits nobody."""
     transaction.on_commit(_announce)
 
 
@@ -38,14 +38,14 @@ def _announce() -> None:
 
 
 def connect() -> None:
-    """Announce each change of a user and each deletion, whoever makes them; once, when Django is ready."""
+    """Connect signals for changes of users and deletions. Called once when Django is ready."""
     post_save.connect(_user_saved, sender=User, dispatch_uid="accounts.changes")
     post_delete.connect(_deleted, sender=User, dispatch_uid="accounts.changes")
     post_delete.connect(_deleted, sender=ApiToken, dispatch_uid="accounts.changes")
 
 
 def _user_saved(*, created: bool, update_fields: frozenset[str] | None = None, **_: Any) -> None:
-    # Signing in is no change of an account, and nobody has a token before there is an account.
+    # Signing in does not change an account, and a new account has no tokens.
     if not created and update_fields != _LAST_LOGIN:
         announce()
 

@@ -1,4 +1,4 @@
-"""Refuses passwords that are little more than a word of this place: the first that somebody would try."""
+"""Rejects passwords that consist mostly of a word associated with this site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
 MIN_BESIDE = 8
-"""As many letters and digits have to be left when the words are taken away."""
+"""Minimum number of letters and digits besides the words."""
 
 _GENERAL = frozenset(
     {"berth", "jupyter", "jupyterlab", "marimo", "notebook", "workspace", "admin", "password"}
@@ -18,17 +18,17 @@ _GENERAL = frozenset(
 
 
 def context_words() -> frozenset[str]:
-    """The general ones, and the parts of four letters or more of the portal's and the machine's name."""
+    """Return common words, and parts of at least 4 letters of the names of the portal and the machine."""
     host = urlsplit(settings.BERTH_PUBLIC_URL).hostname or ""
     names = " ".join((host, settings.BERTH_DOMAIN, settings.BERTH_NODE_NAME)).lower()
     return _GENERAL | {word for word in re.split(r"[^a-z0-9]+", names) if len(word) >= 4}
 
 
 class ContextWordsValidator:
-    """A validator of Django's."""
+    """Django password validator."""
 
     def validate(self, password: str, user: object = None) -> None:
-        """Raise `ValidationError` where fewer than `MIN_BESIDE` letters and digits are beside the words."""
+        """Raise `ValidationError` if fewer than `MIN_BESIDE` letters and digits remain without the words."""
         text, found = password.lower(), False
         for word in sorted(context_words(), key=len, reverse=True):
             found = found or word in text

@@ -1,8 +1,8 @@
-"""The one way in which an account is switched off, and how it is given back.
+"""Deactivates and reactivates accounts.
 
-What is signed with the account (sessions, links) and its tokens end with the transaction; the rooms above
-stop, cancel and close what is theirs when they hear of it (`UserDeactivated`, wired in `portal.wiring`).
-docs/adr/0017-deactivation.md says what ends how, and why within five seconds.
+Sessions, links and tokens end with the transaction. Packages above stop and cancel their own objects on
+`UserDeactivated` (connected in `portal.wiring`). docs/adr/0017-deactivation.md lists the effects, which are
+complete within 5 seconds.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from portal.people.accounts.models import ApiToken, Delegation, Membership, Role
 
 @transaction.atomic
 def deactivate(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
-    """Switch an account off: administrators, and of a service account its team's owners. Twice is success.
+    """Deactivate an account. Idempotent. For administrators, and owners of a service account's team.
 
-    Raises `StateConflict` for the last administrator who can sign in.
+    Raises `NotAllowed`, and `StateConflict` for the last administrator who can sign in.
     """
     policies.require_manage_account(actor, user)
     return switch_off(actor=actor, user=locked(user), reason=reason)
 
 
 def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
-    """Part of the caller's transaction, who has decided that `actor` may do it and has locked the account.
+    """Deactivate an account in the caller's transaction. The caller checks permission and locks the account.
 
     Sessions, links, tokens, tickets, delegations and open connections end, workspaces stop with their files
     kept, waiting requests are cancelled, and ownership of teams passes on (`heirs_of`). Raises
@@ -50,7 +50,7 @@ def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
     user.is_active = False
     user.deactivated_at = timezone.now()
     if not user.has_usable_password():
-        # Its invitation shall not open it when it is given back.
+        # Invalidates the invitation, which must not work after a reactivation.
         user.set_unusable_password()
     ended = sessions.end_all(user)
     user.save(update_fields=["is_active", "deactivated_at", "password", "session_salt"])
@@ -71,9 +71,9 @@ def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
 
 @transaction.atomic
 def reactivate(*, actor: User | SystemActor, user: User) -> User:
-    """Give an account back, with its password and its places in teams; nothing else of what ended.
+    """Reactivate an account with its password and memberships. Nothing else is restored. Idempotent.
 
-    For who may deactivate it; twice is success. Raises `StateConflict` for one that has been deleted.
+    Requires the same permission as deactivation. Raises `StateConflict` for a deleted account.
     """
     policies.require_manage_account(actor, user)
     user = locked(user)
@@ -96,10 +96,10 @@ def reactivate(*, actor: User | SystemActor, user: User) -> User:
 
 
 def locked(user: User) -> User:
-    """The row as it is now, locked with those of all administrators, in one order for everybody.
+    """Return the current row, locked together with all administrators, in a fixed order.
 
-    Of two administrators who take the right away from each other, the second waits and is refused. The lock
-    is not one on keys: rows that only point to the user are written meanwhile, and nobody waits in a circle.
+    When two administrators demote each other, the second waits and is refused. The lock is `FOR NO KEY
+    UPDATE`, so that inserts of rows that reference the user do not wait and cannot deadlock.
     """
     rows = User.objects.filter(Q(pk=user.pk) | Q(is_superuser=True)).order_by("pk")
     rows = rows.select_for_update(no_key=True)
@@ -107,13 +107,13 @@ def locked(user: User) -> User:
 
 
 def revoke_tokens(user: User) -> int:
-    """End all tokens of a user with the caller's transaction; returns how many worked until now."""
+    """Revoke all tokens of a user in the caller's transaction. Returns how many were not revoked before."""
     return ApiToken.objects.filter(owner=user, revoked_at=None).update(revoked_at=timezone.now())
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What becomes of an ownership: `heir` takes it over, or there are other owners, or nobody is left."""
+    """Outcome for one ownership: `heir` takes over, or there are other owners, or nobody is left."""
 
     membership: Membership
     heir: User | None = None
@@ -121,10 +121,10 @@ class Handover:
 
 
 def heirs_of(actor: User | SystemActor, user: User) -> list[Handover]:
-    """The user's ownerships, each with who becomes owner in their place where there is no other owner.
+    """Return the user's ownerships, each with the heir if there is no other owner.
 
-    It is the member who has been in the team for longest, but for viewers and service accounts,
-    else whoever deactivates, unless that is the user.
+    The heir is the longest-standing active member, except viewers and service accounts. If there is none, it
+    is `actor`, unless that is the user.
     """
     found: list[Handover] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
@@ -142,9 +142,9 @@ def heirs_of(actor: User | SystemActor, user: User) -> list[Handover]:
 
 
 def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
-    """The user is an owner nowhere any more, and every team has one; returns the teams that it was of.
+    """Remove the user as owner of all teams and appoint heirs. Returns the affected teams.
 
-    Where nobody is left to take it over, as when the user or the portal acts, the user stays the owner.
+    If nobody can take over, as when the user or the portal acts, the user stays the owner.
     """
     passed = []
     for handover in heirs_of(actor, user):

@@ -1,4 +1,4 @@
-"""What becomes of the workspaces and homes of an account that is deleted: parameters of REST."""
+"""REST parameters for workspaces and homes of a deleted account."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN = {"workspaces": AccountCode.WORKSPACES_CHOICE, "homes": AccountCode.HO
 
 
 def asked_in(request: Request, name: str = "workspaces") -> bool:
-    """Whether they shall be deleted too. Raises `InvalidInput` for anything but `delete` and nothing."""
+    """Return whether to delete them. Raises `InvalidInput` for values other than `delete`."""
     choice = request.query_params.get(name, "")
     if choice not in {"", "delete"}:
         reason = Reason(_UNKNOWN[name])

@@ -1,4 +1,4 @@
-"""Whether an account may be deleted, asked of those who keep its work."""
+"""Port that decides whether an account may be deleted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from portal.people.accounts.models import User
 
 
 class AccountDeletionPolicy(Protocol):
-    """Refuses to delete accounts that still have work."""
+    """Prevents deletion of accounts that still have workspaces."""
 
     def require_deletable(self, user: User, *, delete_workspaces: bool) -> None:
-        """Raises `StateConflict` while the user, who is locked, has workspaces that are not to be deleted."""
+        """Raise `StateConflict` if the locked user has workspaces and `delete_workspaces` is False."""
 
 
 deletion_policy = Port[AccountDeletionPolicy]("AccountDeletionPolicy")

@@ -1,8 +1,8 @@
-"""Browsers that know a user: from which they have signed in, and which they trust for their second factor.
+"""Known and trusted browsers of a user.
 
-Both stand in one signed cookie, per user. Being known keeps a browser out of limits that strangers have used
-up. Being trusted spares it the second factor for some days; that ends with the password, the sessions and
-the factors that it was given with, as the fingerprint is made of them.
+Both are stored per user in one signed cookie. A known browser is exempt from limits exhausted by other
+clients. A trusted browser skips the second factor for some days. Trust ends when the password, the sessions
+or the factors change, because the fingerprint is derived from them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SALT = "portal.people.accounts.devices"
 
 
 def knows(request: HttpRequest, user: User) -> bool:
-    """Whether the user has signed in with this browser."""
+    """Return whether the user has signed in with this browser before."""
     return str(user.pk) in _entries(request)
 
 
 def is_trusted(request: HttpRequest, user: User) -> bool:
-    """Whether the user has said so with their second factor, and nothing has ended it."""
+    """Return whether the browser may skip the user's second factor."""
     entry = _entries(request).get(str(user.pk))
     if not settings.BERTH_TRUSTED_DEVICE_DAYS or entry is None or not entry.get("trusted_at"):
         return False
@@ -41,7 +41,7 @@ def is_trusted(request: HttpRequest, user: User) -> bool:
 
 
 def remember(request: HttpRequest, response: HttpResponseBase, user: User, *, trust: bool = False) -> None:
-    """Have the browser know `user`; with `trust`, spare it the second factor for a while."""
+    """Mark the browser as known to `user`. With `trust`, let it skip the second factor for a while."""
     entries = _entries(request)
     entry = entries.pop(str(user.pk), {})
     if trust and settings.BERTH_TRUSTED_DEVICE_DAYS:

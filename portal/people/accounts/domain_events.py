@@ -1,4 +1,4 @@
-"""What accounts tells the rooms above it."""
+"""Domain events of accounts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from portal.people.accounts.models import Team, User
 
 @dataclass(frozen=True, slots=True)
 class SignedOut(DomainEvent):
-    """A session of a user's at the portal has ended, by their own will or another's."""
+    """A session of a user at the portal has ended."""
 
     user_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class UserDeactivated(DomainEvent):
-    """A user may no longer do anything here: what goes on or waits in their name has to end."""
+    """A user was deactivated. Everything running or waiting in their name has to end."""
 
     user: User
     actor: User | SystemActor
@@ -27,7 +27,7 @@ class UserDeactivated(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class UserReactivated(DomainEvent):
-    """An account has been given back."""
+    """An account was reactivated."""
 
     user: User
     actor: User | SystemActor
@@ -35,7 +35,7 @@ class UserReactivated(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class UserDeleted(DomainEvent):
-    """`actor` deletes an account for good, in this transaction, with or without workspaces and homes."""
+    """`actor` deletes an account in this transaction, optionally with its workspaces and homes."""
 
     user: User
     actor: User | SystemActor
@@ -45,7 +45,7 @@ class UserDeleted(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class MemberSet(DomainEvent):
-    """A user is in a team from now on, or has another role in it."""
+    """A user was added to a team or has a new role in it."""
 
     team: Team
     user: User
@@ -55,12 +55,12 @@ class MemberSet(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class TeamsChanged(DomainEvent):
-    """There is another team than before, or one has another name."""
+    """A team was created or renamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceWithdrawn(DomainEvent):
-    """A user is in a team no more, whatever they have there: what goes on in the team's name has to end."""
+    """A user was removed from a team, regardless of their workspaces, which have to end."""
 
     user: User
     team: Team

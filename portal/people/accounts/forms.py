@@ -1,4 +1,4 @@
-"""Forms of sign-in and teams. They parse; the rules are in the services."""
+"""Forms of sign-in and teams. They only parse; services validate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.people.accounts.team_egress import MAX_ALLOW
 
 
 class SignInForm(AuthenticationForm):
-    """Django's, with words that say what to do."""
+    """Django's form with messages that suggest a next action."""
 
     error_messages = {
         "invalid_login": _("Name and password do not match. The password is case-sensitive."),
@@ -23,7 +23,7 @@ class SignInForm(AuthenticationForm):
     }
 
     def get_invalid_login_error(self) -> ValidationError:
-        """Django's, or why a directory that knows the password, or does not answer, lets nobody in."""
+        """Return Django's error, or why a directory refuses the sign-in or does not answer."""
         reason = getattr(self.request, "sign_in_reason", None)
         if reason is None:
             return super().get_invalid_login_error()
@@ -31,7 +31,7 @@ class SignInForm(AuthenticationForm):
 
 
 class NewPasswordForm(forms.Form):
-    """A password, typed twice. Whether it will do is for the service to say."""
+    """A new password, entered twice. Validated by the service."""
 
     password = forms.CharField(
         label=_("Password"),
@@ -53,7 +53,7 @@ class NewPasswordForm(forms.Form):
 
 
 class ChangePasswordForm(forms.Form):
-    """Another password for oneself, and what becomes of one's tokens."""
+    """Change of one's own password, optionally with revocation of tokens."""
 
     old_password = forms.CharField(
         label=_("Present password"),
@@ -80,7 +80,7 @@ class ChangePasswordForm(forms.Form):
 
 
 class EmailForm(forms.Form):
-    """Another address for oneself, which the password allows."""
+    """Change of one's own e-mail address, confirmed by the password."""
 
     email = forms.EmailField(
         label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "email"})
@@ -93,7 +93,7 @@ class EmailForm(forms.Form):
 
 
 class ForgottenForm(forms.Form):
-    """Whose password has been forgotten."""
+    """Request for a password reset link."""
 
     name = forms.CharField(
         label=_("Name or e-mail address"),
@@ -119,7 +119,7 @@ class TeamForm(forms.Form):
 
 
 class TeamEgressForm(forms.Form):
-    """What a team's workspaces may reach."""
+    """Egress policy of a team's workspaces."""
 
     egress = forms.ChoiceField(
         label=_("What its workspaces may reach"),
@@ -142,7 +142,7 @@ class TeamEgressForm(forms.Form):
 
 
 class MemberForm(forms.Form):
-    """Somebody to add to a team."""
+    """A user to add to a team."""
 
     username = forms.CharField(
         label=_("Name"),
@@ -155,7 +155,7 @@ class MemberForm(forms.Form):
 
 
 def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str) -> None:
-    """Show a service's refusal at the fields it names, and what remains above the form."""
+    """Show a service's errors at the fields they name, or `message` above the form if none match."""
     named = {name: texts for name, texts in problems.items() if name in form.fields}
     for name, texts in named.items():
         form.add_error(name, texts)
@@ -164,5 +164,5 @@ def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str)
 
 
 def form_status(form: Any) -> int:
-    """400 for a form that was sent and refused, so that programs and caches see it too."""
+    """Return 400 for a form with errors, else 200."""
     return 400 if form is not None and form.is_bound and form.errors else 200

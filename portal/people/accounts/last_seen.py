@@ -1,4 +1,4 @@
-"""Notes that a session is in use: at most once in some minutes, and without touching what it holds."""
+"""Records that a session is in use, at most once per `PAUSE`, without changing its data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _lock = Lock()
 
 
 class LastSeenMiddleware:
-    """Note what a user opens. Parts that an open page fetches by itself are no use of the session."""
+    """Records use of the session. Background requests of an open page do not count."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
@@ -37,29 +37,29 @@ class LastSeenMiddleware:
         response = self.get_response(request)
         key = request.session.session_key
         by_itself = request.method == "GET" and getattr(request, "htmx", False)
-        # Asked last: it is what loads the session.
+        # Checked last, because it loads the session.
         if key and not by_itself and _is_due(key) and request.user.is_authenticated:
             note(request.session)
         return response
 
 
 def note(session: SessionBase) -> None:
-    """The session is in use now: the list says so, and it ends later. Never raises for the database."""
+    """Update the last use and postpone the expiry. Ignores database errors."""
     now = timezone.now()
     key = session.session_key
     seen = UserSession.objects.filter(key=key, last_seen_at__lt=now - PAUSE)
     try:
-        # One from before there was a longest time ends when it was to end.
+        # A session without a start time keeps its expiry.
         if seen.update(last_seen_at=now) and BEGAN_AT in session:
             rows = Session.objects.filter(session_key=key)
             rows.update(expire_date=session.get_expiry_date())
     except DatabaseError as error:
-        # A disk that is full, or a database that only reads: whoever is signed in still sees the portal.
+        # Full disk or read-only database: signed-in users still see the portal.
         log.warning("that a session is in use was not noted: %s", error)
 
 
 def _is_due(key: str) -> bool:
-    """Whether this process has not noted the session for a while; remembers that it does now."""
+    """Return whether this process has not recorded the session within `PAUSE`, and mark it as recorded."""
     now = time.time()
     with _lock:
         if now - _noted.get(key, 0) < PAUSE.total_seconds():

@@ -1,4 +1,4 @@
-"""The pages to which django-allauth itself leads, under the names that it knows; it has no others here."""
+"""Named routes that django-allauth redirects to. It has no other routes here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Failures counted in windows of time, in the database: all processes see the same number.
+"""Counters of failures per time window, in the database and shared by all processes.
 
-A window begins with its first failure and is over after its length. What is counted is named by a key, for
-instance `codes:<user>`. Counting is an own transaction, so a refused request is counted too.
+A window begins with its first failure and ends after its length. The key names what is counted, such as
+`codes:<user>`. Counting uses its own transaction, so it survives a refused request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from portal.people.accounts.models import FailureWindow
 
 
 def count(key: str, *, window: timedelta) -> int:
-    """Count one more under `key`; returns how many there are in its present window, this one included."""
+    """Count one more under `key`. Returns the number in the current window, including this one."""
     now = timezone.now()
     for _attempt in range(2):
         if FailureWindow.objects.filter(key=key, began_at__gt=now - window).update(count=F("count") + 1):
@@ -31,30 +31,30 @@ def count(key: str, *, window: timedelta) -> int:
         except IntegrityError as error:
             if not violates(error, FailureWindow, "key"):
                 raise
-            # Another process has begun the window in this very moment.
+            # Another process has begun the window concurrently.
             continue
     return reached(key, window=window)
 
 
 def reached(key: str, *, window: timedelta) -> int:
-    """How many have been counted under `key` in its present window."""
+    """Return the number counted under `key` in its current window."""
     rows = FailureWindow.objects.filter(key=key, began_at__gt=timezone.now() - window)
     return rows.values_list("count", flat=True).first() or 0
 
 
 def clear(key: str) -> None:
-    """Forget what was counted under `key`."""
+    """Reset the counter of `key`."""
     FailureWindow.objects.filter(key=key).delete()
 
 
 def remove_old(*, window: timedelta) -> int:
-    """Delete windows that have been over for long; returns how many."""
+    """Delete windows that began before `window`. Returns the number deleted."""
     deleted, _by_model = FailureWindow.objects.filter(began_at__lt=timezone.now() - window).delete()
     return deleted
 
 
 def network_of(address: str) -> str:
-    """By what an address is counted: itself, and of IPv6 the network that one customer has."""
+    """Return the key of an address: the IPv4 address, or the /64 network of an IPv6 address."""
     if ":" not in address:
         return address or "unknown"
     return str(ipaddress.ip_network(f"{address}/64", strict=False))

@@ -1,7 +1,7 @@
-"""Links that let somebody set the password of an account: for a guest, or for who has forgotten it.
+"""Signed links to set the password of an account, for invitations and resets.
 
-A link is signed, works once and expires. Nothing of it is stored: it is signed with the account's password
-and session salt, so that a new password, another link or the end of the account makes it worthless.
+A link works once and expires. It is not stored: it is signed with the account's password and session salt, so
+a new password, a newer link or deletion of the account invalidates it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from portal.people.accounts.models import AccountState, User
 
 
 class LinkKind(StrEnum):
-    """What a link is for. A link begins with the first letter of its kind."""
+    """Purpose of a link. Links begin with the first letter of their kind."""
 
     INVITATION = "invitation"
     RESET = "reset"
@@ -29,29 +29,29 @@ class LinkKind(StrEnum):
 
     @property
     def lifetime(self) -> timedelta:
-        """How long a link of this kind works."""
+        """Lifetime of a link of this kind."""
         own = self is LinkKind.FORGOTTEN
         return timedelta(hours=settings.BERTH_FORGOTTEN_HOURS if own else settings.BERTH_INVITATION_HOURS)
 
 
 def make(user: User, kind: LinkKind) -> str:
-    """The address of a new link."""
+    """Return the URL of a new link."""
     link = kind[0] + _signer(kind).sign(_state(user))
     return public_url() + reverse("accounts:welcome", args=[user.pk, link])
 
 
 def expires_at(kind: LinkKind) -> datetime:
-    """When a link that is made now ends."""
+    """Return the expiry of a link created now."""
     return timezone.now() + kind.lifetime
 
 
 def opened(user_id: UUID, link: str) -> tuple[User, LinkKind] | None:
-    """Whose account a link opens, by its last two parts, and what it is for; None where it opens nothing."""
+    """Return the user and kind of a valid link, by the last two parts of its URL, or None."""
     kind = next((kind for kind in LinkKind if link[:1] == kind[0]), None)
     user = User.objects.existing().filter(pk=user_id, is_active=True).first()
     if kind is None or user is None:
         return None
-    # An invitation is for who has no password yet.
+    # Invitations are only for accounts without a password.
     if kind is LinkKind.INVITATION and user.state != AccountState.INVITED:
         return None
     try:
@@ -62,11 +62,11 @@ def opened(user_id: UUID, link: str) -> tuple[User, LinkKind] | None:
 
 
 def _signer(kind: LinkKind) -> signing.TimestampSigner:
-    # The separator may stand in an address as it is.
+    # This separator needs no escaping in URLs.
     return signing.TimestampSigner(salt=f"portal.people.accounts.links.{kind}", sep="~")
 
 
 def _state(user: User) -> str:
-    """What has to be so still when the link is used."""
+    """Return a digest of the state that invalidates the link when it changes."""
     state = f"{user.pk} {user.password} {user.session_salt} {user.email}"
     return salted_hmac("portal.people.accounts.links", state, algorithm="sha256").hexdigest()[:32]

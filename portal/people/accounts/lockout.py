@@ -1,10 +1,10 @@
-"""Limits of signing in, and what is answered beyond them.
+"""Limits of failed sign-ins.
 
-Wrong passwords for one name from one address are counted by django-axes. Two more are counted here: those for
-many names from one address (spraying), and those for one name from whatever addresses. Beyond a higher limit
-the address, or the name, is refused for a while. As many people may share an address, and anybody may guess
-at a name, neither is refused to who is known: in a browser that the user has signed in with before, and, up
-to four times the limit, from an address from which the user has.
+django-axes counts failures per name and address. This module counts two more: failures per address across
+names (password spraying), and failures per name across addresses. Above a higher limit, the address or name
+is refused for a while. Because addresses can be shared and names guessed, known users are exempt: in a
+browser that the user has signed in with before and, up to 4 times the limit, from an address that the user
+has signed in from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HARD = 4
 
 
 def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
-    """The page after too many wrong passwords; django-axes calls it with more than is needed here."""
+    """Render the page after too many wrong passwords. Called by django-axes with unused arguments."""
     minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
     words = _(
         "There were %(count)d wrong passwords for this name from here. "
@@ -44,7 +44,7 @@ def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
 
 
 def refuses(request: HttpRequest, username: str) -> bool:
-    """Whether too much has failed from this address, or for this name, for somebody who is not known."""
+    """Return whether the sign-in is refused, because of failures from this address or for this name."""
     from_here = limits.reached(_key(), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
     for_name = limits.reached(_key_of(username), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_NAME
     failed = max(from_here, for_name)
@@ -59,7 +59,7 @@ def refuses(request: HttpRequest, username: str) -> bool:
 
 
 def count_failure(username: str) -> None:
-    """Count a sign-in that has failed; the one that reaches a limit is told in the audit log."""
+    """Count a failed sign-in. Writes an audit entry when it reaches a limit."""
     if limits.count(_key_of(username), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_NAME:
         sessions.sign_in_failed(username=username, locked_out=True)
     if limits.count(_key(), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
@@ -69,7 +69,7 @@ def count_failure(username: str) -> None:
 
 
 def too_many(request: HttpRequest) -> HttpResponse:
-    """The page for an address from which too much has failed."""
+    """Render the page for refused sign-ins."""
     minutes = _minutes(WINDOW)
     words = _(
         "Too many sign-ins have failed from this address, or for this name. Wait %(minutes)d minutes, then "
@@ -83,7 +83,7 @@ def _key() -> str:
 
 
 def _key_of(username: str) -> str:
-    """By what a name is counted, also one that nobody has; a password typed too early is not kept."""
+    """Return the counter key of a name, also for unknown names. Hashed, in case it is a mistyped password."""
     name = strip_nul(username)[:150].strip().lower()
     return f"name:{salted_hmac('berth.lockout', name).hexdigest()}"
 

@@ -1,7 +1,7 @@
-"""How django-allauth's login stages end here: in `portal.people.accounts.sessions.sign_in`, and nowhere else.
+"""django-allauth's account adapter. Every login ends in `portal.people.accounts.sessions.sign_in`.
 
-Whatever proves who somebody is (password, link, passkey, single sign-on) hands a `Login` to allauth's
-`perform_login`. That runs the stages which are still to be passed, and then calls this adapter.
+All authentication methods (password, link, passkey, single sign-on) pass a `Login` to allauth's
+`perform_login`, which runs the remaining stages and then calls this adapter.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from portal.people.accounts.models import User
 
 
 class LoginAdapter(DefaultAccountAdapter):
-    """allauth's account adapter. Accounts come by invitation, sessions begin and end in `sessions`."""
+    """allauth's account adapter. Accounts are created by invitation; `sessions` manages sessions."""
 
     def login(self, request: HttpRequest, user: User) -> None:
-        """Begin the session of somebody who has passed every stage."""
+        """Start the session after all stages have passed."""
         proofs = [_name_of(record) for record in get_authentication_records(request, user)]
         sessions.sign_in(request, user, how=" and ".join(dict.fromkeys(proofs)) or "unknown")
         clear_authentication_records(request)
@@ -45,7 +45,7 @@ class LoginAdapter(DefaultAccountAdapter):
         signal_kwargs: dict[str, Any] | None,
         **_known: Any,
     ) -> HttpResponse:
-        """The way on: to a path of the portal itself, whatever was asked for."""
+        """Redirect to `redirect_url` if it is a path of the portal."""
         response = redirect(local_path(redirect_url or ""))
         devices.remember(request, response, user)
         signals.user_logged_in.send(
@@ -54,13 +54,13 @@ class LoginAdapter(DefaultAccountAdapter):
         return response
 
     def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:
-        """Somebody has proven to be the user of an account that is switched off."""
+        """Handle a valid sign-in to a deactivated account."""
         sessions.sign_in_failed(username=user.username, locked_out=False)
         messages.error(request, _("This account is deactivated. Ask an administrator."))
         return redirect("accounts:sign-in")
 
     def get_login_stages(self) -> list[str]:
-        """What has to be passed between the proof of who one is and the session."""
+        """Return the stages between authentication and session."""
         return ["portal.people.accounts.mfa.stages.SecondFactor"]
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -73,10 +73,10 @@ class LoginAdapter(DefaultAccountAdapter):
         return origins.present().address
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
-        """Nothing: what a user is told comes by `portal.common.events` and `portal.people.accounts.mails`."""
+        """Do nothing. Users are notified by `portal.common.events` and `portal.people.accounts.mails`."""
 
     def add_message(self, *_args: Any, **_kwargs: Any) -> None:
-        """Nothing: views say what has happened in the portal's own words."""
+        """Do nothing. Views show their own messages."""
 
 
 _FACTORS = {
@@ -88,7 +88,7 @@ _FACTORS = {
 
 
 def _name_of(record: dict[str, Any]) -> str:
-    """How a proof is called in the audit log."""
+    """Return the name of an authentication method in the audit log."""
     if record["method"] == "socialaccount":
         return str(record["provider"])
     method = str(record["method"])

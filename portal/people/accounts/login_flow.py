@@ -1,4 +1,4 @@
-"""From the proof of who somebody is to their session, through allauth's login stages."""
+"""Starts a login after authentication, through allauth's login stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.people.accounts.mfa.stages import ELSEWHERE
 from portal.people.accounts.models import User
 
 How = Literal["password", "link", "passkey"]
-# As allauth's stages read them. A passkey that asked for a PIN or a finger is both factors.
+# Records read by allauth's stages. A passkey with PIN or biometrics counts as both factors.
 _RECORDS: dict[str, dict[str, Any]] = {
     "password": {"method": "password"},
     "link": {"method": "link"},
@@ -34,14 +34,13 @@ def begin(
     provider: str = "",
     second_factor: bool = False,
 ) -> HttpResponse:
-    """Sign in `user`, whose identity has been proven by `how`, or by the sign-in `provider` of this id.
+    """Sign in `user`, authenticated by `how` or by the sign-in `provider` with this id.
 
-    The answer is the way to the next stage where one is still to be passed; there is no session before the
-    last of them. `wanted` leads on, if it is a path of the portal. With `second_factor`, one has been shown
-    to the provider, and none is asked for here.
+    Returns a redirect to the next stage, or to `wanted` if it is a path of the portal. The session starts
+    after the last stage. With `second_factor`, the provider has checked one and none is requested here.
     """
     if isinstance(request.user, User):
-        # A link was opened where somebody is signed in; what waits for a second step belongs to nobody.
+        # A link was opened in the session of another sign-in, which must not be mixed with this one.
         sessions.sign_out(request, request.user)
     clear_authentication_records(request)
     record = {"method": "socialaccount", "provider": provider} if provider else _RECORDS[how]

@@ -1,4 +1,4 @@
-"""E-mails with a link in them, which is made when the mail is sent: no queue and no row holds it."""
+"""E-mails with links. Links are created when the mail is sent, so no queue or row contains them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from portal.people.accounts import links, sessions
 from portal.people.accounts.links import LinkKind
 from portal.people.accounts.models import HAS_PASSWORD, AccountState, User
 
-# One who asks again and again is answered by one mail.
+# Repeated requests within this time send one mail.
 PAUSE = timedelta(minutes=5)
 
 log = logging.getLogger(__name__)
 
 
 def order_link(user_id: UUID, kind: LinkKind) -> None:
-    """Have a worker send a link to its user."""
+    """Queue an e-mail with a link to the user."""
     _order("control.mail_link", user_id=str(user_id), kind=kind.value)
 
 
 def order_forgotten(name: str) -> None:
-    """Have a worker look who this is, and send a link to them."""
+    """Queue an e-mail to the user with this name or address. The worker looks up the user."""
     _order("control.mail_forgotten", name=name)
 
 
@@ -41,12 +41,12 @@ def _order(task: str, **kwargs: str) -> None:
     try:
         app.send_task(task, kwargs=kwargs, queue="control")
     except Exception as error:
-        # Without the queue nothing is sent; whoever waits for the mail asks again.
+        # Without the queue nothing is sent; the user can ask again.
         log.warning("%s was not sent to the worker: %s", task, error)
 
 
 def send_link(user_id: UUID, kind: LinkKind) -> bool:
-    """Send a link to its user; False where the account has no address or is closed. Raises `OSError`."""
+    """Send a link to the user. Returns False if the account has no address or is closed. Raises `OSError`."""
     user = User.objects.existing().filter(pk=user_id, is_active=True).exclude(email="").first()
     if user is None:
         return False
@@ -67,7 +67,7 @@ def send_link(user_id: UUID, kind: LinkKind) -> bool:
 
 
 def send_forgotten(name: str) -> bool:
-    """Send a link to whoever has this name or address and a password; False where nobody is sent one."""
+    """Send a link to the user with this name or address and a password. Returns whether one was sent."""
     if not name:
         return False
     asked = Q(username=name.lower()) | Q(email__iexact=name)

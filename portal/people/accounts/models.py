@@ -1,4 +1,4 @@
-"""Who uses the portal, in which team, and with which tokens."""
+"""Models of users, teams, memberships and API tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from portal.common.origins import MAX_USER_AGENT
 
 
 class AccountState(models.TextChoices):
-    """How an account stands."""
+    """Lifecycle state of an account."""
 
     INVITED = "invited", _("Invited")
     ACTIVE = "active", _("Active")
@@ -33,14 +33,14 @@ class AccountState(models.TextChoices):
 
 
 class AccountKind(models.TextChoices):
-    """Who is behind an account."""
+    """Kind of account."""
 
     PERSON = "person", _("Person")
     SERVICE = "service", _("Service account")
 
 
 class SiteRole(models.TextChoices):
-    """A role in the whole portal, beside those in teams."""
+    """A role in the whole portal, besides roles in teams."""
 
     ADMINISTRATOR = "administrator", _("Administrator")
     OPERATOR = "operator", _("Operator")
@@ -49,7 +49,7 @@ class SiteRole(models.TextChoices):
 
 
 class SecondFactor(models.TextChoices):
-    """What somebody may have set up for the second step of signing in."""
+    """Kinds of second factors."""
 
     TOTP = "totp", _("App")
     PASSKEY = "passkey", _("Passkey")
@@ -68,11 +68,11 @@ HAS_PASSWORD = ~Q(password__startswith=UNUSABLE_PASSWORD_PREFIX)
 
 class UserQuerySet(models.QuerySet["User"]):
     def existing(self) -> UserQuerySet:
-        """All whose account has not been deleted."""
+        """Return accounts that are not deleted."""
         return self.filter(deleted_at=None)
 
     def with_state(self, state: str) -> UserQuerySet:
-        """Those whose account stands like this; nobody for an unknown state."""
+        """Return accounts in this state; none for an unknown state."""
         present = self.existing()
         match state:
             case AccountState.INVITED:
@@ -88,15 +88,15 @@ class UserQuerySet(models.QuerySet["User"]):
                 return self.none()
 
     def people(self) -> UserQuerySet:
-        """All but service accounts."""
+        """Return all accounts except service accounts."""
         return self.filter(owning_team=None)
 
     def service_accounts(self) -> UserQuerySet:
-        """Accounts that belong to a team and are used by programs."""
+        """Return service accounts."""
         return self.filter(owning_team__isnull=False)
 
     def of_kind(self, kind: str) -> UserQuerySet:
-        """People, or service accounts; nobody for a kind that there is not."""
+        """Return accounts of this kind; none for an unknown kind."""
         match kind:
             case AccountKind.PERSON:
                 return self.people()
@@ -106,26 +106,28 @@ class UserQuerySet(models.QuerySet["User"]):
                 return self.none()
 
     def with_role(self, role: str) -> UserQuerySet:
-        """Those who hold a site role; nobody for a role that there is not."""
+        """Return users with this site role; none for an unknown role."""
         column = ROLE_FIELDS.get(SiteRole(role)) if role in SiteRole.values else None
         return self.filter(**{column: True}) if column else self.none()
 
 
 class UserManager(DjangoUserManager["User"].from_queryset(UserQuerySet)):  # type: ignore[misc]
-    """Django's, with the queries of `UserQuerySet`."""
+    """Django's user manager with the methods of `UserQuerySet`."""
 
 
 class User(AbstractUser):
-    """A person or a service account. The name is also a folder of the home volume.
+    """A person or a service account. The name is also a folder in the home volume.
 
-    A person signs in by name. A service account has an `owning_team`, has a name that begins with
-    `SERVICE_PREFIX`, is a member of that team and of no other, and never signs in: programs prove themselves
-    by its tokens (docs/adr/0022-service-accounts.md).
+    People sign in by name. A service account has an `owning_team`, a name that begins with `SERVICE_PREFIX`
+    and membership only in that team. It never signs in: programs authenticate by its tokens
+    (docs/adr/0022-service-accounts.md).
 
-    The row of a deleted account stays: the record names it, and nobody else may get the name and with it
-    the home folders. `session_salt` is part of what each session and each link is checked against: another
-    one ends all of them. `email_confirmed`: an administrator or a sign-in provider gave the address, not
-    the user. `linked`: the user signs in by a sign-in provider.
+    The row of a deleted account stays, so that records can name it and nobody else gets the name and its
+    homes.
+
+    - `session_salt`: part of the signature of sessions and links. A new salt invalidates them all.
+    - `email_confirmed`: an administrator or sign-in provider set the address, not the user.
+    - `linked`: the user signs in through a sign-in provider.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -154,7 +156,7 @@ class User(AbstractUser):
     email_confirmed = models.BooleanField(default=False, editable=False)
     linked = models.BooleanField(default=False, editable=False)
     session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
-    # Since when there is a second factor; `portal.people.accounts.mfa.services` keeps it.
+    # Time of the first second factor. Maintained by `portal.people.accounts.mfa.services`.
     mfa_since = models.DateTimeField(null=True, blank=True, editable=False)
     deactivated_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When the account was deactivated."
@@ -183,7 +185,7 @@ class User(AbstractUser):
         ]
 
     def clean(self) -> None:
-        """A new person has no name that a service account would be taken for. Raises `ValidationError`."""
+        """Reserve names with `SERVICE_PREFIX` for service accounts. Raises `ValidationError`."""
         super().clean()
         if self._state.adding and self.username.startswith(SERVICE_PREFIX) is not self.is_service:
             raise ValidationError(
@@ -192,42 +194,42 @@ class User(AbstractUser):
 
     @property
     def is_service(self) -> bool:
-        """Whether this is a team's service account and no person."""
+        """Whether this is a service account."""
         return self.owning_team_id is not None
 
     @property
     def kind(self) -> AccountKind:
-        """Who is behind the account."""
+        """Person or service account."""
         return AccountKind.SERVICE if self.is_service else AccountKind.PERSON
 
     @property
     def operates(self) -> bool:
-        """Whether the user runs the pools: an operator or the administrator."""
+        """Whether the user runs the pools: operators and administrators."""
         return self.is_active and (self.is_operator or self.is_superuser)
 
     @property
     def administers(self) -> bool:
-        """Whether the user manages people and reads the audit log."""
+        """Whether the user is an active administrator."""
         return self.is_active and self.is_superuser
 
     @property
     def sees_all(self) -> bool:
-        """Whether the user reads what every team has: operators, administrators, auditors."""
+        """Whether the user may read everything of every team: operators, administrators, auditors."""
         return self.operates or (self.is_active and self.is_auditor)
 
     @property
     def sees_people(self) -> bool:
-        """Whether the user reads people's accounts and the audit log: administrators and auditors."""
+        """Whether the user may read accounts and the audit log: administrators and auditors."""
         return self.administers or (self.is_active and self.is_auditor)
 
     @cached_property
     def only_views(self) -> bool:
-        """Whether the user can start nothing, being an auditor, or a viewer wherever he is in a team."""
+        """Whether the user can start nothing: auditors, and viewers in all of their teams."""
         return self.is_auditor or {place.role for place in self.memberships.all()} == {Role.VIEWER}
 
     @property
     def state(self) -> AccountState:
-        """How the account stands."""
+        """Lifecycle state of the account."""
         if self.deleted_at is not None:
             return AccountState.DELETED
         if not self.is_active:
@@ -237,22 +239,22 @@ class User(AbstractUser):
 
     @property
     def must_set_up_mfa(self) -> bool:
-        """Whether a role of the user's demands a second factor, and there is none."""
+        """Whether a role of the user requires a second factor and none is set up."""
         return self.mfa_since is None and not settings.BERTH_MFA_REQUIRED_FOR.isdisjoint(self.roles)
 
     @property
     def roles(self) -> list[SiteRole]:
-        """The site roles that the user holds."""
+        """Site roles of the user."""
         return [role for role, column in ROLE_FIELDS.items() if getattr(self, column)]
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """State for optimistic locking (`portal.common.etags`)."""
         places = sorted((str(place.team_id), place.role) for place in self.memberships.all())
         return (self.pk, self.email, self.roles, self.description, places)
 
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
-        # Django's, of the password and the salt. An empty salt gives Django's own.
+        # Like Django's, but of password and salt. Identical to Django's if the salt is empty.
         return salted_hmac(
             "django.contrib.auth.models.AbstractBaseUser.get_session_auth_hash",
             self.password + self.session_salt,
@@ -262,7 +264,7 @@ class User(AbstractUser):
 
 
 class TeamEgress(models.TextChoices):
-    """What the workspaces of a team may reach. Only ever less than their pool and node allow."""
+    """Egress policy of a team's workspaces. It can only restrict what pool and node allow."""
 
     POOL = "", _("What its pool allows")
     LIST = "list", _("Only what is listed")
@@ -270,10 +272,10 @@ class TeamEgress(models.TextChoices):
 
 
 class Team(models.Model):
-    """Who pays. Every workspace is charged to one team.
+    """A team. Every workspace is charged to one team.
 
-    `egress` and `egress_allow` hold for all of its workspaces, whichever template they are made of.
-    `updated_at` is when these two were last changed.
+    `egress` and `egress_allow` apply to all its workspaces, whatever their template. `updated_at` is the time
+    of the last change of these two.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -307,7 +309,7 @@ class Team(models.Model):
 
 
 class Role(models.TextChoices):
-    """A member's rights in a team. A viewer reads what the team has, and starts and changes nothing."""
+    """Role of a member in a team. Viewers only read."""
 
     VIEWER = "viewer", _("Viewer")
     MEMBER = "member", _("Member")
@@ -315,7 +317,7 @@ class Role(models.TextChoices):
 
 
 class Membership(models.Model):
-    """A user's place in a team."""
+    """Membership of a user in a team."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
@@ -331,24 +333,24 @@ class Membership(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """State for optimistic locking (`portal.common.etags`)."""
         return (self.pk, self.role)
 
 
 class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
     def unrevoked(self) -> ApiTokenQuerySet:
-        """Those that nobody has revoked; some may have expired."""
+        """Return tokens that are not revoked. They may have expired."""
         return self.filter(revoked_at=None)
 
     def ending_by(self, moment: datetime) -> ApiTokenQuerySet:
-        """Those whose time is over at that moment."""
+        """Return tokens that expire by `moment`."""
         over = Q(expires_at__lte=moment)
         if settings.BERTH_TOKEN_MAX_DAYS:
             over |= Q(created_at__lte=moment - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
         return self.filter(over)
 
     def working(self, now: datetime) -> ApiTokenQuerySet:
-        """Those that are accepted now."""
+        """Return tokens that are valid at `now`."""
         found = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), owner__is_active=True)
         if settings.BERTH_TOKEN_MAX_DAYS:
             found = found.filter(created_at__gt=now - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
@@ -356,14 +358,14 @@ class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
 
 
 class ApiTokenManager(models.Manager["ApiToken"].from_queryset(ApiTokenQuerySet)):  # type: ignore[misc]
-    """Django's, with the queries of `ApiTokenQuerySet`."""
+    """Manager with the methods of `ApiTokenQuerySet`."""
 
 
 class ApiToken(models.Model):
-    """A secret for programs. Only its SHA-256 is kept: the secret has 256 random bits of its own.
+    """An API token. Only its SHA-256 is stored, which is sufficient for 256 random bits.
 
-    `created_by` made it: its user, for a service account whoever manages it, and nobody where it came of a
-    token exchange. `replaces` is the token that it was rotated from.
+    `created_by` is its user, the manager of a service account, or None after a token exchange. `replaces` is
+    the token that it was rotated from.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -396,7 +398,7 @@ class ApiToken(models.Model):
 
     @property
     def ends_at(self) -> datetime | None:
-        """When it ends by itself: its expiry, or sooner where `BERTH_TOKEN_MAX_DAYS` says so; None: never."""
+        """Effective expiry: the earlier of `expires_at` and `BERTH_TOKEN_MAX_DAYS`, or None for never."""
         if not settings.BERTH_TOKEN_MAX_DAYS:
             return self.expires_at
         at_most = self.created_at + timedelta(days=settings.BERTH_TOKEN_MAX_DAYS)
@@ -404,7 +406,7 @@ class ApiToken(models.Model):
 
 
 class UserSession(models.Model):
-    """Where a user has signed in: a browser's session, as its user is shown it. `key` is Django's."""
+    """A browser session, as shown to its user. `key` is the key of Django's session."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
@@ -422,7 +424,7 @@ class UserSession(models.Model):
 
 
 class Delegation(models.Model):
-    """While it lasts, `delegate` may decide requests in place of `approver`."""
+    """During this time, `delegate` may decide requests on behalf of `approver`."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     approver = models.ForeignKey(
@@ -446,7 +448,7 @@ class Delegation(models.Model):
 
 
 class FailureWindow(models.Model):
-    """How often something has failed since `began_at`; `portal.people.accounts.limits` counts in it."""
+    """Number of failures since `began_at`. See `portal.people.accounts.limits`."""
 
     key = models.CharField(max_length=120, unique=True)
     began_at = models.DateTimeField(db_index=True)

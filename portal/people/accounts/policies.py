@@ -1,4 +1,4 @@
-"""Who may do what with people, teams and tokens."""
+"""Permissions on users, teams and tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.people.accounts.models import HAS_PASSWORD, AccountState, Role, Team
 
 
 def is_member(actor: User, team: Team) -> bool:
-    """In the team with whichever role."""
+    """Return whether the actor is in the team, with any role."""
     return team.memberships.filter(user=actor).exists()
 
 
@@ -24,7 +24,7 @@ def is_owner(actor: User, team: Team) -> bool:
 
 
 def works_in(actor: User, team: Team) -> bool:
-    """In the team with a role that starts workspaces and asks for more: not as a viewer."""
+    """Return whether the actor may start workspaces and make requests in the team. Viewers may not."""
     return team.memberships.filter(user=actor).exclude(role=Role.VIEWER).exists()
 
 
@@ -44,7 +44,7 @@ def may_manage_team(actor: User | SystemActor, team: Team) -> bool:
 
 
 def may_loosen_egress(actor: User | SystemActor) -> bool:
-    """Open more of what a team's workspaces reach; its owners only close."""
+    """Return whether the actor may relax the egress policy of a team. Owners may only tighten it."""
     return isinstance(actor, SystemActor) or actor.operates
 
 
@@ -59,13 +59,16 @@ def require_operator(actor: User | SystemActor) -> None:
 
 
 def require_administrator(actor: User | SystemActor) -> None:
-    """People and their accounts are for administrators: whoever sets a password could be anybody."""
+    """Raise `NotAllowed` unless an administrator. Setting passwords allows impersonation."""
     if not isinstance(actor, SystemActor) and not actor.administers:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 
 
 def may_manage_account(actor: User | SystemActor, user: User) -> bool:
-    """Switch an account off and on, delete it: administrators; a service account, its team's owners too."""
+    """Return whether the actor may deactivate, reactivate and delete the account.
+
+    Administrators may, and owners of a service account's team.
+    """
     if isinstance(actor, SystemActor) or actor.administers:
         return True
     return user.owning_team is not None and may_manage_team(actor, user.owning_team)
@@ -80,12 +83,12 @@ def require_manage_account(actor: User | SystemActor, user: User) -> None:
 
 
 def may_delete_own_account(user: User) -> bool:
-    """Whether this portal lets people delete their own accounts; administrators may in any case."""
+    """Return whether the site lets this user delete their own account. Administrators always may."""
     return not user.is_service and (settings.BERTH_ACCOUNT_DELETION == "on" or user.administers)
 
 
 def reasons_to_stay(user: User) -> list[Reason]:
-    """What has to be done before `user` can delete their own account, where they may; workspaces apart."""
+    """Return what prevents `user` from deleting their own account, except workspaces."""
     found = []
     if is_last_administrator(user):
         found.append(Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}))
@@ -96,9 +99,9 @@ def reasons_to_stay(user: User) -> list[Reason]:
 
 
 def require_delete_account(actor: User | SystemActor, user: User) -> None:
-    """Delete an account: whoever manages it, and its user where the portal allows it.
+    """Require permission to delete an account: its manager, or its user where the site allows it.
 
-    Raises `NotAllowed`, and for one's own account `StateConflict` where it leaves a team without an owner.
+    Raises `NotAllowed` and, for one's own account, `StateConflict` if it would leave a team without an owner.
     """
     if isinstance(actor, SystemActor) or actor.pk != user.pk:
         require_manage_account(actor, user)
@@ -110,10 +113,10 @@ def require_delete_account(actor: User | SystemActor, user: User) -> None:
 
 
 def orphaned_by(user: User) -> list[Team]:
-    """Teams that others are in, people or service accounts, of which `user` is the only active owner.
+    """Return teams with other members, including service accounts, of which `user` is the only active owner.
 
-    Locks the teams of which `user` is an owner when called in a transaction: of two owners who leave at
-    once the second sees that the first has left.
+    In a transaction, locks the teams owned by `user`, so that of two owners who leave concurrently the second
+    sees that the first has left.
     """
     owned = Team.objects.filter(memberships__user=user, memberships__role=Role.OWNER)
     if connection.in_atomic_block:
@@ -127,14 +130,17 @@ def orphaned_by(user: User) -> list[Team]:
 
 
 def may_manage_tokens_of(actor: User | SystemActor, user: User) -> bool:
-    """Make and rotate tokens: one's own, and those of service accounts of the teams that one manages."""
+    """Return whether the actor may create and rotate tokens of `user`.
+
+    Users may for themselves, and team managers for the team's service accounts.
+    """
     if isinstance(actor, SystemActor) or actor.pk == user.pk:
         return True
     return user.owning_team is not None and may_manage_team(actor, user.owning_team)
 
 
 def may_revoke_tokens_of(actor: User | SystemActor, user: User) -> bool:
-    """Whoever makes them, and operators whosoever's they are."""
+    """Return whether the actor may revoke tokens of `user`: as for creating them, and any operator."""
     return may_manage_tokens_of(actor, user) or (not isinstance(actor, SystemActor) and actor.operates)
 
 
@@ -150,21 +156,21 @@ def require_see_all(actor: User | SystemActor) -> None:
 
 
 def require_see_people(actor: User | SystemActor) -> None:
-    """Accounts and the audit log are read by administrators and auditors."""
+    """Raise `NotAllowed` unless an administrator or auditor."""
     if not isinstance(actor, SystemActor) and not actor.sees_people:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 
 
 def require_role_for(user: User, role: str) -> None:
-    """Raise `StateConflict` where the user may not have this role in a team: an auditor only views."""
+    """Raise `StateConflict` if the user may not have this role in a team. Auditors can only be viewers."""
     if user.is_auditor and role != Role.VIEWER:
         raise StateConflict(Reason(AccountCode.AUDITOR_ONLY_VIEWS, {"username": user.username}))
 
 
 def is_last_administrator(user: User) -> bool:
-    """Whether nobody else administers who can sign in with a password.
+    """Return whether `user` is the only administrator who can sign in with a password.
 
-    One who signs in by a provider does not count: a provider can be gone.
+    Administrators who sign in by a provider do not count, because a provider can become unavailable.
     """
     if not user.administers:
         return False
@@ -173,7 +179,7 @@ def is_last_administrator(user: User) -> bool:
 
 
 def require_another_administrator(user: User) -> None:
-    """Raise `StateConflict` where `user` is the last administrator who can sign in with a password."""
+    """Raise `StateConflict` if `user` is the last administrator who can sign in with a password."""
     if is_last_administrator(user):
         raise StateConflict(
             Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}),

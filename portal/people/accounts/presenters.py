@@ -1,4 +1,4 @@
-"""What the pages of accounts and teams say."""
+"""Texts of account and team pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.people.accounts.models import Team, User
 
 
 def rights(user: User) -> list[str]:
-    """The site roles of a user, in a few words each."""
+    """Return the user's site roles as short descriptions."""
     found = []
     if user.is_superuser:
         found.append(_("Administrator: may do everything"))
@@ -24,7 +24,7 @@ def rights(user: User) -> list[str]:
 
 
 def leaving_question(team: Team) -> dict[str, Any]:
-    """What the confirmation says to somebody who is about to leave a team."""
+    """Return the context of the confirmation to leave a team."""
     named = {"team": team.name}
     return {
         "title": _("Leave %(team)s?") % named,
@@ -42,7 +42,7 @@ def leaving_question(team: Team) -> dict[str, Any]:
 
 
 def removal_question(team: Team, username: str) -> dict[str, Any]:
-    """What the confirmation says to somebody who is about to take another one out of a team."""
+    """Return the context of the confirmation to remove a member from a team."""
     named = {"team": team.name, "username": username}
     return {
         "title": _("Remove %(username)s from %(team)s?") % named,
@@ -60,7 +60,7 @@ def removal_question(team: Team, username: str) -> dict[str, Any]:
 
 
 def held_lead(team: Team, username: str, *, leaving: bool) -> str:
-    """The lead of the list of workspaces that have to go first."""
+    """Return the lead text above workspaces that have to be deleted first."""
     named = {"team": team.name, "username": username}
     first = (
         _("You still have these in %(team)s.") if leaving else _("%(username)s still has these in %(team)s.")

@@ -1,4 +1,4 @@
-"""The limit to the requests of one user, and of one address without a user: for pages."""
+"""Rate limit of page requests, per user or, for anonymous requests, per address."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from portal.common.middleware import PROGRAMS
 from portal.people.accounts.throttles import wait_of
 
 UNLIMITED = ("/healthz", "/static/", *PROGRAMS)
-"""What `RequestThrottle` limits, agents' reports, and what must answer however often it is asked."""
+"""Paths limited by `RequestThrottle`, agent reports, and paths that must always respond."""
 
 
 class RequestLimitMiddleware:
-    """Answers with 429 beyond the limit."""
+    """Responds with 429 above the limit."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

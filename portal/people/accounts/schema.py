@@ -1,4 +1,4 @@
-"""How the OpenAPI document names the two ways to prove who one is."""
+"""Names of the authentication schemes in the OpenAPI document."""
 
 from __future__ import annotations
 

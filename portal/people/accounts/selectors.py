@@ -1,4 +1,4 @@
-"""Reads of people, teams, members and tokens, as the actor may see them."""
+"""Queries for users, teams, members and tokens visible to the actor."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from portal.people.accounts.models import (
 
 
 def teams_for(actor: User) -> QuerySet[Team]:
-    """Teams the actor may see, with `member_count`: one's own, or all for who sees all."""
+    """Return teams visible to the actor, with `member_count`."""
     teams = Team.objects.annotate(member_count=Count("memberships", distinct=True)).order_by("slug")
     return teams if actor.sees_all else teams.filter(memberships__user=actor)
 
 
 def own_teams(actor: User) -> QuerySet[Team]:
-    """Teams that the actor is in, with whichever role."""
+    """Return teams that the actor is in, with any role."""
     return Team.objects.filter(memberships__user=actor).order_by("slug")
 
 
 def chargeable_teams(actor: User) -> QuerySet[Team]:
-    """Teams that the actor may charge: not those that he only views."""
+    """Return teams that the actor may charge: all except those where they are a viewer."""
     working = Membership.objects.filter(user=actor).exclude(role=Role.VIEWER)
     return Team.objects.filter(memberships__in=working).order_by("slug")
 
 
 def membership_of(team: Team, username: str) -> Membership:
-    """Somebody's place in a team that the actor may see, or `NotFound`."""
+    """Return the membership of a user in a team. Raises `NotFound`."""
     found = team.memberships.select_related("user").filter(user__username=strip_nul(username)).first()
     if found is None:
         raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
@@ -54,7 +54,7 @@ def membership_of(team: Team, username: str) -> Membership:
 
 
 def team_by_slug(actor: User, slug: str) -> Team:
-    """The team, or `NotFound` when there is none or the actor may not see it."""
+    """Return the team. Raises `NotFound` if it does not exist or is not visible to the actor."""
     visible = Q() if actor.sees_all else Q(memberships__user=actor)
     team = (
         Team.objects.filter(visible, slug=strip_nul(slug))
@@ -73,7 +73,7 @@ def owners_of(team: Team) -> QuerySet[User]:
 
 
 def workspace_names(team: Team, username: str) -> list[str]:
-    """Names of what a member has in the team and has not deleted; it keeps the member from leaving."""
+    """Return names of a member's workspaces in the team that are not deleted. They prevent removal."""
     member = User.objects.filter(memberships__team=team, username=username).first()
     if member is None:
         return []
@@ -81,14 +81,18 @@ def workspace_names(team: Team, username: str) -> list[str]:
 
 
 def tokens_of(actor: User) -> ApiTokenQuerySet:
-    """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
+    """Return the actor's tokens that are not revoked, newest first.
+
+    Includes expired ones, to explain a 401.
+    """
     return _tokens().unrevoked().filter(owner=actor)
 
 
 def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
-    """Tokens that the actor may see, newest first; revoked ones only if asked for.
+    """Return tokens visible to the actor, newest first. `revoked` includes revoked ones.
 
-    They are one's own, those of service accounts of teams that one owns, and all for who sees all.
+    Visible are one's own, those of service accounts of teams that one owns, and all for operators and
+    auditors.
     """
     found = _tokens() if revoked else _tokens().unrevoked()
     if actor.sees_all:
@@ -98,13 +102,13 @@ def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
 
 
 def tokens_unused_since(tokens: ApiTokenQuerySet, moment: datetime) -> ApiTokenQuerySet:
-    """Those made before that moment and not used since."""
+    """Return tokens created before `moment` and not used since."""
     unused = Q(last_used_at=None) | Q(last_used_at__lt=moment)
     return tokens.filter(unused, created_at__lt=moment)
 
 
 def _tokens() -> ApiTokenQuerySet:
-    """Newest first; `rotated` says whether there is one that replaces it."""
+    """Return tokens, newest first. `rotated` says whether a newer token replaces it."""
     newer = ApiToken.objects.filter(replaces=OuterRef("pk"))
     rows = ApiToken.objects.select_related("owner__owning_team", "created_by").annotate(rotated=Exists(newer))
     found: ApiTokenQuerySet = rows.order_by("-created_at", "-id")
@@ -112,12 +116,12 @@ def _tokens() -> ApiTokenQuerySet:
 
 
 def memberships_of(actor: User) -> QuerySet[Membership]:
-    """The actor's own places in teams."""
+    """Return the actor's memberships."""
     return Membership.objects.filter(user=actor).select_related("team").order_by("team__slug")
 
 
 class Place(NamedTuple):
-    """A place in a team, as far as it is shown."""
+    """A membership, as columns for display."""
 
     slug: str
     name: str
@@ -135,24 +139,24 @@ _PLACES = Prepared(
 
 
 def places_of(actor: User) -> list[Place]:
-    """`memberships_of` as its columns, for who asks often."""
+    """Return `memberships_of` as columns. Faster, for hot paths."""
     return [Place(*row) for row in _PLACES.rows([actor.pk])]
 
 
 def roles_of(actor: User) -> dict[UUID, str]:
-    """The actor's role in each of their teams, by the team's id."""
+    """Return the actor's role by team id."""
     return dict(Membership.objects.filter(user=actor).values_list("team_id", "role"))
 
 
 def still_valid(actor: User, token: ApiToken | None) -> bool:
-    """Whether a request that goes on for long may go on: its user is active, its token has not ended."""
+    """Return whether a long-running request may continue: user active and token valid."""
     if token is None:
         return User.objects.filter(pk=actor.pk, is_active=True).exists()
     return ApiToken.objects.working(timezone.now()).filter(pk=token.pk).exists()
 
 
 def users_for(actor: User) -> UserQuerySet:
-    """All accounts that there are, with places in teams; administrators and auditors."""
+    """Return all existing accounts with their memberships. Raises `NotAllowed`."""
     policies.require_see_people(actor)
     places = Membership.objects.select_related("team").order_by("team__slug")
     found = User.objects.existing().select_related("owning_team")
@@ -160,7 +164,7 @@ def users_for(actor: User) -> UserQuerySet:
 
 
 def user_by_name(actor: User, username: str) -> User:
-    """The account, or `NotFound`; for administrators and auditors."""
+    """Return the account. Raises `NotFound`, and `NotAllowed` unless an administrator or auditor."""
     user = users_for(actor).filter(username=strip_nul(username)).first()
     if user is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
@@ -168,7 +172,7 @@ def user_by_name(actor: User, username: str) -> User:
 
 
 def search_users(users: UserQuerySet, words: str) -> UserQuerySet:
-    """Those whose name or address has each of the words in it."""
+    """Return users whose name or address contains all words."""
     for word in strip_nul(words).split()[:10]:
         users = users.filter(
             Q(username__icontains=word)
@@ -180,13 +184,13 @@ def search_users(users: UserQuerySet, words: str) -> UserQuerySet:
 
 
 def entries_about(user: User) -> QuerySet[Event]:
-    """The audit entries that are about a user or of what the user did, newest first."""
+    """Return audit entries about a user or of their actions, newest first."""
     about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
     return Event.objects.filter(Q(actor=user) | Q(pk__in=about)).order_by("-id")
 
 
 def sign_ins_of(user: User) -> QuerySet[Event]:
-    """The user's sign-ins, those that were refused and those that ended, newest first."""
+    """Return the user's sign-ins, refused sign-ins and ended sessions, newest first."""
     about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
     return Event.objects.filter(kind__in=SIGN_INS, pk__in=about).order_by("-id")
 

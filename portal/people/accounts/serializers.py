@@ -1,4 +1,4 @@
-"""Users, teams and tokens as the API shows them."""
+"""REST serializers of users, teams and tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.people.accounts.tokens import MAX_OVERLAP_HOURS
 
 
 class MemberSerializer(serializers.ModelSerializer[Membership]):
-    """A user's place in a team."""
+    """A user's membership in a team."""
 
     username = serializers.CharField(source="user.username")
     role = serializers.ChoiceField(Role.choices, help_text="Role in the team.")
@@ -29,7 +29,7 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
 
 
 class TeamSerializer(serializers.ModelSerializer[Team]):
-    """Who pays. `role` is your own in it; an operator sees teams without one."""
+    """A team. `role` is your own role; null for operators who are not a member."""
 
     role = serializers.SerializerMethodField(help_text="Role in the team.")
     member_count = serializers.IntegerField(help_text="Number of members.")
@@ -54,7 +54,7 @@ class TeamCreateSerializer(StrictSerializer):
 
 
 class TeamEgressSerializer(serializers.ModelSerializer[Team]):
-    """What a team's workspaces may reach, at most. Of node, pool, team and template the tightest counts."""
+    """Egress policy of a team's workspaces. The strictest of node, pool, team and template applies."""
 
     egress = serializers.ChoiceField(TeamEgress.choices, help_text="Empty: what their pool allows.")
     egress_allow = serializers.CharField(help_text="With `list`: hosts and networks, with commas between.")
@@ -140,7 +140,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
 
 class NewTokenSerializer(TokenSerializer):
-    """A token just made; `secret` is shown this once."""
+    """A new token. `secret` is shown only once."""
 
     secret = serializers.SerializerMethodField(help_text="The token. Shown only once.")
 
@@ -180,7 +180,7 @@ class TokenRotateSerializer(StrictSerializer):
 
 
 class OwnTeamSerializer(serializers.Serializer[Any]):
-    """A team that you are in, and your role there."""
+    """A team that you are in, with your role."""
 
     slug = serializers.CharField()
     name = serializers.CharField()
@@ -188,7 +188,7 @@ class OwnTeamSerializer(serializers.Serializer[Any]):
 
 
 class MeSerializer(serializers.Serializer[Any]):
-    """Who asks, in which teams, and with which scopes."""
+    """The authenticated user, with teams and scopes."""
 
     username = serializers.CharField()
     kind = serializers.ChoiceField(

@@ -1,4 +1,7 @@
-"""Writes of a team's service accounts. Their tokens: `tokens`; how they end: `deactivation`, `users`."""
+"""Writes service accounts of teams.
+
+See `tokens` for their tokens, `deactivation` and `users` for their end.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ MAX_PER_TEAM = 200
 
 @transaction.atomic
 def create(*, actor: User | SystemActor, team: Team, name: str, description: str = "") -> User:
-    """Make a service account of the team: its owners and operators. `name` with or without `SERVICE_PREFIX`.
+    """Create a service account, with or without `SERVICE_PREFIX` in `name`. For team owners and operators.
 
-    Raises `NotAllowed`, `InvalidInput` (name, description) and `StateConflict` (the team has too many).
+    Raises `NotAllowed`, `InvalidInput` (name, description) and `StateConflict` (too many in the team).
     """
     policies.require_manage_team(actor, team)
     Team.objects.select_for_update().get(pk=team.pk)
@@ -64,7 +67,7 @@ def create(*, actor: User | SystemActor, team: Team, name: str, description: str
 def describe(
     *, actor: User | SystemActor, user: User, description: str, expected: frozenset[str] = etags.ANY
 ) -> User:
-    """Say what a service account is for. Its team's owners and operators; the same again is success.
+    """Set the description. Idempotent. For team owners and operators.
 
     Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """

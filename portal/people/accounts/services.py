@@ -1,4 +1,4 @@
-"""Writes of teams, members and tokens. Every one leaves an event in the same transaction."""
+"""Writes teams and members. Each writes an audit entry in the same transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from portal.people.accounts.models import Membership, Role, Team, User
 
 @transaction.atomic
 def set_mail_notices(*, actor: User, wanted: bool) -> None:
-    """Whether the actor's notices come by e-mail too. Asking for what is so is success."""
+    """Enable or disable notices by e-mail. Idempotent."""
     if User.objects.filter(pk=actor.pk).exclude(mail_notices=wanted).update(mail_notices=wanted):
         actor.mail_notices = wanted
         events.record(
@@ -35,7 +35,7 @@ def set_mail_notices(*, actor: User, wanted: bool) -> None:
 
 @transaction.atomic
 def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User | None = None) -> Team:
-    """Make a team; operators only. Raises `InvalidInput`."""
+    """Create a team. Raises `NotAllowed` unless an operator, and `InvalidInput`."""
     policies.require_operator(actor)
     team = Team(slug=slug, name=name.strip() or slug)
     try:
@@ -64,8 +64,8 @@ def set_member(
 ) -> Membership:
     """Add a user to a team or change the role. A team keeps at least one owner.
 
-    Raises `InvalidInput`, `PreconditionFailed`, and `StateConflict` (the only owner; an auditor who shall do
-    more than view; somebody with workspaces of the team who shall only view it).
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and `StateConflict` (the only owner; an auditor
+    in another role than viewer; a new viewer who has workspaces in the team).
     """
     policies.require_manage_team(actor, team)
     if role not in Role.values:
@@ -82,7 +82,7 @@ def set_member(
     policies.require_person(user)
     policies.require_role_for(user, role)
     Team.objects.select_for_update().get(pk=team.pk)
-    # Whoever owns the team may also take another role in it.
+    # Owners may also change their own role.
     owned = isinstance(actor, User) and policies.is_owner(actor, team)
     membership = Membership.objects.filter(team=team, user=user).first()
     etags.require_expected(expected, membership, name=user.username)
@@ -116,7 +116,7 @@ def set_member(
 
 
 def _tell_owners(team: Team, user: User, role: str) -> None:
-    """That an operator has given themself a place in their team."""
+    """Notify the team's owners that an operator has joined without them."""
     owners = User.objects.filter(memberships__team=team, memberships__role=Role.OWNER).exclude(pk=user.pk)
     events.notify(
         owners,
@@ -133,7 +133,10 @@ def _tell_owners(team: Team, user: User, role: str) -> None:
 def remove_member(
     *, actor: User | SystemActor, team: Team, username: str, expected: frozenset[str] = etags.ANY
 ) -> None:
-    """Take a user out of a team; members may leave by themselves. Workspaces have to go first."""
+    """Remove a user from a team.
+
+    Members may leave themselves. Raises `StateConflict` if they have workspaces.
+    """
     leaving_oneself = not isinstance(actor, SystemActor) and actor.username == username
     if not leaving_oneself:
         policies.require_manage_team(actor, team)
@@ -155,7 +158,7 @@ def remove_member(
 
 
 def _require_no_workspaces(team: Team, user: User) -> None:
-    """What somebody has in the team has to go before they stop working in it."""
+    """Raise `StateConflict` if the user has workspaces in the team."""
     live = user.workspaces.live().filter(team=team).count()
     if live:
         held = {"username": user.username, "count": live, "team": team.name}
@@ -164,10 +167,10 @@ def _require_no_workspaces(team: Team, user: User) -> None:
 
 @transaction.atomic
 def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
-    """Take a user out of a team at once, because whoever put them there says so; False where they stay.
+    """Remove a user from a team immediately, by the source that added them. Returns False if they stay.
 
-    What they run there stops, and starts no more. Where they are the only owner, the member who has been in
-    the team for longest becomes one; where nobody else is in it, they stay.
+    Their workspaces there stop and cannot start again. If the user is the only owner, the longest-standing
+    member becomes one. If nobody else is in the team, the user stays.
     """
     Team.objects.select_for_update().get(pk=team.pk)
     membership = Membership.objects.filter(team=team, user=user).first()

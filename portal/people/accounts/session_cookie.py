@@ -1,4 +1,4 @@
-"""The cookie of sessions, which no late answer takes away from a session that has begun meanwhile."""
+"""Session cookie that a late response cannot delete."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from django.http import HttpRequest, HttpResponse
 
 
 class SessionCookieMiddleware(SessionMiddleware):
-    """Django's, but that parts of a page do not delete the cookie of a session that has gone.
+    """Django's session middleware, except that partials do not delete the cookie of an unknown session.
 
-    A session goes on under another key after a change of password or of second factors. What its page asked
-    for at that moment with the old key may be answered after the new cookie was set, and would sign the user
-    out.
+    A session gets a new key after a change of password or second factors. Requests sent with the old key may
+    be answered after the new cookie was set, and deleting it would sign the user out.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
@@ -24,6 +23,9 @@ class SessionCookieMiddleware(SessionMiddleware):
 
 
 def _is_navigation(request: HttpRequest) -> bool:
-    """Whether the answer is a page of its own. Browsers without Fetch Metadata say so of htmx alone."""
+    """Return whether the response is a full page.
+
+    Without Fetch Metadata, only htmx requests are recognized.
+    """
     mode = request.headers.get("Sec-Fetch-Mode", "navigate")
     return mode == "navigate" and "HX-Request" not in request.headers

@@ -1,4 +1,4 @@
-"""Where a user is signed in: noted at each sign-in, listed, and ended one by one or all together."""
+"""Sessions of users: recorded at sign-in, listed, and ended individually or all at once."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from portal.people.accounts.session_store import BEGAN_AT, PROVEN_AT
 
 LOCKED_OUT = "account.locked_out"
 LEAVE = "leave"
-"""In a session that a sign-in provider began: where signing out leads (`path`), and what that place needs."""
+"""Session key set by a sign-in provider: where signing out leads (`path`), with its parameters."""
 LEFT = "left"
-"""The same after signing out, until somebody has been there."""
+"""The same after signing out, until the user has been there."""
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
 def about(user: User) -> list[Target]:
-    """For an entry of the audit log that is about a user."""
+    """Return the audit targets of an entry about a user."""
     return [Target(TargetKind.USER, str(user.pk))]
 
 
 @transaction.atomic
 def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
-    """Begin a session of `user`, whose identity has been proven; `how` goes into the audit log.
+    """Start a session of `user`, who is authenticated. `how` is recorded in the audit log.
 
-    Raises `NotAllowed` for a service account and for one that has been switched off since the proof.
+    Raises `NotAllowed` for a service account or an account deactivated meanwhile.
     """
     if user.is_service:
         raise NotAllowed(Reason(AccountCode.SERVICE_ACCOUNT_SIGNS_IN, {"username": user.username}))
-    # Whoever switches it off at this moment waits, and then ends this session; or it is off already.
+    # A concurrent deactivation waits and then ends this session, or has already happened.
     active = User.objects.select_for_update(no_key=True).filter(pk=user.pk, is_active=True)
     if not active.values_list("pk", flat=True).first():
         raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
@@ -76,10 +76,10 @@ def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
 
 @transaction.atomic
 def sign_in_failed(*, username: str, locked_out: bool) -> None:
-    """Note a refused sign-in. A name that nobody has is not kept: it may be a password typed too early.
+    """Record a refused sign-in. Unknown names are not stored, as they may be mistyped passwords.
 
-    Whose account is locked for an address is told so, once until they have read it. While the lock lasts,
-    further attempts leave no further entries.
+    When an account is locked for an address, its user is notified once until they read it. Further attempts
+    during the lock write no entries.
     """
     user = User.objects.filter(username=strip_nul(username)[:150].strip().lower()).first()
     name = user.username if user is not None else ""
@@ -112,7 +112,7 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
 
 
 def address_refused(*, minutes: int, failures: int) -> None:
-    """Note that sign-ins from the present address are refused for a while."""
+    """Record that sign-ins from the current address are refused for a while."""
     address = origins.present().address or "an unknown address"
     events.record(
         actor=SystemActor("Somebody"),
@@ -123,7 +123,7 @@ def address_refused(*, minutes: int, failures: int) -> None:
 
 
 def tokens_refused(*, minutes: int, failures: int) -> None:
-    """Note that many bad API tokens have come from the present address."""
+    """Record that many invalid API tokens came from the current address."""
     address = origins.present().address or "an unknown address"
     events.record(
         actor=SystemActor("Somebody"),
@@ -135,7 +135,7 @@ def tokens_refused(*, minutes: int, failures: int) -> None:
 
 @transaction.atomic
 def sign_out(request: HttpRequest, user: User) -> None:
-    """End the session of this request, and with it the user's entry to every workspace."""
+    """End the session of this request, and with it the user's access to all workspaces."""
     UserSession.objects.filter(user=user, key=request.session.session_key or "").delete()
     emit(SignedOut(user.pk))
     events.record(actor=user, kind=AuditKind.SESSION_SIGNED_OUT, message="signed out", targets=about(user))
@@ -150,12 +150,12 @@ def _note(request: HttpRequest, user: User) -> None:
         key=request.session.session_key,
         defaults={"user": user, "address": origin.address or None, "user_agent": origin.user_agent},
     )
-    # Those that have run out since the last time.
+    # Remove sessions that have expired.
     UserSession.objects.filter(user=user).exclude(pk__in=sessions_of(user).values("pk")).delete()
 
 
 def sessions_of(user: User) -> QuerySet[UserSession]:
-    """The user's sessions that have not ended or run out, newest first."""
+    """Return the user's active sessions, newest first."""
     stored: Any = _store().get_model_class()
     lasting = stored.objects.filter(expire_date__gt=timezone.now()).values("session_key")
     return UserSession.objects.filter(user=user, key__in=lasting).order_by("-created_at", "-id")
@@ -163,7 +163,10 @@ def sessions_of(user: User) -> QuerySet[UserSession]:
 
 @transaction.atomic
 def end_one(*, actor: User, session_id: UUID) -> None:
-    """End one of the actor's own sessions, at once; workspaces that are open there ask for entry anew."""
+    """End one of the actor's own sessions. Workspaces open there have to authenticate again.
+
+    Raises `NotFound`.
+    """
     found = UserSession.objects.filter(pk=session_id, user=actor).first()
     if found is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_SESSION))
@@ -181,7 +184,7 @@ def end_one(*, actor: User, session_id: UUID) -> None:
 
 @transaction.atomic
 def end_others(request: HttpRequest, user: User) -> int:
-    """End every session of the user but that of this request; returns how many were listed."""
+    """End all sessions of the user except that of this request. Returns how many were listed."""
     locked = User.objects.select_for_update().get(pk=user.pk)
     ended = keep_only(request, locked)
     events.record(
@@ -195,9 +198,10 @@ def end_others(request: HttpRequest, user: User) -> int:
 
 
 def end_all(user: User) -> int:
-    """End every session of the user, also those that are in no list; returns how many were listed.
+    """End all sessions of the user, including unlisted ones. Returns how many were listed.
 
-    In the caller's transaction, who saves the user: what is signed with the old `session_salt` is worthless.
+    Runs in the caller's transaction; the caller saves the user. The new `session_salt` invalidates everything
+    signed with the old one.
     """
     listed = list(sessions_of(user).values_list("key", flat=True))
     for key in listed:
@@ -209,10 +213,10 @@ def end_all(user: User) -> int:
 
 
 def keep_only(request: HttpRequest, user: User) -> int:
-    """End every session of the user but that of this request; returns how many. Saves the user."""
+    """End all sessions of the user except that of this request. Saves the user. Returns how many ended."""
     ended = end_all(user)
     user.save(update_fields=["password", "session_salt"])
-    # The present one goes on under another key, as old as it is.
+    # The current session continues under a new key, with its original age.
     kept = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT) if name in request.session}
     login(request, user, backend=BACKEND)
     request.session.update(kept)
@@ -221,14 +225,14 @@ def keep_only(request: HttpRequest, user: User) -> int:
 
 
 def announce_end(user: User) -> None:
-    """Once the transaction has held: streams, workspace sessions and what is remembered of tokens end."""
+    """End streams, workspace sessions and cached tokens of the user, on commit."""
     emit(SignedOut(user.pk))
     changes.announce()
     transaction.on_commit(lambda: live.publish_account(user.pk))
 
 
 def connect() -> None:
-    """Every session knows when it began and was proven, however it begins; once, when Django is ready."""
+    """Record the start of every session, however it begins. Called once when Django is ready."""
     user_logged_in.connect(_began, dispatch_uid="accounts.sessions")
 
 

@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker; the work is in `token_uses`, `mails`, `limits`."""
+"""Celery entry points for `token_uses`, `mails` and `limits`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.people.accounts import limits, mails, token_uses
 from portal.people.accounts.links import LinkKind
 from portal.people.accounts.session_store import SessionStore
 
-# A mail server that is away is tried again for an hour.
+# Retry for about an hour while the mail server is unavailable.
 RETRYING = {
     "autoretry_for": (OSError,),
     "retry_backoff": 10,

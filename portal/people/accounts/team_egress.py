@@ -1,4 +1,4 @@
-"""What a team's workspaces may reach, at most: kept in the history, told in the audit log."""
+"""Egress policy of teams, with history and audit entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_ALLOW = 4000
 
 
 def document_of(team: Team) -> dict[str, Any]:
-    """What the history keeps of a team."""
+    """Return the document of a team for its history."""
     return {"egress": team.egress, "egress_allow": team.egress_allow}
 
 
@@ -42,11 +42,11 @@ def set_egress(
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> Team:
-    """Say what the team's workspaces may reach, at most; None leaves a part as it is.
+    """Set the egress policy of the team's workspaces. None leaves a part unchanged.
 
-    What runs goes on as it was started; the next start has it. Operators set anything, owners of the team
-    only what is no looser than before. Where nothing changes nothing is written.
-    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    Running workspaces keep their policy until the next start. Operators may set anything, team owners only a
+    policy that is at least as strict. Without a change nothing is written. Raises `NotAllowed`,
+    `InvalidInput`, `PreconditionFailed`.
     """
     policies.require_manage_team(actor, team)
     row = Team.objects.select_for_update().get(pk=team.pk)
@@ -87,7 +87,7 @@ def set_egress(
 def restore(
     *, actor: User | SystemActor, team: Team, number: int, expected: frozenset[str] = etags.ANY
 ) -> Team:
-    """Have it as it stood in a kept version: a new change. Raises what `set_egress` does, and `NotFound`."""
+    """Restore an earlier version as a new change. Raises like `set_egress`, and `NotFound`."""
     policies.require_manage_team(actor, team)
     kept = history.revision(SubjectKind.TEAM, team.pk, number).data
     return set_egress(
@@ -101,18 +101,18 @@ def restore(
 
 
 def changed_by(team: Team) -> str:
-    """Who changed it last, as people know them."""
+    """Return the display name of who made the last change."""
     return history.last_label(SubjectKind.TEAM, team.pk) or SYSTEM.label
 
 
 def versions(team: Team, *, at_most: int) -> list[tuple[Revision, list[history.Difference]]]:
-    """The newest versions with what each changed."""
+    """Return the latest versions with their changes."""
     rows = list(history.revisions(SubjectKind.TEAM, team.pk)[: at_most + 1])
     return history.with_predecessors(rows)[:at_most]
 
 
 def as_of(team: Team, moment: datetime | None) -> Team:
-    """The team as it stood then, so that a change does not reach what has been started; not to be saved."""
+    """Return the team with its policy as of `moment`, for running workspaces. Do not save it."""
     if moment is None or team.updated_at <= moment:
         return team
     data = history.as_of(SubjectKind.TEAM, team.pk, moment)
@@ -124,7 +124,7 @@ def as_of(team: Team, moment: datetime | None) -> Team:
 
 
 def _policy(team: Team) -> Policy | None:
-    """What it allows; None where it closes nothing."""
+    """Return the policy, or None if it restricts nothing. Raises `InvalidInput`."""
     if not team.egress:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The page of what a team's workspaces may reach."""
+"""Page of a team's egress policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSIONS_SHOWN = 20
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def network(request: SignedInRequest, slug: str) -> HttpResponse:
-    """What a team's workspaces may reach, for its members; owners close more, operators change it."""
+    """Show the egress policy to members. Owners may tighten it, operators may change it."""
     team = selectors.team_by_slug(request.user, slug)
     may_manage = policies.may_manage_team(request.user, team)
     initial = {**team_egress.document_of(team), "version": etags.version_of(team)}
@@ -57,7 +57,7 @@ def network(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def network_restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
-    """Have it as in a kept version. A GET only shows the page."""
+    """Restore an earlier version. A GET redirects to the page."""
     team = selectors.team_by_slug(request.user, slug)
     policies.require_manage_team(request.user, team)
     if request.method == "POST":

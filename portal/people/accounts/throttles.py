@@ -1,4 +1,4 @@
-"""The limit to the requests of one user, and of one address without a user: for REST and SCIM."""
+"""Rate limit of REST and SCIM requests, per user or, for anonymous requests, per address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RequestThrottle(BaseThrottle):
-    """Counts a request after it is known who asks."""
+    """Counts a request after authentication."""
 
     def __init__(self) -> None:
         self._wait_s = 0
@@ -30,7 +30,7 @@ class RequestThrottle(BaseThrottle):
 
 
 def wait_of(user: object) -> int:
-    """Count a request of `user`, who may be nobody; 0, or after how many seconds another one may come."""
+    """Count a request of `user`, possibly anonymous. Returns the seconds to wait, or 0."""
     if isinstance(user, User) and user.is_authenticated:
         return rate_limits.of_request(user.pk, "")
     return rate_limits.of_request(None, limits.network_of(origins.present().address))

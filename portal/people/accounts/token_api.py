@@ -1,4 +1,4 @@
-"""API tokens over REST: one's own, those of service accounts that one manages, and all for who sees all."""
+"""REST API of API tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TokenFilter(filters.FilterSet):
     )
 
     def of_whom(self, found: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
-        # Decided with the other parameters, in the view.
+        # Evaluated with the other parameters in the view.
         return found
 
     def of_kind(self, found: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
@@ -163,12 +163,12 @@ class TokenViewSet(ReadViewSet):
 
 
 def token_of(request: UserRequest) -> ApiToken | None:
-    """The token that a request came with; None for a session."""
+    """Return the token of the request, or None for a session."""
     return request.auth if isinstance(request.auth, ApiToken) else None
 
 
 def new_token(made: tokens.NewToken) -> Response:
-    """The one answer that holds a secret."""
+    """Return the response with the secret, shown only once."""
     data = NewTokenSerializer(made.token, context={"secret": made.secret}).data
     location = reverse("api:token-detail", args=[made.token.pk])
     return Response(data, status=201, headers={**NO_STORE, "Location": location})

@@ -1,4 +1,4 @@
-"""Forms of API tokens. They parse; the rules are in the services."""
+"""Forms of API tokens. They only parse; services validate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("a day")), ("16
 
 
 def expiries() -> list[tuple[str, Any]]:
-    """How long a token may be made to live, with `BERTH_TOKEN_MAX_DAYS` no longer than that."""
+    """Return the choices of lifetimes, up to `BERTH_TOKEN_MAX_DAYS`."""
     most = settings.BERTH_TOKEN_MAX_DAYS
     if not most:
         return EXPIRIES
@@ -53,7 +53,7 @@ class TokenForm(forms.Form):
     )
 
     def __init__(self, *args: Any, reading: bool = False, scim: bool = False, **kwargs: Any) -> None:
-        """`reading`: only scopes that read are offered, all of them chosen. `scim`: that of SCIM is, too."""
+        """`reading` offers only read scopes, all preselected. `scim` also offers the SCIM scope."""
         super().__init__(*args, **kwargs)
         scopes: Any = self.fields["scopes"]
         if not scim:
@@ -67,13 +67,13 @@ class TokenForm(forms.Form):
             scopes.initial = [value for value, _label in scopes.choices]
 
     def expires_at(self) -> datetime | None:
-        """The moment that was chosen, or None for as late as is allowed."""
+        """Return the chosen expiry, or None for the latest allowed."""
         days = self.cleaned_data["expires"]
         return timezone.now() + timedelta(days=int(days)) if days else None
 
 
 class TokenFilterForm(forms.Form):
-    """What of all tokens is listed; what is not understood filters nothing."""
+    """Filters of the token list. Invalid values are ignored."""
 
     owner = forms.CharField(required=False, max_length=64)
     team = forms.ModelChoiceField(

@@ -1,8 +1,7 @@
-"""Finds the owner of a token, for each request of a program, with one statement and no wait.
+"""Looks up the owner of a token, once per API request, with a single query.
 
-What a token's rows were made into is kept in the process; what the rows hold is read each time. So whatever
-has been committed anywhere, a revocation, a deletion, a user who is no longer active or has lost a right,
-holds for the next request of every process, and nothing has to be told to forget.
+Objects built from rows are cached in the process, but the rows are read each time. Committed changes, such as
+revocation, deletion or deactivation, apply to the next request of every process without invalidation.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from portal.people.accounts.models import ApiToken, User
 TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
 _MAX_KEPT = 2048
 
-# A token's digest → the row as the database gave it, and the token made of it with its user.
+# Token digest → the raw row, and the token and user built from it.
 _kept: dict[str, tuple[tuple[Any, ...], ApiToken]] = {}
 
 
@@ -30,9 +29,9 @@ def digest_of(secret: str) -> str:
 
 
 def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
-    """The owner of a valid token, or None: unknown, revoked, expired, or the user is not active.
+    """Return the owner and token, or None if unknown, revoked, expired or of an inactive user.
 
-    The two are the caller's own copies. That the token was used is noted (`token_uses`).
+    Both are copies for the caller. Records the use of the token (`token_uses`).
     """
     if not secret.startswith(TOKEN_PREFIX):
         return None
@@ -48,7 +47,7 @@ def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
 
 
 def _token(digest: str) -> ApiToken | None:
-    """The token and its user as the database has them now."""
+    """Return the token and its user as currently stored."""
     with connection.cursor() as cursor:
         cursor.execute(_statement(connection.vendor), [digest])
         row = cursor.fetchone()
@@ -74,6 +73,6 @@ def _rows(digest: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _statement(_vendor: str) -> str:
-    """The SQL of `_rows`. To make it each time would take longer than to run it."""
+    """Return the SQL of `_rows`, cached because compiling it takes longer than running it."""
     sql: str = _rows("").query.sql_with_params()[0]
     return sql

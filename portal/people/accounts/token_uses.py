@@ -1,8 +1,8 @@
-"""When tokens were last used, to the minute.
+"""Time of last use of tokens, to the minute.
 
-A request must not wait for the database's writers to learn this. So it is noted in Redis, at most once a
-minute for each token and process, and the control worker writes it to the database some seconds later. What
-is lost with Redis is noted again at the token's next use.
+Requests must not wait for database writes. Uses are recorded in Redis, at most once per minute for each token
+and process, and written to the database by the control worker some seconds later. Uses lost with Redis are
+recorded again at the next use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _noted: dict[UUID, datetime] = {}
 
 
 def note(token: ApiToken, now: datetime) -> None:
-    """Note that `token` is used, unless that was noted within the last minute."""
+    """Record a use of `token`, unless one was recorded within the last minute."""
     known = max((at for at in (_noted.get(token.pk), token.last_used_at) if at), default=None)
     if known is not None and now - known <= RESOLUTION:
         return
@@ -42,7 +42,7 @@ def note(token: ApiToken, now: datetime) -> None:
 
 
 def store() -> int:
-    """Write what was noted to the database; how many tokens. Without Redis there is nothing to write."""
+    """Write recorded uses to the database. Returns the number of tokens; 0 if Redis is unavailable."""
     try:
         found: Any = live.connection().hgetall(_KEY)
     except redis.RedisError as error:
@@ -58,6 +58,6 @@ def store() -> int:
     try:
         live.connection().hdel(_KEY, *found)
     except redis.RedisError as error:
-        # They are written again, which changes nothing.
+        # They are written again, without effect.
         log.warning("uses of tokens not removed: %s", error)
     return len(found)

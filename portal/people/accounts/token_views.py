@@ -1,4 +1,4 @@
-"""Pages of API tokens: one's own, and all of the site for who runs or audits it."""
+"""Pages of API tokens: one's own, and all for operators and auditors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS_PER_PAGE = 50
 @never_cache
 @stepped_up
 def tokens(request: SignedInRequest) -> HttpResponse:
-    """One's API tokens. The secret of a new one is in this answer and nowhere else."""
+    """List the user's API tokens and create new ones. The secret of a new token is shown only once."""
     reading = request.user.is_auditor
     form = TokenForm(request.POST or None, reading=reading, scim=request.user.administers)
     secret = ""
@@ -62,7 +62,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
-    """End a token at once. A GET, as after signing in anew, only shows the list."""
+    """Revoke a token. A GET, as after a new sign-in, only shows the list."""
     if request.method != "POST":
         return redirect("accounts:tokens")
     services.revoke_token(actor=request.user, token_id=token_id)
@@ -74,7 +74,7 @@ def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def site_tokens(request: SignedInRequest) -> HttpResponse:
-    """All tokens of the site: for operators, who may revoke them, and for auditors."""
+    """List all tokens of the site, for operators and auditors."""
     policies.require_see_all(request.user)
     form = TokenFilterForm(request.GET)
     form.is_valid()

@@ -1,4 +1,4 @@
-"""Writes of API tokens: made, rotated, revoked. Whose they are and who may is in `policies`."""
+"""Creates, rotates and revokes API tokens. Permissions are in `policies`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_OVERLAP_HOURS = 24 * 30
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token just made. `secret` is shown once and never stored."""
+    """A new token. `secret` is shown once and never stored."""
 
     token: ApiToken
     secret: str = field(repr=False)
@@ -45,11 +45,10 @@ def create_token(
     expires_at: datetime | None = None,
     made_with: ApiToken | None = None,
 ) -> NewToken:
-    """Make a token of `user`'s: the user, whoever manages a service account, or the system.
+    """Create a token of `user`. For the user, the manager of a service account, or the system.
 
-    `made_with` is the token that the request came with: what it makes can do no more and lives no
-    longer than itself, or `NotAllowed` is raised. Raises `InvalidInput` (name, scopes, expiry) and
-    `StateConflict` (an account that is deactivated).
+    `made_with` is the token of the request. A token cannot create one with more scopes or a longer life.
+    Raises `NotAllowed`, `InvalidInput` (name, scopes, expiry) and `StateConflict` (account deactivated).
     """
     _require_manage(actor, user)
     wanted = checked_scopes(scopes)
@@ -79,10 +78,10 @@ def rotate_token(
     overlap_hours: int = 24,
     made_with: ApiToken | None = None,
 ) -> NewToken:
-    """Make a token like this one that begins now, and let this one end by itself after `overlap_hours`.
+    """Create a token with the same scopes, and let this one expire after `overlap_hours`.
 
-    The new one lives as long as this one was made for. Raises `NotFound`, `NotAllowed`, `InvalidInput`
-    (hours) and `StateConflict` (it has been rotated before, or has ended, or its account is deactivated).
+    The new token has the same lifetime, starting now. Raises `NotFound`, `NotAllowed`, `InvalidInput` (hours)
+    and `StateConflict` (already rotated or expired, or account deactivated).
     """
     old = _locked(actor, token_id)
     _require_manage(actor, old.owner)
@@ -118,9 +117,9 @@ def rotate_token(
 
 @transaction.atomic
 def revoke_token(*, actor: User, token_id: UUID) -> None:
-    """End a token at once: one's own, one of a service account that one manages, any as an operator.
+    """Revoke a token: one's own, one of a managed service account, or any as an operator. Idempotent.
 
-    Ending it twice is success. Raises `NotFound` and `NotAllowed`.
+    Raises `NotFound` and `NotAllowed`.
     """
     token = selectors.tokens_for(actor, revoked=True).filter(pk=token_id).first()
     if token is None:
@@ -141,7 +140,7 @@ def mint(
     created_by: User | None,
     replaces: ApiToken | None = None,
 ) -> NewToken:
-    """Write a token whose making has been allowed; the caller leaves the audit entry."""
+    """Insert a token. The caller has checked permissions and writes the audit entry."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = ApiToken.objects.create(
         owner=user,
@@ -157,18 +156,18 @@ def mint(
 
 
 def widest(user: User) -> list[str]:
-    """The scopes of a token that may do what its user may."""
+    """Return the broadest scopes allowed for the user."""
     return sorted(READING) if user.is_auditor else [Scope.ALL]
 
 
 def latest_expiry() -> datetime | None:
-    """Until when a token that is made now may be made to live at most; None: for ever."""
+    """Return the latest expiry allowed for a token created now, or None if unlimited."""
     days = settings.BERTH_TOKEN_MAX_DAYS
     return timezone.now() + timedelta(days=days) if days else None
 
 
 def checked_scopes(scopes: Sequence[str]) -> list[str]:
-    """The scopes in order, each once. Raises `InvalidInput` for none and for one that there is not."""
+    """Return the scopes, sorted and without duplicates. Raises `InvalidInput` if empty or unknown."""
     wanted = sorted(set(scopes))
     unknown = [scope for scope in wanted if scope not in Scope.values]
     if unknown or not wanted:
@@ -183,10 +182,10 @@ def checked_scopes(scopes: Sequence[str]) -> list[str]:
 
 
 def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: datetime | None) -> None:
-    """Raise `NotAllowed` where a token would make one that does more or lives longer than itself."""
+    """Raise `NotAllowed` if a token would create one with more scopes or a longer life."""
     if parent is None:
         return
-    # Everything that its user may do is less than SCIM, which acts for a provider.
+    # SCIM acts for a provider and is not included in ALL.
     covered = set(Scope.values) - {Scope.SCIM} if Scope.ALL in parent.scopes else set(parent.scopes)
     wider = sorted(set(scopes) - covered)
     if wider:
@@ -197,7 +196,10 @@ def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: d
 
 
 def _check_scim(user: User, wanted: Sequence[str]) -> None:
-    """A token for SCIM is an administrator's and is good for nothing else."""
+    """Require that a SCIM token belongs to an administrator and has no other scope.
+
+    Raises `NotAllowed` or `InvalidInput`.
+    """
     if not user.administers:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
     if len(wanted) > 1:
@@ -225,7 +227,10 @@ def _require_manage(actor: User | SystemActor, user: User) -> None:
 
 
 def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
-    """A token that the actor may see and nobody has revoked, so that it is rotated but once."""
+    """Return an unrevoked token visible to the actor, locked so that it is rotated only once.
+
+    Raises `NotFound` and `StateConflict`.
+    """
     seen = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
     found = seen.filter(pk=token_id).select_related("owner").first()
     if found is None:
@@ -234,15 +239,15 @@ def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
     rows = ApiToken.objects.unrevoked().select_for_update(of=("self",)).select_related("owner__owning_team")
     token = rows.filter(pk=token_id).first()
     if token is None:
-        # Revoked in between.
+        # Revoked meanwhile.
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
     return token
 
 
 def _lock_user(user: User) -> None:
-    """Whoever switches the account off at this moment waits, and then finds the token; or it is off already.
+    """Lock the user against concurrent deactivation, which then waits and revokes the new token, too.
 
-    Raises `StateConflict`.
+    Raises `StateConflict` if the user is already deactivated.
     """
     active = User.objects.select_for_update(no_key=True).filter(pk=user.pk, is_active=True)
     if not active.values_list("pk", flat=True).first():

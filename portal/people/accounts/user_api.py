@@ -1,4 +1,4 @@
-"""People over REST: for administrators, and to be read by auditors."""
+"""REST API of users, for administrators. Auditors can read it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class Administrates(HasScope):
-    """Refused before the body is read, which names people and teams."""
+    """Checks permission before the body is parsed, because the body names users and teams."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not super().has_permission(request, view):

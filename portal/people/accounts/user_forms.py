@@ -1,4 +1,4 @@
-"""Forms about people. They parse; the rules are in the services."""
+"""Forms about users. They only parse; services validate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 
 
 class InviteForm(forms.Form):
-    """Somebody to invite, into one team at first."""
+    """Invitation of a user, optionally into one team."""
 
     username = forms.CharField(
         label=_("Name"),
@@ -40,7 +40,7 @@ class InviteForm(forms.Form):
     )
 
     def wanted(self) -> dict[str, Any]:
-        """What the service takes."""
+        """Return the arguments for the service."""
         given = self.cleaned_data
         return {
             "username": given["username"],
@@ -51,7 +51,7 @@ class InviteForm(forms.Form):
 
 
 class UserForm(forms.Form):
-    """What an administrator changes of an account."""
+    """Changes of an account by an administrator."""
 
     email = forms.EmailField(
         label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "off"})

@@ -1,4 +1,4 @@
-"""What the pages about people say: above all, what will happen."""
+"""Texts of pages about users, especially of confirmations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOKS = {
 
 
 def question(action: str, actor: User, user: User) -> dict[str, Any]:
-    """The context of the confirmation page for an action of `user_views.ACTIONS` that asks."""
+    """Return the context of the confirmation page for an action of `user_views.ACTIONS`."""
     asked: dict[str, Any] = {
         "deactivate": _deactivate,
         "delete": _delete,
@@ -54,7 +54,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
 
 
 def own_deletion_question(user: User) -> dict[str, Any]:
-    """The context of the confirmation page for deleting one's own account; `refusals` say why not yet."""
+    """Return the context of the page to delete one's own account. `refusals` lists what prevents it."""
     return {
         "title": _("Delete your account?"),
         "loses": [
@@ -92,7 +92,7 @@ def _workspaces_choice(user: User) -> list[dict[str, str]]:
 
 
 def _homes_choice(user: User) -> list[dict[str, str]]:
-    """Home folders are a user's in a team, on each node on which a workspace of theirs has been."""
+    """Return the choice to delete home folders: one per team and node that the user has worked on."""
     homes = [f"{row['team__slug']}/{user.username} ({row['node']})" for row in user.workspaces.homes()]
     if not homes:
         return []
@@ -194,7 +194,8 @@ def _ownership(actor: User, user: User) -> list[str]:
     for handover in deactivation.heirs_of(actor, user):
         heir = handover.heir
         if heir and actor.pk == user.pk:
-            # Nobody becomes an owner because another leaves: that keeps the account (`reasons_to_stay`).
+            # Users who delete their own account pass on nothing; sole ownership prevents it
+            # (`reasons_to_stay`).
             continue
         named = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
         if heir:
@@ -207,5 +208,5 @@ def _ownership(actor: User, user: User) -> list[str]:
 
 
 def session_rows(user: User, key: str = "") -> list[dict[str, Any]]:
-    """The user's sessions; `current` is the one of this key."""
+    """Return the user's sessions. `current` marks the one with this key."""
     return [{"session": row, "current": row.key == key} for row in sessions.sessions_of(user)]

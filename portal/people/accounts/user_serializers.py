@@ -1,4 +1,4 @@
-"""People as the API shows them to administrators."""
+"""REST serializers of users, for administrators."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from portal.people.accounts.models import AccountKind, AccountState, Role, Secon
 
 
 class PlaceSerializer(StrictSerializer):
-    """A place in a team."""
+    """A membership in a team."""
 
     team = serializers.CharField(max_length=40, help_text="Short name of the team.")
     role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
 
 
 class UserSerializer(serializers.ModelSerializer[User]):
-    """Somebody's account."""
+    """A user account."""
 
-    # No EmailField, whose schema promises one: service accounts and some people have none.
+    # Not an EmailField, whose schema requires a valid address: some accounts have none.
     email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
     kind = serializers.ChoiceField(
         AccountKind.choices, help_text="Whether it is a person or a service account."
@@ -78,7 +78,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
 
 
 class InvitedUserSerializer(UserSerializer):
-    """Somebody who was just invited. The link is shown this once; a new one replaces it."""
+    """An invited user. The link is shown only once; a newer one replaces it."""
 
     invite_url = serializers.SerializerMethodField()
     invite_expires_at = serializers.SerializerMethodField(help_text="When the invitation link expires.")
@@ -104,7 +104,7 @@ class InvitedUserSerializer(UserSerializer):
 
 
 class LinkSerializer(serializers.Serializer[Any]):
-    """An address at which a user chooses another password, shown this once."""
+    """A link to choose a new password, shown only once."""
 
     reset_url = serializers.URLField(source="url", help_text="Link to choose a new password. It works once.")
     expires_at = serializers.DateTimeField()
@@ -129,7 +129,7 @@ class UserCreateSerializer(StrictSerializer):
 
 
 class UserChangeSerializer(StrictSerializer):
-    """What is left out stays."""
+    """Fields to change. Omitted fields stay unchanged."""
 
     email = serializers.EmailField(
         required=False, allow_blank=True, help_text="E-mail address of the account."
@@ -153,13 +153,13 @@ class RevokeSessionsSerializer(StrictSerializer):
 
 
 class RevokedSessionsSerializer(serializers.Serializer[Any]):
-    """How many sessions were revoked."""
+    """Number of sessions that were revoked."""
 
     revoked = serializers.IntegerField(help_text="How many sessions were listed.")
 
 
 class SignInSerializer(serializers.ModelSerializer[Event]):
-    """A sign-in, a refused one, or the end of a session."""
+    """A sign-in, a refused sign-in, or the end of a session."""
 
     action = serializers.CharField(
         source="kind", help_text="Sign-in, refused sign-in or end of a session, as a code."

@@ -1,4 +1,7 @@
-"""Pages about people: for administrators, read by auditors too. templates/accounts/ has what each expects."""
+"""Pages about users, for administrators and, read-only, auditors.
+
+See templates/accounts/ for the contexts.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def _gives_roles(request: HttpRequest) -> bool:
 @never_cache
 @stepped_up(when=_gives_roles)
 def people(request: SignedInRequest) -> HttpResponse:
-    """All accounts, and the form that invites. The link of a new one is in this answer and nowhere else."""
+    """List accounts and invite users. The invitation link is shown only once."""
     if request.method == "POST":
         policies.require_administrator(request.user)
     found = factors.with_factors(selectors.users_for(request.user))
@@ -90,7 +93,7 @@ def people(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up
 def person(request: SignedInRequest, username: str) -> HttpResponse:
-    """One account: what it may do, where it is signed in, what it did; and its changes."""
+    """Show one account with its roles, sessions and activity, and change it."""
     user = selectors.user_by_name(request.user, username)
     if user.owning_team is not None:
         return redirect("service_accounts:account", user.owning_team.slug, username)
@@ -133,7 +136,7 @@ def _person(
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def user_team(request: SignedInRequest, username: str) -> HttpResponse:
-    """Put somebody into a team. A GET, as after signing in anew, only shows the account."""
+    """Add a user to a team. A GET, as after a new sign-in, only shows the account."""
     user = selectors.user_by_name(request.user, username)
     if request.method == "POST":
         policies.require_administrator(request.user)
@@ -153,7 +156,7 @@ def user_team(request: SignedInRequest, username: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def user_reactivate(request: SignedInRequest, username: str) -> HttpResponse:
-    """Give an account back. A GET only shows the account."""
+    """Reactivate an account. A GET only shows the account."""
     user = selectors.user_by_name(request.user, username)
     if request.method == "POST":
         deactivation.reactivate(actor=request.user, user=user)
@@ -164,7 +167,7 @@ def user_reactivate(request: SignedInRequest, username: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def user_invite(request: SignedInRequest, username: str) -> HttpResponse:
-    """Show another link for a guest, this once. A GET only shows the account."""
+    """Show a new invitation link once. A GET only shows the account."""
     user = selectors.user_by_name(request.user, username)
     if request.method != "POST":
         return redirect("accounts:user", username)
@@ -211,7 +214,7 @@ def user_end_sessions(request: SignedInRequest, username: str) -> HttpResponse:
 
 
 def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse:
-    """Ask, saying what will happen; then do it. For administrators alone."""
+    """Show a confirmation with the consequences, then run the action. For administrators."""
     policies.require_administrator(request.user)
     user = selectors.user_by_name(request.user, username)
     back = reverse("accounts:user", args=[username])

@@ -1,6 +1,6 @@
-"""Writes of people: invited, joined, changed, given a new password, deleted. Each leaves an audit entry.
+"""Writes users: invitation, joining, changes, passwords, deletion. Each writes an audit entry.
 
-How an account is switched off is in `deactivation`; where somebody is signed in, in `sessions`.
+Deactivation is in `deactivation`, sessions are in `sessions`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An address to be handed to a user, which works once until `expires_at`; `mailed` says who has it."""
+    """A link for a user, which works once until `expires_at`. `mailed` says whether it was e-mailed."""
 
     user: User
     url: str = field(repr=False)
@@ -49,7 +49,7 @@ class Link:
 
 
 Places = Mapping[str, str]
-"""Roles in teams by the short name of the team."""
+"""Roles by team slug."""
 
 
 @transaction.atomic
@@ -65,11 +65,10 @@ def create(
     last_name: str = "",
     linked: bool = False,
 ) -> User:
-    """Make an account; administrators only. Without a password it is one that a link has to open first.
+    """Create an account. Without a password, the user sets one through a link.
 
-    With `linked` it is one whose user signs in by a provider.
-
-    Raises `InvalidInput` (name, address, teams, roles, password) and `NotAllowed`.
+    With `linked`, the user signs in by a provider. Raises `NotAllowed` unless an administrator, and
+    `InvalidInput` (name, address, teams, roles, password).
     """
     policies.require_administrator(actor)
     wanted = _roles(roles)
@@ -114,14 +113,17 @@ def invite(
     teams: Places | None = None,
     roles: Sequence[str] = (),
 ) -> Link:
-    """Make an account and the link by which its user chooses a password. Raises what `create` raises."""
+    """Create an account and a link to choose a password. Raises like `create`."""
     user = create(actor=actor, username=username, email=email, teams=teams, roles=roles)
     return _link(user, LinkKind.INVITATION)
 
 
 @transaction.atomic
 def invite_again(*, actor: User | SystemActor, user: User) -> Link:
-    """Another link for somebody who has not joined yet; those before it are worthless from now on."""
+    """Create a new invitation link and invalidate earlier ones.
+
+    Raises `NotAllowed`, and `StateConflict` if the user has joined.
+    """
     policies.require_administrator(actor)
     policies.require_person(user)
     user = deactivation.locked(user)
@@ -142,9 +144,9 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
 
 @transaction.atomic
 def reset_password(*, actor: User | SystemActor, user: User) -> Link:
-    """End a user's password and sessions at once, and make the link by which another one is chosen.
+    """End a user's password and sessions, and create a link to choose a new password.
 
-    Tokens stay: programs go on. Raises `StateConflict` (deactivated; the last administrator).
+    Tokens stay valid. Raises `NotAllowed`, and `StateConflict` (deactivated; the last administrator).
     """
     policies.require_administrator(actor)
     policies.require_person(user)
@@ -166,9 +168,9 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
 
 @transaction.atomic
 def end_sessions(*, actor: User | SystemActor, user: User, tokens: bool = False) -> int:
-    """Sign a user out everywhere, and with `tokens` end their tokens too; returns how many sessions.
+    """End all sessions of a user and, with `tokens`, revoke their tokens. Returns the number of sessions.
 
-    Users may do so with their own account, administrators with every one.
+    For the user and for administrators. Raises `NotAllowed`.
     """
     if isinstance(actor, SystemActor) or actor.pk != user.pk:
         policies.require_administrator(actor)
@@ -198,10 +200,10 @@ def change(
     last_name: str | None = None,
     expected: frozenset[str] = etags.ANY,
 ) -> User:
-    """Set what is given: address, first and last name, all site roles, all places. Administrators only.
+    """Change address, first and last name, all site roles, or all memberships. None leaves a part unchanged.
 
-    Raises `InvalidInput`, and `StateConflict` (the last administrator, the only owner of a team, workspaces
-    that are charged to a team which the user shall leave), `PreconditionFailed`.
+    Raises `NotAllowed` unless an administrator, `InvalidInput`, `PreconditionFailed`, and `StateConflict`
+    (the last administrator, the only owner of a team, workspaces in a team that the user would leave).
     """
     policies.require_administrator(actor)
     policies.require_person(user)
@@ -243,7 +245,7 @@ def change(
 
 
 def _require_no_work(user: User, places: Places | None) -> None:
-    """Who becomes an auditor works in no team, or will not from now on. Raises `StateConflict`."""
+    """Require that a new auditor has only viewer memberships. Raises `StateConflict`."""
     working = user.memberships.exclude(role=Role.VIEWER)
     if places is not None:
         working = working.filter(
@@ -256,7 +258,7 @@ def _require_no_work(user: User, places: Places | None) -> None:
 
 
 def _place(actor: User | SystemActor, user: User, places: Places) -> None:
-    """Make the user's memberships exactly these."""
+    """Set the user's memberships to exactly these."""
     wanted = _teams(places)
     if wanted:
         _require_active(user)
@@ -274,11 +276,11 @@ def delete(
     delete_workspaces: bool = False,
     delete_homes: bool = False,
 ) -> None:
-    """End an account for good: its roles, teams, tokens, address and notices go; the name stays taken.
+    """Delete an account permanently: roles, teams, tokens, address and notices. The name stays reserved.
 
-    For whoever manages the account, and for its user where the portal allows that. Home folders stay where
-    they are unless `delete_homes`. Workspaces that there are still are deleted with `delete_workspaces`, else
-    they are named in a `StateConflict`, as is that nobody else could administer, or own the user's teams.
+    For the manager of the account, and for its user where the site allows it. Homes are kept unless
+    `delete_homes`. Raises `NotAllowed`, and `StateConflict` if there are workspaces without
+    `delete_workspaces`, or if nobody else could administer the site or own the user's teams.
     """
     user = deactivation.locked(user)
     if user.deleted_at is not None:
@@ -311,9 +313,9 @@ def delete(
 
 @transaction.atomic
 def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
-    """Set the password that a link asks for; its user may sign in. Raises `InvalidInput`, `StateConflict`.
+    """Set the password through a link. Raises `InvalidInput` and `StateConflict`.
 
-    Two who use a link at once: the second finds it spent.
+    Of two concurrent uses of a link, the second finds it spent.
     """
     locked = deactivation.locked(user)
     if links.opened(locked.pk, link) is None:
@@ -336,9 +338,9 @@ def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
 def change_password(
     request: HttpRequest, *, user: User, old: str, password: str, end_tokens: bool = False
 ) -> int:
-    """Change one's own password; other browsers are signed out. Returns how many sessions ended.
+    """Change one's own password and end other sessions. Returns the number of ended sessions.
 
-    Raises `InvalidInput` with `old_password` or `new_password` among the errors.
+    Raises `InvalidInput` with errors at `old_password` or `new_password`.
     """
     user = deactivation.locked(user)
     if not user.check_password(old):
@@ -359,7 +361,7 @@ def change_password(
 
 @transaction.atomic
 def change_email(*, user: User, email: str, password: str) -> User:
-    """Change one's own address, which the password has to allow. Raises `InvalidInput`."""
+    """Change one's own address, confirmed by the password. Raises `InvalidInput`."""
     user = deactivation.locked(user)
     if not user.check_password(password):
         reason = Reason(AccountCode.WRONG_PASSWORD)
@@ -380,9 +382,9 @@ def change_email(*, user: User, email: str, password: str) -> User:
 
 
 def forgot_password(name: str) -> None:
-    """Send a link to whoever has this name or address, if anybody has. The answer is the same for all.
+    """Send a reset link to the user with this name or address, if there is one.
 
-    Who that is finds out the worker, so that the time of the answer tells nothing either.
+    The worker looks up the user, so that neither response nor timing reveals whether the account exists.
     """
     mails.order_forgotten(strip_nul(name).strip()[:254])
 
@@ -421,7 +423,7 @@ def _check(user: User) -> None:
 
 
 def _named(error: ValidationError) -> dict[str, list[str]]:
-    """The sentences by field; what a constraint on the address says stands at the address."""
+    """Return the messages by field. Constraint errors are shown at the address."""
     found = dict(error.message_dict)
     if general := found.pop("__all__", []):
         found["email"] = [*found.get("email", []), *general]
@@ -445,7 +447,7 @@ def _set_roles(user: User, roles: Sequence[str]) -> None:
 
 
 def _default_team() -> Team | None:
-    """The team that every new account joins (`BERTH_DEFAULT_TEAM`); None where there is none of this name."""
+    """Return the team that every new account joins (`BERTH_DEFAULT_TEAM`), or None if it does not exist."""
     slug = settings.BERTH_DEFAULT_TEAM
     found = Team.objects.filter(slug=slug).first() if slug else None
     if slug and found is None:

@@ -1,4 +1,4 @@
-"""Sign-in, account and teams; templates/accounts/ says what each page expects."""
+"""Pages of sign-in, account and teams. See templates/accounts/ for the contexts."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ THEMES = frozenset({"light", "dark"})
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def sign_in(request: HttpRequest) -> HttpResponse:
-    """Sign in by name and password, then go where one wanted to."""
+    """Sign in by name and password, then redirect to `next`."""
     wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
     if getattr(request, "htmx", False):
-        # A part of a page was asked for and the session has ended: the whole page goes to sign-in.
+        # A partial after the session has ended: redirect the whole page to sign-in.
         here = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
         return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': here})}")
     if request.user.is_authenticated:
         return redirect(wanted)
     if request.method == "GET" and (left := request.session.get(sessions.LEFT)):
-        # Whatever a page did that noticed first that its session has ended.
+        # Whatever page noticed the end of the session first.
         return redirect(left["path"])
     if request.method == "POST" and lockout.refuses(request, request.POST.get("username", "")):
         return lockout.too_many(request)
@@ -95,7 +95,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
-    """Where a link leads: its user chooses a password and is signed in. A spent link says so."""
+    """Let the user of a link choose a password, and sign them in. Raises `StateConflict` for a spent link."""
     opened = links.opened(user_id, link)
     if opened is None:
         raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
@@ -120,7 +120,10 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def forgotten(request: HttpRequest) -> HttpResponse:
-    """Ask for a link by mail. The answer is the same whoever there is, and without a mail server 404."""
+    """Request a link by e-mail. The response does not reveal whether the account exists.
+
+    Responds with 404 without a mail server.
+    """
     if not settings.BERTH_MAIL:
         raise Http404
     form = ForgottenForm(request.POST or None)
@@ -137,7 +140,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """End this session, and with it the user's entry to every workspace."""
+    """End this session, and with it the user's access to all workspaces."""
     leave = request.session.get(sessions.LEAVE)
     if request.user.is_authenticated:
         sessions.sign_out(request, request.user)
@@ -152,7 +155,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
-    """Keep the choice of theme in a cookie and go back; an empty choice follows the system."""
+    """Store the theme in a cookie and redirect back. An empty theme follows the system."""
     response = redirect(local_path(request.POST.get("next", "")))
     chosen = request.POST.get("theme", "")
     if chosen in THEMES:
@@ -173,7 +176,7 @@ def theme(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def account(request: SignedInRequest) -> HttpResponse:
-    """Who one is, where one is signed in, and a new password."""
+    """Show the account and its sessions, and change the password."""
     form = ChangePasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         given = form.cleaned_data
@@ -198,7 +201,7 @@ def account(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def email(request: SignedInRequest) -> HttpResponse:
-    """Another address. A GET, as after signing in anew, only shows the account."""
+    """Change the address. A GET, as after a new sign-in, only shows the account."""
     if request.method != "POST":
         return redirect("accounts:account")
     form = EmailForm(request.POST)
@@ -217,7 +220,7 @@ def email(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
-    """End one of one's sessions. A GET, as after signing in anew, only shows the account."""
+    """End one of the user's sessions. A GET, as after a new sign-in, only shows the account."""
     if request.method == "POST":
         sessions.end_one(actor=request.user, session_id=session_id)
         messages.success(request, _("The session has ended."))
@@ -226,7 +229,7 @@ def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def sessions_end(request: SignedInRequest) -> HttpResponse:
-    """End all of one's sessions but this one. A GET only shows the account."""
+    """End all of the user's other sessions. A GET only shows the account."""
     if request.method == "POST":
         count = sessions.end_others(request, request.user)
         messages.success(
@@ -260,7 +263,7 @@ def _account(
 @never_cache
 @stepped_up
 def account_delete(request: SignedInRequest) -> HttpResponse:
-    """Say what will happen, then delete one's own account and end the session."""
+    """Show the consequences, then delete one's own account and end the session."""
     if not policies.may_delete_own_account(request.user):
         raise NotAllowed(Reason(AccountCode.ACCOUNT_DELETION_OFF))
     if request.method == "POST":
@@ -287,7 +290,7 @@ def account_delete(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def notices(request: SignedInRequest) -> HttpResponse:
-    """Switch e-mail on or off. A GET, as after signing in anew, only shows the account."""
+    """Enable or disable e-mail. A GET, as after a new sign-in, only shows the account."""
     if request.method == "POST":
         wanted = request.POST.get("mail") == "on"
         services.set_mail_notices(actor=request.user, wanted=wanted)
@@ -299,7 +302,7 @@ def notices(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def teams(request: SignedInRequest) -> HttpResponse:
-    """Teams one may see; operators make new ones."""
+    """List the visible teams. Operators can create one."""
     form = TeamForm(request.POST or None) if request.user.operates else None
     if request.method == "POST":
         policies.require_operator(request.user)
@@ -327,7 +330,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def member_role(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Give a member another role. A GET, as after signing in anew, only shows the team."""
+    """Change a member's role. A GET, as after a new sign-in, only shows the team."""
     if request.method != "POST":
         return redirect("home:team", slug)
     found = selectors.team_by_slug(request.user, slug)
@@ -354,7 +357,7 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Ask, then take a member out of the team."""
+    """Ask for confirmation, then remove a member from the team."""
     found = selectors.team_by_slug(request.user, slug)
     leaving = username == request.user.username
     if not leaving:
@@ -384,6 +387,6 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
 
 
 def _workspaces_url(username: str, *, leaving: bool) -> str:
-    """The list of the member's workspaces, as who takes the member out sees it."""
+    """Return the URL of the member's workspaces, as seen by the actor."""
     query = urlencode({"q": username} if leaving else {"q": username, "whose": "all"})
     return f"{reverse('home:home')}?{query}"

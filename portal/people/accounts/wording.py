@@ -1,4 +1,4 @@
-"""Texts of the refusals about people, teams and tokens."""
+"""Texts of refusals about users, teams and tokens."""
 
 from __future__ import annotations
 

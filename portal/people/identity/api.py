@@ -1,4 +1,4 @@
-"""Sign-in providers over REST: for administrators."""
+"""REST API of sign-in providers, for administrators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and passwords of the sign-in page that are not of an account here: asked of the directories."""
+"""Authentication backend that asks LDAP directories about names and passwords of the sign-in page."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class DirectoryBackend(BaseBackend):
-    """Behind Django's own: accounts with a password here never depend on a directory.
+    """Runs after Django's backend, so accounts with a local password never depend on a directory.
 
-    Where the password is right and the rules refuse, or a directory does not answer, the reason is left on
-    the request (`sign_in_reason`) for the page.
+    If the password is correct but the rules refuse, or if a directory does not answer, the reason is stored
+    on the request (`sign_in_reason`) for the page.
     """
 
     def authenticate(
@@ -58,7 +58,10 @@ class DirectoryBackend(BaseBackend):
 def _asked(
     provider: Ldap, request: HttpRequest | None, username: str, password: str
 ) -> dict[str, Any] | None:
-    """The claims, or None. Raises `ConnectionError`, also where the library is missing."""
+    """Return the claims, or None if name and password do not match.
+
+    Raises `ConnectionError`, also if the library is missing.
+    """
     directory = _library()
     try:
         claims: dict[str, Any] | None = directory.claims_of(provider, request, username, password)
@@ -68,7 +71,10 @@ def _asked(
 
 
 def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
-    """What a directory has of somebody, without their password; None for nobody. Raises `ConnectionError`."""
+    """Return what a directory knows about a user, without their password, or None.
+
+    Raises `ConnectionError`.
+    """
     directory = _library()
     try:
         claims: dict[str, Any] | None = directory.look_up(provider, username)
@@ -78,9 +84,9 @@ def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
 
 
 def _library() -> ModuleType:
-    """Raises `ConnectionError` where the packages are missing."""
+    """Return the `directory` module. Raises `ConnectionError` if its packages are missing."""
     try:
-        # An extra: it is built where it is installed, and most installations have no directory.
+        # Optional dependency, needed only with a directory.
         from portal.people.identity import directory
     except ImportError as error:
         raise ConnectionError("the packages of requirements/ldap.lock are not installed") from error

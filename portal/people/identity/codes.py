@@ -1,4 +1,4 @@
-"""Codes of sign-in by providers."""
+"""Codes of sign-in providers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class IdentityCode(StrEnum):
-    """Refusals about sign-in by a provider."""
+    """Refusals of sign-ins by a provider."""
 
     ACCOUNT_DEACTIVATED = "account_deactivated"
     CLAIMS_NOT_VALID = "claims_not_valid"

@@ -1,7 +1,7 @@
-"""What an administrator says about sign-in providers: read from one TOML file, or a few variables.
+"""Configuration of sign-in providers, read from a TOML file or environment variables.
 
-Nothing here knows Django. docs/sign-in.md has the format with examples. Secrets are named (`env:NAME`,
-`file:PATH`), never written, and read when they are used.
+Independent of Django. docs/sign-in.md describes the format. Secrets are references (`env:NAME`, `file:PATH`)
+and are read when used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 TEAM_ROLES = ("viewer", "member", "owner")
-"""From the least to the most that one may do."""
+"""From least to most permissions."""
 SITE_ROLES = ("administrator", "operator", "approver", "auditor")
 LINKS = ("email", "username")
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `problems` has a sentence for each thing that is wrong."""
+    """The configuration is invalid. `problems` has a message for each error."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__(" ".join(problems))
@@ -38,10 +38,10 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Condition(_Part, frozen=True, kw_only=True):
-    """Something that has to be true of what a provider says: of a group, a claim, or everyone.
+    """A condition on what a provider reports: a group, a claim, or everyone.
 
-    It is compared as it is (`group`, `equals`) or by a regular expression that matches all of it
-    (`group_pattern`, `pattern`). A claim that is a list fulfils a condition if one of its values does.
+    Values are compared literally (`group`, `equals`) or by a regular expression that matches the whole value
+    (`group_pattern`, `pattern`). A list claim meets the condition if any of its values does.
     """
 
     group: str = ""
@@ -52,7 +52,7 @@ class Condition(_Part, frozen=True, kw_only=True):
     everyone: bool = False
 
     def problems(self) -> list[str]:
-        """Sentences about what is wrong with it."""
+        """Return messages about errors in the condition."""
         kinds = [bool(self.group), bool(self.group_pattern), bool(self.claim), self.everyone]
         if sum(kinds) != 1:
             return ["say one of group, group_pattern, claim and everyone."]
@@ -63,7 +63,7 @@ class Condition(_Part, frozen=True, kw_only=True):
         return _bad_pattern("group_pattern", self.group_pattern) + _bad_pattern("pattern", self.pattern)
 
     def words(self) -> str:
-        """The condition as the file says it, for people."""
+        """Return the condition as text."""
         if self.everyone:
             return "everyone"
         if self.group or self.group_pattern:
@@ -74,10 +74,10 @@ class Condition(_Part, frozen=True, kw_only=True):
 
 
 class Rule(Condition, frozen=True, kw_only=True):
-    """What follows where a condition is fulfilled: a place in a team, or a role in the portal.
+    r"""Grants a team membership or a site role if the condition is met.
 
-    `team` may name what its pattern has found, as `\\1` or `\\g<name>`. A team that is not there is made only
-    with `create_team`.
+    `team` may refer to groups of the pattern, as `\1` or `\g<name>`. A missing team is created only with
+    `create_team`.
     """
 
     team: str = ""
@@ -103,7 +103,7 @@ class Rule(Condition, frozen=True, kw_only=True):
 
 
 class Claims(_Part, frozen=True, kw_only=True):
-    """In which claim each thing stands; a dot goes into nested ones (`realm_access.roles`)."""
+    """Names of the claims. Dots address nested claims (`realm_access.roles`)."""
 
     subject: str = "sub"
     username: str = "preferred_username"
@@ -116,7 +116,7 @@ class Claims(_Part, frozen=True, kw_only=True):
 
 
 class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
-    """What all kinds of providers have."""
+    """Settings common to all kinds of providers."""
 
     id: str
     name: str
@@ -137,11 +137,11 @@ class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The references to secrets by the setting that holds them."""
+        """References to secrets by setting."""
         return {}
 
     def problems(self) -> list[str]:
-        """Sentences about what is wrong with it, each beginning with where it is."""
+        """Return messages about errors, each beginning with its location."""
         found = []
         if not ID.match(self.id):
             found.append("id: use up to 40 lower-case letters, digits and hyphens.")
@@ -163,7 +163,7 @@ class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Oidc(Provider, frozen=True, kw_only=True, tag="oidc"):
-    """An OpenID Connect provider, found by the discovery document of its issuer."""
+    """An OpenID Connect provider, located by its issuer's discovery document."""
 
     issuer: str
     client_id: str
@@ -189,7 +189,7 @@ class Oidc(Provider, frozen=True, kw_only=True, tag="oidc"):
 
 
 class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
-    """A SAML 2.0 identity provider, given by what its metadata say."""
+    """A SAML 2.0 identity provider, described by values from its metadata."""
 
     entity_id: str
     sso_url: str
@@ -208,7 +208,7 @@ class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
 
 
 class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
-    """A directory that is asked with the name and password of the sign-in page."""
+    """An LDAP directory, queried with name and password from the sign-in page."""
 
     url: str
     bind_dn: str = ""
@@ -252,11 +252,11 @@ GROUP_TYPES = ("groupOfNames", "groupOfUniqueNames", "posixGroup", "activeDirect
 
 
 class Scim(_Part, frozen=True, kw_only=True):
-    """What happens with the accounts and groups that an identity provider keeps here by SCIM.
+    """Settings for accounts and groups provisioned by SCIM.
 
-    `provider` is the sign-in provider by which its people come in, whose rules about groups count too.
-    `adopt`: accounts that are there without SCIM may be taken over. `delete_accounts`: what SCIM deletes is
-    deleted for good, not only deactivated.
+    - `provider`: the sign-in provider of provisioned users. Its group rules apply, too.
+    - `adopt`: SCIM may take over existing accounts.
+    - `delete_accounts`: deleting by SCIM deletes the account instead of deactivating it.
     """
 
     provider: str = ""
@@ -265,7 +265,7 @@ class Scim(_Part, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
 
     def problems(self, providers: list[str]) -> list[str]:
-        """Sentences about what is wrong with it; `providers` are the ids that there are."""
+        """Return messages about errors. `providers` are the ids of all providers."""
         found = []
         if self.provider and self.provider not in providers:
             found.append(f"provider: there is no sign-in provider “{self.provider}”.")
@@ -283,16 +283,16 @@ class _File(_Part, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that the file and the variables say."""
+    """Complete configuration from file and variables."""
 
     providers: tuple[Oidc | Saml | Ldap, ...]
     scim: Scim
 
 
 def load(path: str, environ: Mapping[str, str]) -> Configuration:
-    """The providers of the file `path` (none for an empty one) and of `BERTH_OIDC_…`; what it says of SCIM.
+    """Load the providers from the file `path` (if not empty) and from `BERTH_OIDC_…`, and the SCIM settings.
 
-    Raises `ConfigError` with everything that is wrong.
+    Raises `ConfigError` with all errors.
     """
     found: list[Oidc | Saml | Ldap] = []
     scim = Scim()
@@ -320,7 +320,7 @@ def load(path: str, environ: Mapping[str, str]) -> Configuration:
 
 
 def _of_variables(environ: Mapping[str, str]) -> Oidc:
-    """One OpenID Connect provider, as the variables describe it."""
+    """Return the OpenID Connect provider described by the variables."""
     team = environ.get("BERTH_OIDC_TEAM", "")
     return Oidc(
         id="oidc",
@@ -335,7 +335,7 @@ def _of_variables(environ: Mapping[str, str]) -> Oidc:
 
 
 def read_secret(reference: str) -> str:
-    """The secret that a reference names. Raises `ConfigError`, which never holds the secret."""
+    """Return the secret that a reference names. Raises `ConfigError`, never with the secret."""
     how, _, name = reference.partition(":")
     if how == "env" and name:
         if value := os.environ.get(name, ""):
@@ -361,7 +361,7 @@ def _bad_pattern(field: str, pattern: str) -> list[str]:
 
 
 def _bad_template(pattern: str, template: str) -> list[str]:
-    """Whether `team` names groups that its pattern has."""
+    """Return an error if `team` refers to a group that its pattern does not have."""
     compiled = re.compile(pattern)
     wanted: list[Any] = [int(each) for each in re.findall(r"\\(\d)", template)]
     wanted += re.findall(r"\\g<(\w+)>", template)

@@ -1,6 +1,6 @@
-"""What a sign-in by a provider would do: one answer for the sign-in itself, a test and a preview.
+"""Decides what a sign-in by a provider would do, for sign-ins, tests and previews.
 
-Reads only. `services.sign_in` carries a decision out.
+Read-only. `services.sign_in` carries out a decision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_NAME = 32
 
 
 class Effect(StrEnum):
-    """What becomes of a place or a role."""
+    """Change of a membership or role."""
 
     GAINED = "gained"
     KEPT = "kept"
@@ -36,7 +36,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlaceChange:
-    """A place in a team: the role afterwards (empty where it ends), and whether the rules gave it."""
+    """Change of a membership. `role` is the new role, empty if it ends. `given` if managed by the rules."""
 
     team: str
     role: str
@@ -47,7 +47,7 @@ class PlaceChange:
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """A role in the portal, and what becomes of it."""
+    """Change of a site role."""
 
     role: str
     effect: Effect
@@ -55,9 +55,10 @@ class RoleChange:
 
 @dataclass(slots=True)
 class Decision:
-    """The account (None: one is made), how it is linked, and what changes.
+    """Outcome of a sign-in: the account (None to create one), its link, and changes.
 
-    Without `refusal` the sign-in is good. `problems`, for administrators: what rules ask for and cannot be.
+    The sign-in is accepted if `refusal` is None. `problems` are rules that cannot be satisfied, for
+    administrators.
     """
 
     provider_id: str
@@ -73,7 +74,7 @@ class Decision:
 
     @property
     def username(self) -> str:
-        """The name of the account, or an empty string where there would be none."""
+        """Name of the account, or "" if there would be none."""
         if self.user is not None:
             return self.user.username
         return self.person.username if self.person is not None and self.refusal is None else ""
@@ -89,7 +90,7 @@ class Decision:
 
 
 def decide(provider: Provider, claims: Mapping[str, Any]) -> Decision:
-    """What these claims of the provider's become. Raises nothing that is the claims' doing."""
+    """Return the decision for these claims. Problems with claims become a refusal, not an exception."""
     decision = Decision(provider.id, provider.name)
     try:
         decision.person = rules.read(provider, claims)
@@ -101,7 +102,7 @@ def decide(provider: Provider, claims: Mapping[str, Any]) -> Decision:
 
 
 def _find(decision: Decision, provider: Provider, person: Person) -> None:
-    """The account: linked already, linked now, or made. Raises `Refused`."""
+    """Find the account: already linked, to be linked, or to be created. Raises `Refused`."""
     links = IdentityLink.objects.filter(provider=provider.id).select_related("user")
     link = links.filter(subject=person.subject).first()
     if link is None and (waiting := links.filter(subject="", expected=person.username).first()):
@@ -125,9 +126,9 @@ def _require_open(user: User) -> None:
 
 
 def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy | None]:
-    """An account that is there, which the settings let this provider's word be enough for.
+    """Return an existing account that the settings let this provider link, and how.
 
-    Never one with roles in the portal: whoever runs the provider would have them.
+    Never an account with site roles, because the operator of the provider would gain them. Raises `Refused`.
     """
     found: User | None = None
     how: LinkedBy | None = None
@@ -147,15 +148,15 @@ def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy 
 
 
 def _with_verified_email(email: str) -> User | None:
-    """Who has this address from somebody else than themselves.
+    """Return the user whose address was confirmed by an administrator or provider.
 
-    Whoever could write another's address into their own account would get that person's teams.
+    Otherwise a user could enter another person's address and receive that person's teams.
     """
     return User.objects.existing().filter(email__iexact=email, email_confirmed=True).first()
 
 
 def _require_new(provider: Provider, person: Person) -> None:
-    """That an account can be made for this person. Raises `Refused`."""
+    """Raise `Refused` unless an account can be created for this person."""
     if not provider.create_accounts:
         raise Refused(Reason(IdentityCode.NO_ACCOUNT, {"provider": provider.name}))
     claim = provider.claims.username
@@ -174,7 +175,7 @@ def _require_new(provider: Provider, person: Person) -> None:
 
 
 def place(decision: Decision, granted: rules.Grants) -> None:
-    """Add to the decision the changes of places and roles, and what rules ask for that cannot be."""
+    """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
     wanted = _possible(decision, granted)
     held: dict[str, str] = {}
@@ -205,10 +206,10 @@ def place(decision: Decision, granted: rules.Grants) -> None:
 
 
 def place_change(wanted: str, held: str, given: GivenPlace | None) -> tuple[str, Effect, bool] | None:
-    """The role afterwards, what that means, and whether the place counts as given by the rules.
+    """Return the new role, its effect, and whether the rules manage the membership afterwards.
 
-    `held` is the role now. A place that was changed by hand since the rules gave it is theirs no more.
-    None: it is nothing of theirs.
+    `held` is the current role. A membership changed manually since the rules gave it is no longer managed by
+    them. Returns None if the rules do not affect the membership.
     """
     if given is not None and given.role != held:
         given = None
@@ -225,7 +226,7 @@ def place_change(wanted: str, held: str, given: GivenPlace | None) -> tuple[str,
 
 
 def _possible(decision: Decision, granted: rules.Grants) -> dict[str, str]:
-    """The wanted places in teams that are there, or that a rule makes."""
+    """Return the wanted memberships in teams that exist or that a rule may create."""
     there = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
     wanted = {}
     for slug, role in granted.places.items():
@@ -251,7 +252,7 @@ def _is_slug(slug: str) -> bool:
 
 
 def missing_teams(provider: Provider) -> list[str]:
-    """Teams that the provider's rules name in full, do not make, and that are not there."""
+    """Return teams that rules name literally, that do not exist and that no rule creates."""
     named = {
         rule.team for rule in provider.rules if rule.team and "\\" not in rule.team and not rule.create_team
     }

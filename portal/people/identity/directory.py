@@ -1,6 +1,6 @@
-"""LDAP, by django-auth-ldap: a name and a password become claims. It and python-ldap are an extra (`ldap`).
+"""LDAP sign-in with django-auth-ldap, which needs the optional dependency `ldap`.
 
-The portal's own rules make the account: of django-auth-ldap the search, the binds and the groups are used.
+django-auth-ldap only searches, binds and resolves groups. The portal's rules create the account.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFUSALS = (
     ldap.INSUFFICIENT_ACCESS,
     ldap.NO_SUCH_OBJECT,
 )
-"""With these a directory refuses one user: a wrong password, a locked entry, one without a password."""
+"""Errors that concern one user: wrong password, locked entry, entry without a password."""
 
 
 class Unreachable(Exception):
@@ -39,7 +39,7 @@ class Unreachable(Exception):
 def claims_of(
     provider: Ldap, request: HttpRequest | None, username: str, password: str
 ) -> dict[str, Any] | None:
-    """What the directory has of whoever this is; None where name and password do not match.
+    """Return the directory's attributes of a user, or None if name and password do not match.
 
     Raises `Unreachable`.
     """
@@ -51,19 +51,19 @@ def claims_of(
 
 
 def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
-    """What the directory has of somebody, read by the account that searches; None for nobody or several.
+    """Return a user's attributes, read by the search account, or None unless exactly one user matches.
 
-    No password is asked for or tried. Raises `Unreachable`.
+    No password is needed or tested. Raises `Unreachable`.
     """
     backend = _Search(provider)
     ldap_error.connect(_raise, sender=_Search)
-    # The password is looked at by nobody: without one the library would not begin.
+    # Placeholder: the library requires a password, but `_Search` does not use it.
     backend.authenticate(None, username=username, password="-")  # noqa: S106
     return backend.claims
 
 
 class _Backend(LDAPBackend):
-    """One directory, for one sign-in. It makes no user: `get_or_build_user` keeps the claims."""
+    """Backend for one directory and one sign-in. Keeps the claims instead of creating a user."""
 
     def __init__(self, provider: Ldap) -> None:
         self.provider = provider
@@ -79,10 +79,10 @@ class _Backend(LDAPBackend):
 
 
 class _Search(_Backend):
-    """The same without the bind as the entry that is found."""
+    """Skips the bind as the found entry."""
 
     def authenticate_ldap_user(self, ldap_user: Any, password: str) -> None:
-        # The search for the name brings the attributes, those of operation too.
+        # The search also returns operational attributes.
         if ldap_user.dn is not None:
             self.get_or_build_user("", ldap_user)
 
@@ -96,7 +96,7 @@ def _settings(provider: Ldap) -> dict[str, Any]:
     }
     if provider.ca_file:
         options[ldap.OPT_X_TLS_CACERTFILE] = provider.ca_file
-    # The last one: it makes a TLS context of those before.
+    # Must be last: creates a TLS context from the options above.
     options[ldap.OPT_X_TLS_NEWCTX] = 0
     found: dict[str, Any] = {
         "SERVER_URI": provider.url,
@@ -104,7 +104,7 @@ def _settings(provider: Ldap) -> dict[str, Any]:
         "BIND_PASSWORD": read_secret(provider.bind_password) if provider.bind_password else "",
         "START_TLS": provider.start_tls,
         "CONNECTION_OPTIONS": options,
-        # With the operational attributes: entryUUID is one.
+        # Includes operational attributes such as entryUUID.
         "USER_SEARCH": library.LDAPSearch(
             provider.user_base, ldap.SCOPE_SUBTREE, provider.user_filter, ["*", "+"]
         ),
@@ -120,11 +120,11 @@ def _settings(provider: Ldap) -> dict[str, Any]:
 
 
 def _claims(provider: Ldap, ldap_user: Any) -> dict[str, Any]:
-    """The attributes of the entry, with its groups where they are searched for. Raises `ldap.LDAPError`."""
+    """Return the attributes and groups of the entry. Raises `ldap.LDAPError`."""
     attrs = ldap_user.attrs
     claims = {name: [_plain(value) for value in values] for name, values in attrs.items()}
     for name in _names(provider):
-        # Names of attributes mean the same in upper and lower case.
+        # Attribute names are case-insensitive.
         if name not in claims and name in attrs:
             claims[name] = [_plain(value) for value in attrs[name]]
     claims["dn"] = ldap_user.dn
@@ -148,12 +148,12 @@ def _names(provider: Ldap) -> list[str]:
 
 
 def _plain(value: str | bytes) -> str:
-    """Text as it is; what is no text (as Active Directory's objectGUID) in hexadecimal digits."""
+    """Return text unchanged, and binary values (such as Active Directory's objectGUID) in hexadecimal."""
     return value if isinstance(value, str) else value.hex()
 
 
 def _raise(**told: Any) -> None:
-    """django-auth-ldap tells of errors and goes on as if there were no such user."""
+    """Raise errors that django-auth-ldap would report as an unknown user."""
     error = told["exception"]
     if told["context"] != "authenticate" or not isinstance(error, REFUSALS):
         raise Unreachable(type(error).__name__) from error

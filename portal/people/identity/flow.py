@@ -1,4 +1,4 @@
-"""From the proof of who somebody is at a provider to their session here, or to a page that says why not."""
+"""Completes a sign-in after authentication at a provider: a session or an error page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATUS = {IdentityCode.PROVIDER_DOWN: 503, IdentityCode.PROVIDER_WRONG: 502, Ide
 
 
 def state_data(request: HttpRequest, *, nonce: str = "", test: bool = False) -> dict[str, Any]:
-    """What is kept here while somebody is at the provider; a test belongs to who began it."""
+    """Return the state stored while the user is at the provider. A test is bound to its administrator."""
     data: dict[str, Any] = {"nonce": nonce}
     if test:
         data[TEST] = str(request.user.pk)
@@ -42,9 +42,9 @@ def finish(
     *,
     nonce: str | None = None,
 ) -> HttpResponse:
-    """The answer to a proven identity: a session, the next stage to it, a refusal, or a test's result.
+    """Return the response to a proven identity: a session, the next stage, a refusal, or a test result.
 
-    With `nonce`, the one in the claims has to be that of the sign-in that was begun here.
+    With `nonce`, it must equal the nonce of the sign-in started here.
     """
     data = state.get("data") or {}
     if nonce is not None and not (
@@ -71,7 +71,7 @@ def finish(
 
 
 def leave_of(provider: Provider, claims: Mapping[str, Any]) -> dict[str, str]:
-    """What signing out needs, where that shall end the session at the provider too."""
+    """Return data for signing out at the provider, or an empty dict if that is not configured."""
     token = claims.get("_id_token")
     if not getattr(provider, "sign_out_everywhere", False) or not token:
         return {}
@@ -79,7 +79,7 @@ def leave_of(provider: Provider, claims: Mapping[str, Any]) -> dict[str, str]:
 
 
 def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: bool = False) -> HttpResponse:
-    """The page after a sign-in that came to nothing, with one thing to do next; noted in the audit log."""
+    """Render the page of a failed sign-in, and record it in the audit log unless `noted`."""
     if not noted:
         services.refused(provider, reason)
     context = {
@@ -95,7 +95,7 @@ def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: b
 def _tested(
     request: HttpRequest, provider: Provider, claims: Mapping[str, Any], data: Mapping[str, Any]
 ) -> HttpResponse:
-    """What a real round trip found, for the administrator who began it. Nobody is signed in."""
+    """Store the result of a test for its administrator. Nobody is signed in."""
     user = get_user(request)
     if not isinstance(user, User) or not user.administers or str(user.pk) != data[TEST]:
         return failed(request, provider, Reason(IdentityCode.TEST_NOT_YOURS))
@@ -108,7 +108,7 @@ def _tested(
 
 
 def test_result(request: HttpRequest, provider: Provider) -> dict[str, Any] | None:
-    """What the administrator's last test of the provider found, or None: the claims and the outcome."""
+    """Return claims and outcome of the administrator's last test of the provider, or None."""
     kept = request.session.pop("identity_test", None)
     if not isinstance(kept, dict) or kept.get("provider") != provider.id:
         return None

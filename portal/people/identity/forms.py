@@ -1,4 +1,4 @@
-"""Forms about sign-in providers. They parse; the rules are in the services."""
+"""Forms of sign-in providers. They only parse; services validate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"
 
 
 class ClaimsForm(forms.Form):
-    """Claims as JSON, as a provider would send them."""
+    """Claims of a provider, as JSON."""
 
     claims = forms.CharField(
         label=_("Claims as JSON"),
@@ -36,7 +36,7 @@ class ClaimsForm(forms.Form):
 
 
 class LookUpForm(forms.Form):
-    """Somebody in a directory."""
+    """Name of a user in a directory."""
 
     username = forms.CharField(
         label=_("Name there"),
@@ -47,7 +47,7 @@ class LookUpForm(forms.Form):
 
 
 class LinkForm(forms.Form):
-    """An account, and who it is at the provider."""
+    """Link between an account and an identity at the provider."""
 
     username = forms.CharField(label=_("Account here"), max_length=32, widget=forms.TextInput(attrs=_PLAIN))
     subject = forms.CharField(

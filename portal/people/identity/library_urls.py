@@ -1,4 +1,4 @@
-"""Addresses under the names by which django-allauth asks for them while it builds SAML settings."""
+"""Named routes that django-allauth resolves while it builds SAML settings."""
 
 from __future__ import annotations
 

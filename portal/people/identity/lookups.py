@@ -1,4 +1,4 @@
-"""An administrator tries a directory: what it has of somebody, and what a sign-in of theirs would do."""
+"""Directory test for administrators: a user's attributes, and what their sign-in would do."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from portal.people.identity.config import Ldap, Provider
 from portal.people.identity.decisions import Decision, decide
 
 MAX_SHOWN = 1000
-"""Characters of a value, and values of an attribute, that are shown."""
+"""Maximum number of characters per value, and of values per attribute."""
 _SECRET = re.compile(r"passw|passphrase|pwd$|pwdhistory|krbprincipalkey|secret|privatekey", re.IGNORECASE)
-"""Attributes of directories that hold a password or a key, whole or digested."""
+"""Matches attributes that contain passwords or keys, in clear or hashed."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a directory has of somebody, without what is secret, and what a sign-in would do."""
+    """Attributes of a user without secrets, and what a sign-in would do."""
 
     claims: dict[str, Any]
     decision: Decision
 
 
 def look_up(*, actor: User, provider: Provider, username: str) -> Found:
-    """Ask a directory for somebody by the account that searches there. Nobody signs in, nothing is changed.
+    """Look up a user through the directory's search account. Signs nobody in and changes nothing.
 
-    Administrators only; who asked for whom is in the audit log. Raises `StateConflict` (no directory),
-    `InvalidInput` (it finds nobody, or several) and `Unavailable`.
+    The lookup is recorded in the audit log. Raises `NotAllowed` unless an administrator, `StateConflict` (not
+    a directory), `InvalidInput` (no match, or several) and `Unavailable`.
     """
     require_administrator(actor)
     if not isinstance(provider, Ldap):
@@ -60,7 +60,7 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
 
 
 def shown(claims: Mapping[str, Any]) -> dict[str, Any]:
-    """Claims without passwords and keys, and without what is too long to be read."""
+    """Return the claims without secrets, and with long values shortened."""
     return {name: _shortened(value) for name, value in claims.items() if not _SECRET.search(name)}
 
 

@@ -1,6 +1,6 @@
-"""Whose account belongs to whom at a provider, and what a provider's rules have given.
+"""Links between accounts and identities, and grants by rules of providers.
 
-No claim is kept: what a provider says is used at the sign-in and forgotten.
+Claims are not stored: they are used during the sign-in only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from portal.people.accounts.models import Role, SiteRole, Team, User
 
 
 class LinkedBy(models.TextChoices):
-    """How an account came to belong to an identity."""
+    """How an account was linked to an identity."""
 
     CREATED = "created"
     EMAIL = "email"
@@ -21,10 +21,10 @@ class LinkedBy(models.TextChoices):
 
 
 class IdentityLink(models.Model):
-    """One identity at a provider, and the account that it signs in to.
+    """An identity at a provider and the account that it signs in to.
 
-    A link that an administrator makes by a name waits: `subject` is empty until whoever the provider calls
-    `expected` signs in. The link of a deleted account stays, so that the identity gets no other account.
+    A link created by name is pending: `subject` is empty until the user with the name `expected` signs in.
+    The link of a deleted account stays, so that the identity gets no new account.
     """
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="identities")
@@ -61,7 +61,7 @@ class IdentityLink(models.Model):
 
 
 class GivenPlace(models.Model):
-    """A place in a team that a provider's rules gave; `before` is the role that there was without them."""
+    """A membership given by rules of a provider. `before` is the role held without them."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="given_places")
     provider = models.CharField(max_length=40)
@@ -79,7 +79,7 @@ class GivenPlace(models.Model):
 
 
 class GivenRole(models.Model):
-    """A role in the portal that a provider's rules gave, which its user did not have before."""
+    """A site role given by rules of a provider to a user who did not have it."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="given_roles")
     provider = models.CharField(max_length=40)

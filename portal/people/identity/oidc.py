@@ -1,8 +1,8 @@
-"""OpenID Connect: the code flow of django-allauth, with a nonce and with every ID token verified.
+"""OpenID Connect: django-allauth's code flow with a nonce and full verification of ID tokens.
 
-allauth leaves out what the specification lets a client leave out when the token comes by TLS. Here the
-signature, issuer, audience, times and nonce of each ID token are checked, and that UserInfo is about the same
-subject. Keys and discovery are fetched with each sign-in: a rotated key works at once.
+The specification lets a client skip verification of tokens received over TLS, and allauth does. This module
+verifies signature, issuer, audience, times and nonce of each ID token, and that UserInfo has the same
+subject. Keys and discovery are fetched at each sign-in, so that rotated keys work immediately.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from portal.people.identity.social import NotTrusted, Proven, login_of
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 OF_THE_TOKEN = ("iss", "sub", "aud", "exp", "iat", "nonce", "azp", "amr", "acr", "auth_time")
-"""Claims that are the ID token's, whatever UserInfo says."""
+"""Claims of the ID token that UserInfo cannot override."""
 LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 LOGOUT_LIFETIME_S = 300
 
 
 class _Provider(OpenIDConnectProvider):
-    """allauth's, of a provider in the file instead of a row."""
+    """allauth's provider, configured from the file instead of a database row."""
 
     def __init__(self, request: HttpRequest, known: Oidc) -> None:
         self.known = known
@@ -78,7 +78,7 @@ class Adapter(OpenIDConnectOAuth2Adapter):
         return public_url() + reverse("identity:oidc-callback", args=[self.known.id])
 
     def complete_login(self, request: HttpRequest, app: SocialApp, token: Any, **kwargs: Any) -> SocialLogin:
-        """Who the answer of the token endpoint is about. Raises `NotTrusted`, `RequestException`."""
+        """Return the login for a token response. Raises `NotTrusted` and `RequestException`."""
         given = kwargs["response"].get("id_token")
         if not isinstance(given, str):
             raise NotTrusted("there is no ID token")
@@ -93,7 +93,7 @@ class Adapter(OpenIDConnectOAuth2Adapter):
 
 
 def begin(request: HttpRequest, known: Oidc, *, wanted: str = "", test: bool = False) -> HttpResponse:
-    """Send the browser to the provider. Raises `RequestException` where it does not answer."""
+    """Redirect the browser to the provider. Raises `RequestException` if it does not answer."""
     nonce = secrets.token_urlsafe(32)
     provider = _Provider(request, known)
     auth_params = {"nonce": nonce}
@@ -110,13 +110,13 @@ def begin(request: HttpRequest, known: Oidc, *, wanted: str = "", test: bool = F
 
 
 def callback(request: HttpRequest, known: Oidc) -> HttpResponse:
-    """The answer to a browser that comes back from the provider."""
+    """Handle the browser's return from the provider."""
     response: HttpResponse = OAuth2CallbackView.adapter_view(Adapter(request, known))(request)
     return response
 
 
 def discovered(known: Oidc) -> dict[str, Any]:
-    """The provider's discovery document. Raises `RequestException`, `NotTrusted`."""
+    """Return the provider's discovery document. Raises `RequestException` and `NotTrusted`."""
     url = known.issuer.rstrip("/") + "/.well-known/openid-configuration"
     config = _fetched(url)
     if str(config.get("issuer", "")).rstrip("/") != known.issuer.rstrip("/"):
@@ -129,7 +129,7 @@ def discovered(known: Oidc) -> dict[str, Any]:
 
 
 def verified(known: Oidc, config: Mapping[str, Any], token: str, *, logout: bool = False) -> dict[str, Any]:
-    """The claims of an ID token or a logout token after every check but the nonce's. Raises `NotTrusted`."""
+    """Verify an ID token or logout token, except its nonce. Returns the claims. Raises `NotTrusted`."""
     try:
         header = jwt.get_unverified_header(token)
         algorithm = header.get("alg")
@@ -164,7 +164,7 @@ def verified(known: Oidc, config: Mapping[str, Any], token: str, *, logout: bool
 
 
 def signed_out_subject(known: Oidc, token: str) -> str:
-    """Whom a logout token of the provider's signs out (back-channel logout). Raises `NotTrusted`."""
+    """Return the subject of a logout token (back-channel logout). Raises `NotTrusted`."""
     claims = verified(known, discovered(known), token, logout=True)
     age_s = time.time() - float(claims["iat"])
     if "nonce" in claims or age_s > LOGOUT_LIFETIME_S:
@@ -173,9 +173,9 @@ def signed_out_subject(known: Oidc, token: str) -> str:
 
 
 def end_session_url(known: Oidc, id_token: str, back: str) -> str:
-    """Where a browser ends its session at the provider; empty where there is no such place.
+    """Return the URL that ends the session at the provider, or "" if it has none.
 
-    Raises `RequestException`, `NotTrusted`.
+    Raises `RequestException` and `NotTrusted`.
     """
     endpoint = str(discovered(known).get("end_session_endpoint", ""))
     if not endpoint:
@@ -190,7 +190,10 @@ def _events(claims: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _key(url: str, kid: Any) -> Any:
-    """The provider's key of this id; the only one where the token names none."""
+    """Return the provider's key with this id, or its only key if the token names none.
+
+    Raises `NotTrusted` if there is no unique match.
+    """
     keys = jwt.PyJWKSet.from_dict(_fetched(url)).keys
     signing = [key for key in keys if key.public_key_use in (None, "sig")]
     found = [key for key in signing if kid is None or key.key_id == kid]

@@ -1,4 +1,4 @@
-"""What pages and REST say of providers and of what a sign-in would do. No secret is in here."""
+"""Presentation of providers and of sign-in previews, for pages and REST. Contains no secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EFFECTS = {
 
 
 def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """A provider in a list: its kind and state, how many accounts it has, what needs attention."""
+    """Return a provider as a list row: kind, state, number of accounts, missing teams."""
     mine = figures.get(provider.id, {})
     return {
         "id": provider.id,
@@ -40,7 +40,7 @@ def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, An
 
 
 def address_of(provider: Provider) -> str:
-    """Where the provider is reached."""
+    """Return the address of the provider."""
     match provider:
         case Oidc():
             return provider.issuer
@@ -53,7 +53,7 @@ def address_of(provider: Provider) -> str:
 
 
 def settings_of(provider: Provider) -> list[tuple[str, str]]:
-    """What is configured, for people: label and value. Secrets are shown as their references."""
+    """Return the configuration as pairs of label and value. Secrets are shown as references."""
     claims = provider.claims
     rows = [(_("Address"), address_of(provider))]
     match provider:
@@ -101,7 +101,7 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
 
 
 def callback_path(provider: Provider) -> str:
-    """Where an OpenID Connect provider sends people back to."""
+    """Return the path of the redirect URI for an OpenID Connect provider."""
     return f"/sign-in/oidc/{provider.id}/callback/"
 
 
@@ -110,7 +110,7 @@ def _pattern(claim: str, pattern: str) -> str:
 
 
 def rule_rows(provider: Provider) -> list[dict[str, Any]]:
-    """The rules as a table: when, what follows, and whether its team is there."""
+    """Return the rules as table rows: condition, grant, and whether the team is missing."""
     missing = set(missing_teams(provider))
     return [
         {"when": rule.words(), "then": _then(rule), "missing": rule.team in missing}
@@ -126,7 +126,7 @@ def _then(rule: Rule) -> str:
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:
-    """What a sign-in would do, for programs."""
+    """Return a decision in its REST form."""
     person = decision.person
     return {
         "action": decision.action,
@@ -149,12 +149,12 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 
 def reason_json(reason: Reason) -> dict[str, Any]:
-    """A reason with its sentences."""
+    """Return a reason with message and next action."""
     return {**reason.as_json(), "detail": message_of(reason), "next_action": next_action_of(reason)}
 
 
 def decision_shown(decision: Decision) -> dict[str, Any]:
-    """What a sign-in would do, for a page."""
+    """Return a decision for a page."""
     headline = {
         "refuse": _("The sign-in would be refused"),
         "create": _("The account %(username)s would be made"),
@@ -205,7 +205,7 @@ def _look(effect: Effect) -> dict[str, str]:
 
 
 def unlink_question(provider: Provider, username: str) -> dict[str, Any]:
-    """What the confirmation says to somebody who is about to end a link."""
+    """Return the context of the confirmation to remove a link."""
     named = {"username": username, "provider": provider.name}
     return {
         "title": _("End the link of %(username)s to %(provider)s?") % named,
@@ -220,5 +220,5 @@ def unlink_question(provider: Provider, username: str) -> dict[str, Any]:
 
 
 def claims_text(claims: Mapping[str, Any]) -> str:
-    """Claims as a page shows them."""
+    """Format claims for a page."""
     return json.dumps(claims, indent=2, ensure_ascii=False, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""The sign-in providers of this installation, as the settings name them."""
+"""Sign-in providers configured for this installation."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from portal.people.identity.config import Configuration, Ldap, Oidc, Provider, S
 
 
 def every() -> tuple[Oidc | Saml | Ldap, ...]:
-    """All that are configured, in their order. Raises `config.ConfigError`."""
+    """Return all configured providers, in order. Raises `config.ConfigError`."""
     return _configured().providers
 
 
 def scim() -> Scim:
-    """What is configured about SCIM. Raises `config.ConfigError`."""
+    """Return the SCIM settings. Raises `config.ConfigError`."""
     return _configured().scim
 
 
 def enabled(kind: type[Provider] = Provider) -> list[Provider]:
-    """Those of a kind by which people sign in at present."""
+    """Return enabled providers of a kind."""
     return [each for each in every() if each.enabled and isinstance(each, kind)]
 
 
 def named(provider_id: str) -> Oidc | Saml | Ldap:
-    """The provider of this id. Raises `NotFound`."""
+    """Return the provider with this id. Raises `NotFound`."""
     found = next((each for each in every() if each.id == provider_id), None)
     if found is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_PROVIDER, {"id": provider_id[:40]}))
@@ -42,5 +42,5 @@ def _configured() -> Configuration:
 
 @lru_cache(maxsize=4)
 def _load(path: str, variables: tuple[tuple[str, str], ...]) -> Configuration:
-    # Once in a process: another configuration takes a restart, which checks it.
+    # Loaded once per process. Changes require a restart, which validates them.
     return config.load(path, dict(variables))

@@ -1,6 +1,6 @@
-"""What a provider's claims become: pure functions, of values alone.
+"""Evaluates claims of a provider. Pure functions.
 
-`read` takes the claims apart and refuses what lacks something; `grants` says which places and roles follow.
+`read` extracts and validates identity; `grants` returns memberships and roles given by rules.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import TEAM_ROLES, Claims, Condition, Provider
 
 MAX_VALUE = 1000
-"""Longer values match no pattern: what others send shall not keep a regular expression busy."""
+"""Longer values match no pattern, to limit the cost of regular expressions on foreign input."""
 MAX_SUBJECT = 255
 _TRUE = frozenset({"true", "1", "yes"})
 
 
 class Refused(Exception):
-    """The claims give no sign-in; `reason` says why."""
+    """The claims do not permit a sign-in. `reason` says why."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.code.value)
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who somebody is, as a provider says. `email` is empty unless it is verified."""
+    """Identity reported by a provider. `email` is empty unless verified."""
 
     subject: str
     username: str
@@ -47,7 +47,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What rules give: roles in teams by their short names, roles in the portal, and teams to be made."""
+    """Grants by rules: team roles by slug, site roles, and teams that may be created."""
 
     places: Mapping[str, str]
     roles: tuple[str, ...]
@@ -55,7 +55,7 @@ class Grants:
 
 
 def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
-    """Who the claims say that it is. Raises `Refused` where one is missing, not valid or not allowed."""
+    """Return the identity in the claims. Raises `Refused` if a claim is missing, invalid or not allowed."""
     names = provider.claims
     subject = _needed(provider, claims, names.subject)
     if len(subject) > MAX_SUBJECT:
@@ -83,7 +83,7 @@ def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
 
 
 def grants(provider: Provider, claims: Mapping[str, Any]) -> Grants:
-    """The places and roles that the provider's rules give to these claims."""
+    """Return the memberships and roles that the provider's rules grant for these claims."""
     groups = _groups(provider, claims)
     places: dict[str, str] = {}
     roles: set[str] = set()
@@ -101,7 +101,7 @@ def grants(provider: Provider, claims: Mapping[str, Any]) -> Grants:
 
 
 def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str, ...]) -> list[Any]:
-    """A match for each value that fulfils the condition; an empty list where none does."""
+    """Return a match for each value that meets the condition, or an empty list."""
     if condition.everyone:
         return [True]
     if condition.claim:
@@ -110,7 +110,7 @@ def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str,
         if condition.pattern:
             texts = [_text(value) for value in values if isinstance(value, str | int)]
             return _matching(condition.pattern, texts)
-        # `True` equals 1 in Python, and not in what a provider says.
+        # In Python `True == 1`, but not in claims.
         return [True for each in values if each == condition.equals and type(each) is type(condition.equals)][
             :1
         ]
@@ -125,7 +125,7 @@ def _matching(pattern: str, values: Any) -> list[re.Match[str]]:
 
 
 def _email(value: str) -> str:
-    """The address, or an empty string for what is none."""
+    """Return the address, or "" if it is invalid."""
     try:
         validate_email(value)
     except ValidationError:
@@ -146,7 +146,7 @@ def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
         if not found:
             raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
         name = found[0].group(1) or ""
-    # Lower case makes ASCII of some other letters: the Kelvin sign would become k.
+    # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
     if not name.isascii():
         raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))
     return name.strip().lower()
@@ -154,7 +154,7 @@ def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
 
 def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
     name = provider.claims.groups
-    # Entra ID leaves the groups of who has many away, and says where they could be asked for.
+    # Entra ID omits the groups of users with many groups and names an endpoint for them instead.
     elsewhere = claims.get("_claim_names")
     if (isinstance(elsewhere, Mapping) and name in elsewhere) or claims.get("hasgroups") is True:
         raise Refused(Reason(IdentityCode.GROUPS_LEFT_OUT, {"provider": provider.name, "claim": name}))
@@ -171,7 +171,7 @@ def _needed(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
 
 
 def _value(claims: Mapping[str, Any], name: str) -> Any:
-    """The claim of this very name, else what the dots lead to; None where there is none."""
+    """Return the claim with exactly this name, else the nested claim, else None."""
     if name in claims:
         return claims[name]
     here: Any = claims
@@ -183,7 +183,7 @@ def _value(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A single value as text; the first of a list, as SAML and LDAP send everything in lists."""
+    """Return a single value as text. Uses the first of a list, because SAML and LDAP send lists."""
     if isinstance(value, list | tuple):
         value = value[0] if value else ""
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -1,7 +1,7 @@
-"""SAML 2.0, sign-in begun here: django-allauth's provider and states around python3-saml, made stricter.
+"""SAML 2.0 with sign-in started here, based on django-allauth and python3-saml, with stricter checks.
 
-The assertion has to be signed and to answer a request of this very browser that has not been answered yet,
-and says so itself: what surrounds it may be anybody's. Nothing that was not asked for is taken.
+The assertion must be signed and must itself name a pending request of this browser; the surrounding response
+is not trusted. Unsolicited responses are rejected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def begin(request: HttpRequest, known: Saml, *, wanted: str = "", test: bool = False) -> HttpResponse:
-    """Send the browser to the provider. Raises `NotTrusted` where the settings cannot be used."""
+    """Redirect the browser to the provider. Raises `NotTrusted` if the settings are unusable."""
     auth = _auth(request, known)
     url = auth.login(return_to="", force_authn=test)
     _provider(request, known).stash_redirect_state(
@@ -54,9 +54,9 @@ def begin(request: HttpRequest, known: Saml, *, wanted: str = "", test: bool = F
 
 
 def take(request: HttpRequest, known: Saml) -> HttpResponse:
-    """Keep a response that a provider's page has posted; the browser comes for it with its session.
+    """Store a posted response and redirect, so that the browser returns with its session.
 
-    The cookie of the session does not come with a form of another site.
+    The session cookie is not sent with cross-site form posts.
     """
     given = request.POST.get("SAMLResponse", "")
     if not given or len(given) > MAX_RESPONSE:
@@ -69,7 +69,7 @@ def take(request: HttpRequest, known: Saml) -> HttpResponse:
 
 
 def finish(request: HttpRequest, known: Saml) -> HttpResponse:
-    """The answer to a browser that brings a response of its own."""
+    """Process the stored response in the session that it was posted for."""
     kept = LoginSession(request, "saml_response", KEPT)
     given = kept.store.get("given", "") if kept.store.get("provider") == known.id else ""
     kept.delete()
@@ -96,19 +96,19 @@ def finish(request: HttpRequest, known: Saml) -> HttpResponse:
 
 
 def metadata(request: HttpRequest, known: Saml) -> str:
-    """What the provider has to know of the portal, in XML."""
+    """Return the service provider metadata, in XML."""
     settings = OneLogin_Saml2_Settings(_config(request, known), sp_validation_only=True)
     text = settings.get_sp_metadata()
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
 def entity_id(known: Saml) -> str:
-    """How the portal is called at the provider: where its metadata are."""
+    """Return the portal's entity id: the URL of its metadata."""
     return public_url() + reverse("identity:saml-metadata", args=[known.id])
 
 
 def _state(request: HttpRequest, known: Saml, auth: OneLogin_Saml2_Auth) -> dict[str, Any] | None:
-    """What was kept of the request that the assertion answers; None where there is none (any more)."""
+    """Return the state of the request that the assertion answers, or None if there is none or it is used."""
     answered = _answered(auth)
     if not answered or answered != auth.get_last_response_in_response_to():
         return None
@@ -117,8 +117,8 @@ def _state(request: HttpRequest, known: Saml, auth: OneLogin_Saml2_Auth) -> dict
 
 
 def _answered(auth: OneLogin_Saml2_Auth) -> str:
-    """The request that the signed assertion itself names."""
-    # python3-saml has parsed it with entities and document types refused.
+    """Return the request id named by the signed assertion itself."""
+    # python3-saml has parsed it with entities and DTDs disabled.
     document = etree.fromstring(
         auth.get_last_response_xml().encode(), etree.XMLParser(resolve_entities=False, no_network=True)
     )
@@ -128,7 +128,7 @@ def _answered(auth: OneLogin_Saml2_Auth) -> str:
 
 
 def _claims(auth: OneLogin_Saml2_Auth) -> dict[str, Any]:
-    """The attributes by their names, also the friendly ones, and what the assertion says of the sign-in."""
+    """Return the attributes, also by friendly names, with NameID and authentication context."""
     contexts = auth.get_last_authn_contexts()
     return {
         **auth.get_friendlyname_attributes(),
@@ -160,7 +160,7 @@ def _auth(request: HttpRequest, known: Saml, given: str = "") -> OneLogin_Saml2_
 
 
 def _config(request: HttpRequest, known: Saml) -> dict[str, Any]:
-    """python3-saml's settings, as allauth builds them, with our own addresses. Raises `NotTrusted`."""
+    """Return settings for python3-saml, built by allauth, with the portal's URLs. Raises `NotTrusted`."""
     try:
         certificates = _PEM.findall(read_secret(known.certificate))
     except ConfigError as error:
@@ -183,7 +183,7 @@ def _config(request: HttpRequest, known: Saml) -> dict[str, Any]:
     }
     config: dict[str, Any] = build_saml_config(request, settings, known.id)
     if len(certificates) > 1:
-        # The next one stands beside the present one while the provider changes it.
+        # Several certificates are valid during key rotation.
         config["idp"]["x509certMulti"] = {"signing": certificates}
     config["sp"]["assertionConsumerService"]["url"] = public_url() + reverse(
         "identity:saml-acs", args=[known.id]

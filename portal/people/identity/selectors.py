@@ -1,4 +1,4 @@
-"""Reads of sign-in providers and links, for administrators."""
+"""Queries for sign-in providers and links."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from portal.people.identity.models import IdentityLink
 
 
 def providers_for(actor: User) -> list[Provider]:
-    """All that are configured; for administrators and auditors."""
+    """Return all configured providers. Raises `NotAllowed` unless an administrator or auditor."""
     require_see_people(actor)
     return list(registry.every())
 
 
 def provider_for(actor: User, provider_id: str) -> Provider:
-    """One of them; for administrators, and to be read by auditors. Raises `NotFound`."""
+    """Return one provider. Raises `NotFound`, and `NotAllowed` unless an administrator or auditor."""
     require_see_people(actor)
     return registry.named(provider_id)
 
 
 def links_of(actor: User, provider: Provider) -> QuerySet[IdentityLink]:
-    """Whose accounts belong to identities of a provider, by name; for those who see people."""
+    """Return the links of a provider, by user name.
+
+    Raises `NotAllowed` unless an administrator or auditor.
+    """
     require_see_people(actor)
     return (
         IdentityLink.objects.filter(provider=provider.id)
@@ -36,6 +39,6 @@ def links_of(actor: User, provider: Provider) -> QuerySet[IdentityLink]:
 
 
 def figures() -> dict[str, Any]:
-    """How many accounts are linked to each provider (`accounts`), and its last sign-in (`last`)."""
+    """Return number of linked accounts (`accounts`) and last sign-in (`last`) by provider."""
     rows = IdentityLink.objects.values("provider").annotate(accounts=Count("pk"), last=Max("last_sign_in_at"))
     return {row["provider"]: row for row in rows.order_by("provider")}

@@ -1,4 +1,4 @@
-"""Sign-in providers as the API shows them to administrators."""
+"""REST serializers of sign-in providers, for administrators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EFFECTS = [(effect.value, effect.value) for effect in Effect]
 
 
 class ProviderSerializer(serializers.Serializer[Any]):
-    """A sign-in provider. Its secrets are not here."""
+    """A sign-in provider, without secrets."""
 
     id = serializers.CharField()
     name = serializers.CharField()
@@ -30,7 +30,7 @@ class ProviderSerializer(serializers.Serializer[Any]):
 
 
 class ProviderListSerializer(serializers.Serializer[Any]):
-    """All of them."""
+    """All sign-in providers."""
 
     results = ProviderSerializer(many=True, help_text="The rows, in the order of the list.")
 
@@ -42,14 +42,14 @@ class PreviewRequestSerializer(StrictSerializer):
 
 
 class RefusalSerializer(ReasonSerializer):
-    """A reason with its sentences."""
+    """A reason with message and next action."""
 
     detail = serializers.CharField(help_text="The reason in a sentence.")
     next_action = serializers.CharField(allow_blank=True)
 
 
 class PreviewTeamSerializer(serializers.Serializer[Any]):
-    """A team that a sign-in would put somebody into or take out of."""
+    """A membership that a sign-in would change."""
 
     team = serializers.CharField()
     role = serializers.CharField(allow_blank=True, help_text="Afterwards; empty where it ends.")
@@ -58,14 +58,14 @@ class PreviewTeamSerializer(serializers.Serializer[Any]):
 
 
 class PreviewRoleSerializer(serializers.Serializer[Any]):
-    """A role that a sign-in would give or take."""
+    """A site role that a sign-in would change."""
 
     role = serializers.CharField(help_text="Site role.")
     effect = serializers.ChoiceField(EFFECTS, help_text="How the role would change.")
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """What a sign-in with these claims would do. Nothing of it has been done."""
+    """What a sign-in with these claims would do. Nothing has been changed."""
 
     action = serializers.ChoiceField(
         ["refuse", "create", "link", "sign_in"], help_text="What the sign-in would do."
@@ -94,14 +94,14 @@ class LookUpRequestSerializer(StrictSerializer):
 
 
 class LookUpSerializer(serializers.Serializer[Any]):
-    """What a directory has of somebody, and what a sign-in of theirs would do: nothing of it is done."""
+    """A user's attributes in a directory, and what their sign-in would do. Nothing has been changed."""
 
     claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
     outcome = PreviewSerializer(help_text="What a sign-in would do.")
 
 
 class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
-    """An account, and who it is at the provider."""
+    """A link between an account and an identity at the provider."""
 
     username = serializers.CharField(source="user.username")
     linked_by = serializers.CharField(source="how", help_text="How the account was linked.")
@@ -113,7 +113,7 @@ class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
 
 
 class IdentityLinkCreateSerializer(StrictSerializer):
-    """Either `subject` or `expected`."""
+    """Requires either `subject` or `expected`."""
 
     username = serializers.CharField(max_length=32)
     subject = serializers.CharField(

@@ -1,4 +1,4 @@
-"""Writes of sign-in by providers: accounts made and linked, and what rules give and take."""
+"""Writes of sign-ins by providers: creates and links accounts, and applies rules."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ LINK_UNIQUE = ("identity_subject_unique", "identity_expected_unique", "identity_
 
 
 def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Decision]:
-    """The account of whoever the provider's claims are of, made, linked and placed as the rules say.
+    """Return the account for the claims, created, linked and updated according to the rules.
 
-    Begins no session. The claims have been proven by the caller. Raises `NotAllowed` with the reason of a
-    refusal, which is in the audit log by then.
+    Starts no session. The caller has verified the claims. Raises `NotAllowed` with the reason of a refusal,
+    which is recorded in the audit log.
     """
     if not provider.enabled:
         raise NotAllowed(Reason(IdentityCode.PROVIDER_OFF, {"provider": provider.name}))
     try:
         user, decision = _settle(provider, claims)
     except (IntegrityError, InvalidInput):
-        # The same person in two browsers at once: the other one has made the account or the link.
+        # The same person in two browsers: the other request has created the account or link.
         user, decision = _settle(provider, claims)
     if user is None:
         assert decision.refusal is not None
@@ -58,7 +58,7 @@ def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Dec
 def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None, Decision]:
     decision = decide(provider, claims)
     if decision.refusal is None and decision.user is not None:
-        # Against one who deactivates at this moment, and another sign-in of the same person.
+        # Lock against concurrent deactivation and another sign-in of the same person.
         deactivation.locked(decision.user)
         decision = decide(provider, claims)
     if decision.refusal is not None or decision.person is None:
@@ -85,10 +85,10 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
 
 @transaction.atomic
 def give(*, source: str, name: str, user: User, granted: Grants) -> None:
-    """Have a user hold the places and roles that `source` grants, and no more those that it gave before.
+    """Replace the memberships and roles that `source` gave to the user by `granted`.
 
-    `source` is a key of its own, not the id of a provider; `name` stands in the audit log. What cannot be is
-    told to administrators. To a deactivated account nothing is added; what is not granted any more ends.
+    `source` is a key that is not a provider id; `name` is shown in the audit log. Administrators are notified
+    of grants that cannot be applied. A deactivated account only loses grants.
     """
     user = deactivation.locked(user)
     decision = Decision(source, name, user=user)
@@ -103,7 +103,7 @@ def _actor(provider: Provider) -> SystemActor:
 
 
 def _link(actor: SystemActor, user: User, decision: Decision) -> None:
-    """Keep whose account it is. Raises `IntegrityError` where somebody else was faster."""
+    """Save the link. Raises `IntegrityError` if another request was first."""
     assert decision.person is not None
     now = timezone.now()
     subject = decision.person.subject
@@ -135,7 +135,7 @@ def _link(actor: SystemActor, user: User, decision: Decision) -> None:
 
 
 def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
-    """The address and name as the provider has them; an address that is another account's is left."""
+    """Update address and name from the provider. Keeps the address if another account uses the new one."""
     person = decision.person
     assert person is not None
     changed: dict[str, Any] = {"linked": True}
@@ -158,12 +158,12 @@ def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
 
 
 def _give_all(actor: SystemActor, user: User, decision: Decision) -> None:
-    """Carry out the changes: what ends first, as an auditor is no member anywhere."""
+    """Apply the changes. Losses come first, because an auditor can only be a viewer."""
     ending = [change for change in decision.places if change.effect is Effect.LOST]
     _give_places(actor, user, decision, ending)
     _give_roles(actor, user, decision)
     _give_places(actor, user, decision, [change for change in decision.places if change not in ending])
-    # What was changed by hand since it was given is given no more.
+    # Memberships changed manually are no longer managed by the rules.
     slugs = [change.team for change in decision.places]
     GivenPlace.objects.filter(user=user, provider=decision.provider_id).exclude(team__slug__in=slugs).delete()
 
@@ -204,7 +204,7 @@ def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: 
         return False
     try:
         if role == Role.VIEWER:
-            # What runs there stops: a viewer runs nothing.
+            # Stops the user's workspaces there, which viewers may not have.
             accounts.withdraw_member(actor=actor, team=team, user=user)
         accounts.set_member(actor=actor, team=team, username=user.username, role=role)
     except StateConflict as error:
@@ -214,7 +214,7 @@ def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: 
 
 
 def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
-    """Losses first: an auditor holds no other role."""
+    """Apply role changes. Losses come first, because an auditor has no other role."""
     for change in sorted(decision.roles, key=lambda each: each.effect is not Effect.LOST):
         if change.effect is Effect.KEPT:
             continue
@@ -235,7 +235,10 @@ def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
 
 
 def _take_all(user: User, provider_id: str) -> None:
-    """End the places and roles that a provider's rules gave. Raises `StateConflict` where one cannot end."""
+    """Remove memberships and roles given by a provider's rules.
+
+    Raises `StateConflict` if one cannot be removed.
+    """
     decision = Decision(provider_id, user=user)
     place(decision, Grants({}, (), frozenset()))
     actor = SystemActor(f"The rules of {provider_id}")
@@ -245,7 +248,7 @@ def _take_all(user: User, provider_id: str) -> None:
 
 
 def _tell_administrators(decision: Decision, path: str) -> None:
-    """What rules ask for and cannot be: in the audit log, and as a notice until it has been read."""
+    """Record grants that cannot be applied, and notify administrators unless they have an unread notice."""
     words = " ".join(sentence_of(problem) for problem in decision.problems)
     events.record(
         actor=SystemActor(f"The rules of {decision.provider_name}"),
@@ -266,7 +269,7 @@ def _tell_administrators(decision: Decision, path: str) -> None:
 
 @transaction.atomic
 def refused(provider: Provider, reason: Reason, *, user: User | None = None) -> None:
-    """Note a sign-in by a provider that was refused, and why. Claims are not kept: they tell of people."""
+    """Record a refused sign-in by a provider. Claims are not stored, because they are personal data."""
     events.record(
         actor=SystemActor("Somebody"),
         kind=AuditKind.SESSION_PROVIDER_REFUSED,
@@ -281,9 +284,9 @@ def refused(provider: Provider, reason: Reason, *, user: User | None = None) -> 
 def link(
     *, actor: User | SystemActor, provider: Provider, user: User, subject: str = "", expected: str = ""
 ) -> IdentityLink:
-    """Say whose account it is: by the provider's `subject`, or by the name that it will give (`expected`).
+    """Link an account to the provider's `subject`, or to the name `expected` at its next sign-in.
 
-    Administrators only. Raises `InvalidInput`, `StateConflict` (account or identity are linked already).
+    Raises `NotAllowed` unless an administrator, `InvalidInput`, and `StateConflict` (already linked).
     """
     require_administrator(actor)
     user = deactivation.locked(user)
@@ -317,9 +320,9 @@ def link(
 
 @transaction.atomic
 def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> None:
-    """End a link. Places and roles that rules gave go with it, sessions end; a password goes on working.
+    """Remove a link with the memberships and roles given by rules, and end sessions. A password stays valid.
 
-    Administrators only. Raises `NotFound`, `StateConflict` (the last administrator).
+    Raises `NotAllowed` unless an administrator, `NotFound`, and `StateConflict` (the last administrator).
     """
     require_administrator(actor)
     found = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
@@ -342,7 +345,7 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
 
 @transaction.atomic
 def tested(*, actor: User, provider: Provider, username: str = "") -> None:
-    """Note that an administrator has tried a provider, and by whose name. Nobody was signed in."""
+    """Record that an administrator has tested a provider, and for which name. Nobody was signed in."""
     require_administrator(actor)
     events.record(
         actor=actor,
@@ -354,7 +357,7 @@ def tested(*, actor: User, provider: Provider, username: str = "") -> None:
 
 @transaction.atomic
 def signed_out_there(*, provider: Provider, subject: str) -> int:
-    """End the sessions of whoever the provider says has signed out there; returns how many were listed."""
+    """End the sessions of a user who signed out at the provider. Returns how many were listed."""
     found = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
     if found is None or not subject:
         return 0

@@ -1,4 +1,4 @@
-"""Where browsers and providers come by while somebody signs in or out; templates/identity/ has the pages."""
+"""Endpoints for browsers and providers during sign-in and sign-out. Pages are in templates/identity/."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 @require_GET
 @never_cache
 def begin(request: HttpRequest, idp: str) -> HttpResponse:
-    """Send whoever wants to sign in to the provider."""
+    """Redirect the browser to the provider to sign in."""
     found = _enabled(idp)
     return _away(request, found, wanted=local_path(request.GET.get("next", "")))
 
@@ -43,7 +43,7 @@ def begin(request: HttpRequest, idp: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @never_cache
 def test(request: SignedInRequest, idp: str) -> HttpResponse:
-    """Send an administrator to the provider, to see what it says of them; ask a directory about anybody."""
+    """Test a provider as administrator: by a round trip, or by a lookup in a directory."""
     require_administrator(request.user)
     found = selectors.provider_for(request.user, idp)
     if isinstance(found, Ldap):
@@ -54,7 +54,7 @@ def test(request: SignedInRequest, idp: str) -> HttpResponse:
 
 
 def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
-    """The form for a name, and what the directory has of whose it is."""
+    """Show the lookup form and its result."""
     form = LookUpForm(request.POST or None)
     context: dict[str, Any] = {
         "provider": presenters.provider_row(provider, selectors.figures()),
@@ -88,7 +88,7 @@ def _away(request: HttpRequest, found: Provider, *, wanted: str = "", test: bool
 
 
 def _unreached(request: HttpRequest, found: Provider, error: RequestException) -> HttpResponse:
-    """The page where a provider does not answer, or not as it should."""
+    """Render the page for a provider that does not answer, or not correctly."""
     log.warning("sign-in by %s failed: %s", found.id, error)
     named: dict[str, Any] = {"provider": found.name}
     if isinstance(error, NotTrusted):
@@ -102,7 +102,7 @@ def _unreached(request: HttpRequest, found: Provider, error: RequestException) -
 @require_GET
 @never_cache
 def oidc_callback(request: HttpRequest, idp: str) -> HttpResponse:
-    """Back from an OpenID Connect provider."""
+    """Handle the return from an OpenID Connect provider."""
     found = _oidc(idp)
     try:
         return oidc.callback(request, found)
@@ -115,7 +115,7 @@ def oidc_callback(request: HttpRequest, idp: str) -> HttpResponse:
 @require_POST
 @never_cache
 def oidc_signed_out(request: HttpRequest, idp: str) -> HttpResponse:
-    """A provider says that somebody has signed out there (back-channel logout): their sessions here end."""
+    """Handle back-channel logout: the provider reports a sign-out, and the user's sessions end."""
     found = _oidc(idp)
     try:
         subject = oidc.signed_out_subject(found, request.POST.get("logout_token", "")[:20_000])
@@ -131,7 +131,7 @@ def oidc_signed_out(request: HttpRequest, idp: str) -> HttpResponse:
 @require_GET
 @never_cache
 def left(request: HttpRequest, idp: str) -> HttpResponse:
-    """After signing out here: on to the provider, to sign out there too."""
+    """Offer to sign out at the provider after signing out here."""
     found = _oidc(idp)
     kept = request.session.pop(sessions.LEFT, None)
     if not isinstance(kept, dict):
@@ -148,7 +148,7 @@ def left(request: HttpRequest, idp: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD"])
 @never_cache
 def tested(request: SignedInRequest, idp: str) -> HttpResponse:
-    """What the administrator's last test of the provider has found."""
+    """Show the result of the administrator's last test of the provider."""
     require_administrator(request.user)
     found = selectors.provider_for(request.user, idp)
     result = flow.test_result(request, found)
@@ -167,7 +167,7 @@ def tested(request: SignedInRequest, idp: str) -> HttpResponse:
 @require_POST
 @never_cache
 def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
-    """A SAML provider's page posts its response here: the assertion consumer service."""
+    """Assertion consumer service: accepts a response posted by a SAML provider."""
     answer: HttpResponse = _protocol().take(request, _saml(idp))
     return answer
 
@@ -176,7 +176,7 @@ def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
 @require_GET
 @never_cache
 def saml_finish(request: HttpRequest, idp: str) -> HttpResponse:
-    """The browser comes for what was posted, with its session."""
+    """Process the posted response in the browser's session."""
     answer: HttpResponse = _protocol().finish(request, _saml(idp))
     return answer
 
@@ -184,14 +184,14 @@ def saml_finish(request: HttpRequest, idp: str) -> HttpResponse:
 @login_not_required
 @require_GET
 def saml_metadata(request: HttpRequest, idp: str) -> HttpResponse:
-    """What a SAML provider has to know of the portal; nothing of it is secret."""
+    """Return the SAML metadata of the portal, which are public."""
     return HttpResponse(
         _protocol().metadata(request, _saml(idp)), content_type="application/samlmetadata+xml"
     )
 
 
 def _protocol() -> ModuleType:
-    # Here: it loads two libraries of C that only those with such a provider need.
+    # Imported lazily: loads two C libraries that only SAML needs.
     from portal.people.identity import saml
 
     return saml
@@ -208,7 +208,7 @@ def _saml(idp: str) -> Saml:
 
 
 def _enabled(idp: str) -> Provider:
-    """The provider, if people sign in by it and it has a page of its own."""
+    """Return the provider if it is enabled and redirects to its own page. Raises `Http404`."""
     try:
         found = registry.named(idp)
     except NotFound as error:

@@ -1,4 +1,4 @@
-"""What django-allauth's protocols ask of the portal: where errors and proven identities go."""
+"""django-allauth's social account adapter: receives proven identities and errors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class SocialAdapter(DefaultSocialAccountAdapter):
-    """All outcomes of allauth's protocols end in `portal.people.identity.flow`; its tables stay empty."""
+    """Passes all outcomes of allauth's protocols to `portal.people.identity.flow`. Its tables stay empty."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
-        """Somebody has been proven by a protocol. Raises the answer."""
+        """Finish a proven sign-in. Raises the response."""
         proven: Proven = sociallogin.proven
         raise ImmediateHttpResponse(
             flow.finish(request, proven.provider, proven.claims, sociallogin.state, nonce=proven.nonce)
@@ -42,7 +42,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         exception: BaseException | None = None,
         extra_context: dict[str, Any] | None = None,
     ) -> None:
-        """A protocol has not come to its end. Raises the answer, a page that says why."""
+        """Handle a protocol error. Raises the response, an error page."""
         known: Provider = provider.known
         context = extra_context or {}
         told = str(exception or context.get("saml_last_error_reason", ""))[:300]
@@ -52,16 +52,16 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         raise ImmediateHttpResponse(flow.failed(request, known, reason))
 
     def get_requests_session(self) -> requests.Session:
-        """As allauth's, with the time that a provider may take to answer, and without following redirects."""
+        """Return a requests session with a timeout, and without following redirects."""
         session = requests.Session()
-        # A redirect raises `TooManyRedirects`, a `RequestException` like every other failure.
+        # A redirect raises `TooManyRedirects`, a `RequestException`.
         session.max_redirects = 0
         session.request = partial(session.request, timeout=TIMEOUT_S)  # type: ignore[method-assign]
         return session
 
 
 class Proven:
-    """Who a protocol has proven: the provider, its claims, and the nonce in them (None: it knows of none)."""
+    """A proven identity: provider, claims, and their nonce (None if the protocol has none)."""
 
     __slots__ = ("claims", "nonce", "provider")
 
@@ -72,7 +72,7 @@ class Proven:
 
 
 def login_of(proven: Proven, provider: Any) -> SocialLogin:
-    """As allauth hands it on. No row is made of it."""
+    """Return an allauth login for a proven identity. It is never saved."""
     login = SocialLogin(
         user=User(),
         account=SocialAccount(provider=proven.provider.id, uid="", extra_data={}),
@@ -83,7 +83,7 @@ def login_of(proven: Proven, provider: Any) -> SocialLogin:
 
 
 class NotTrusted(requests.RequestException):
-    """What a provider answered breaks a rule of the protocol; `args[0]` says which, without values."""
+    """A provider's response violates the protocol. `args[0]` describes the violation, without values."""
 
 
 def _reason(

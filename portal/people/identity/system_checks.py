@@ -1,4 +1,4 @@
-"""What is wrong with the sign-in providers, before anything is started."""
+"""System checks of sign-in providers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portal.people.identity.config import ConfigError, Ldap, Oidc, Provider
 
 @register(Tags.security)
 def providers_are_valid(**_: Any) -> list[CheckMessage]:
-    """The file and the variables can be used, and all secrets are there."""
+    """Check that the configuration is valid and that all secrets exist."""
     try:
         found = registry.every()
     except ConfigError as error:
@@ -48,7 +48,7 @@ def _world(found: Sequence[Provider]) -> list[CheckMessage]:
     ]
 
 
-# Where anybody in the world has or gets an account.
+# Issuers where anybody can get an account.
 _PUBLIC = frozenset(
     {
         "https://accounts.google.com",

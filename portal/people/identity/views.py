@@ -1,4 +1,4 @@
-"""Pages about sign-in providers, for administrators; templates/identity/ says what each expects."""
+"""Pages of sign-in providers, for administrators. See templates/identity/ for the contexts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS_PER_PAGE = 50
 @require_http_methods(["GET", "HEAD"])
 @never_cache
 def providers(request: SignedInRequest) -> HttpResponse:
-    """All that are configured, with their state."""
+    """List the configured providers with their state."""
     found = selectors.providers_for(request.user)
     figures = selectors.figures()
     rows = [presenters.provider_row(each, figures) for each in found]
@@ -39,7 +39,7 @@ def providers(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def provider(request: SignedInRequest, idp: str) -> HttpResponse:
-    """One provider: what is configured, its rules, and what given claims would become. Changes nothing."""
+    """Show a provider with its settings and rules, and preview claims. Changes nothing."""
     found = selectors.provider_for(request.user, idp)
     if request.method == "POST":
         require_administrator(request.user)
@@ -70,7 +70,7 @@ def _provider(request: SignedInRequest, found: Provider, **more: Any) -> HttpRes
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def link(request: SignedInRequest, idp: str) -> HttpResponse:
-    """Link an account. A GET, as after signing in anew, only shows the provider."""
+    """Link an account. A GET, as after a new sign-in, only shows the provider."""
     found = selectors.provider_for(request.user, idp)
     if request.method != "POST":
         return redirect("identity:provider", idp)
@@ -98,7 +98,7 @@ def link(request: SignedInRequest, idp: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def unlink(request: SignedInRequest, idp: str, username: str) -> HttpResponse:
-    """Ask, then end a link."""
+    """Ask for confirmation, then remove a link."""
     found = selectors.provider_for(request.user, idp)
     require_administrator(request.user)
     back = reverse("identity:provider", args=[idp])

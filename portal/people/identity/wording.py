@@ -1,4 +1,4 @@
-"""Texts of the refusals about sign-in by a provider."""
+"""Texts of refusals of sign-ins by a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teams to join and requests to join over REST."""
+"""REST API of joinable teams and join requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
 
 
 class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
-    """Somebody asks to be taken into a team. `team` is null once there is no such team any more."""
+    """A request to join a team. `team` is null if the team has been deleted."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
@@ -183,7 +183,7 @@ class JoinRequestViewSet(ReadViewSet):
 
 
 class AskToJoin(ApiView):
-    """Asking, below the team that is asked."""
+    """Creates join requests."""
 
     tag = "teams"
     operation_ids = {"post": "requestToJoinTeam"}

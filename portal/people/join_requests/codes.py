@@ -1,4 +1,4 @@
-"""Codes of requests to join a team."""
+"""Codes of join requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JoinCode(StrEnum):
-    """Requests to be taken into a team."""
+    """Refusals of join requests."""
 
     ALREADY_IN_TEAM = "already_in_team"
     ASK_TO_JOIN_LATER = "ask_to_join_later"

@@ -1,4 +1,4 @@
-"""The form of a request to join. It parses; the rules are in the services."""
+"""Form of join requests. It only parses; services validate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from portal.people.join_requests.models import MAX_MESSAGE
 
 
 class AskForm(forms.Form):
-    """What the owners read."""
+    """Message to the team's owners."""
 
     message = forms.CharField(
         label=_("Message to the owners"),

@@ -1,4 +1,4 @@
-"""Requests to be taken into a team."""
+"""Models of join requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from django.utils.translation import gettext_lazy as _
 from portal.people.accounts.models import Role
 
 MAX_MESSAGE = 1000
-"""Characters of what the asker writes, and of what the owner answers."""
+"""Maximum length of the requester's message and of the decision note, in characters."""
 
 
 class JoinState(models.TextChoices):
-    """What became of a request to join."""
+    """State of a join request."""
 
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
@@ -26,9 +26,9 @@ class JoinState(models.TextChoices):
 
 
 class JoinRequest(models.Model):
-    """Somebody asks to be taken into a team; `role` is what an owner gave.
+    """A request to join a team. `role` is the role given by an owner.
 
-    `team` is None once there is no such team any more; `team_name` is how it was called.
+    `team` is None if the team has been deleted; `team_name` keeps its name.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -66,5 +66,5 @@ class JoinRequest(models.Model):
 
     @property
     def given_role(self) -> str:
-        """The role that was given, in a word; empty where none was."""
+        """Label of the role that was given, or ""."""
         return str(Role(self.role).label) if self.role else ""

@@ -1,4 +1,4 @@
-"""Who may see and decide a request to join, and whose business it is."""
+"""Permissions on join requests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from portal.people.join_requests.models import JoinRequest
 
 
 def lists_teams() -> bool:
-    """Whether everybody who is signed in is shown which teams there are, and who owns them."""
+    """Return whether all signed-in users may see which teams exist and who owns them."""
     return bool(settings.BERTH_LIST_TEAMS)
 
 
 def visible_to(actor: User) -> Q:
-    """Requests that the actor may see: their own, and those to teams whose members they manage."""
+    """Return a filter for requests visible to the actor: their own, and those to teams they manage."""
     return Q(requester=actor) | (Q(team__isnull=False) if actor.sees_all else Q(team__in=_owned(actor)))
 
 
 def awaiting(actor: User) -> Q:
-    """Requests that wait for the actor, as an owner of the team, or as an operator where it has none.
+    """Return a filter for requests that wait for the actor.
 
-    Operators may decide others too, as they may add members to any team; these wait for the owners.
+    These are requests to teams that the actor owns and, for operators, to teams without an active owner.
+    Operators may decide all others as well, but those wait for the owners.
     """
     mine = Q(team__in=_owned(actor))
     if actor.operates:
@@ -39,7 +40,7 @@ def awaiting(actor: User) -> Q:
 
 
 def may_decide(actor: User, request: JoinRequest) -> bool:
-    """Whether the actor may decide this request while it is open. Nobody decides their own."""
+    """Return whether the actor may decide this request while it is open. Nobody decides their own."""
     return (
         request.team is not None
         and actor.is_active
@@ -49,7 +50,7 @@ def may_decide(actor: User, request: JoinRequest) -> bool:
 
 
 def require_decide(actor: User, request: JoinRequest) -> None:
-    """Raises `NotAllowed` unless the actor may decide this request."""
+    """Raise `NotAllowed` unless the actor may decide this request."""
     if request.requester_id == actor.pk:
         raise NotAllowed(Reason(JoinCode.NOBODY_JOINS_ALONE))
     if not may_decide(actor, request):
@@ -57,7 +58,10 @@ def require_decide(actor: User, request: JoinRequest) -> None:
 
 
 def deciders_of(request: JoinRequest) -> Iterable[User]:
-    """Those for whom the request waits: the team's owners, else whoever operates; never the requester."""
+    """Return users that the request waits for: the team's owners, else operators.
+
+    Never includes the requester.
+    """
     found = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER, is_active=True)
     if not found.exists():
         found = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)

@@ -1,4 +1,4 @@
-"""What pages show of teams to join and of requests to join."""
+"""Presentation of joinable teams and join requests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LOOKS: dict[str, tuple[str | Promise, str, str]] = {
     JoinState.CANCELLED: (_("Cancelled"), "arrow-back-up", ""),
     JoinState.EXPIRED: (_("Expired"), "clock", ""),
 }
-"""Word, icon and tone of each state."""
+"""Word, icon and tone by state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A request as a page shows it, with what its reader may do."""
+    """A request with the actions available to the reader."""
 
     request: JoinRequest
     may_decide: bool
@@ -38,7 +38,7 @@ class Shown:
 
 
 def shown(actor: User, request: JoinRequest) -> Shown:
-    """The request as the actor may see it."""
+    """Return the request with the actions available to the actor."""
     is_open = request.state == JoinState.OPEN
     return Shown(
         request,
@@ -48,20 +48,20 @@ def shown(actor: User, request: JoinRequest) -> Shown:
 
 
 def roles() -> list[tuple[str, str]]:
-    """Roles that a decision can give, the usual one first."""
+    """Return the roles that a decision can give, default first."""
     return [(Role.MEMBER.value, str(Role.MEMBER.label))] + [
         (role.value, str(role.label)) for role in Role if role is not Role.MEMBER
     ]
 
 
 def of_user(actor: User) -> list[Shown]:
-    """The actor's last requests."""
+    """Return the actor's latest requests."""
     rows = selectors.of_user(actor)[:10]
     return [Shown(row, False, row.state == JoinState.OPEN) for row in rows]
 
 
 def for_home(actor: User) -> dict[str, Any]:
-    """What the home page shows to somebody who is in no team."""
+    """Return the context of the home page for users without a team."""
     teams = selectors.joinable_teams(actor)
     listed = list(teams[: MAX_ON_HOME + 1])
     return {

@@ -1,4 +1,4 @@
-"""Teams that one may ask to join, and requests to join, as the actor may see them."""
+"""Queries for joinable teams and join requests visible to the actor."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from portal.people.join_requests.models import JoinRequest, JoinState
 
 
 def joinable_teams(actor: User) -> QuerySet[Team]:
-    """Teams that the actor is not in and may ask to join, by name.
+    """Return teams that the actor is not in and may ask to join, by name.
 
-    Each with `owner_places` (memberships of owners who are active, with their users) and `own_requests` (the
-    actor's open request, or nothing). Nothing where teams are not listed to everybody (operators see all),
-    and for auditors, who work in no team.
+    Each has `owner_places` (memberships of active owners, with users) and `own_requests` (the actor's open
+    request, if any). Empty for auditors, who work in no team, and if teams are not listed (operators see
+    all).
     """
     if actor.is_auditor or not (policies.lists_teams() or actor.sees_all):
         return Team.objects.none()
@@ -38,7 +38,7 @@ def joinable_teams(actor: User) -> QuerySet[Team]:
 
 
 def search_teams(teams: QuerySet[Team], words: str) -> QuerySet[Team]:
-    """Those with each of the words in their name or in that of an owner."""
+    """Return teams whose name or owners contain all words."""
     for word in strip_nul(words).split()[:10]:
         owned = Membership.objects.filter(
             team=OuterRef("pk"), role=Role.OWNER, user__is_active=True, user__username__icontains=word
@@ -48,7 +48,7 @@ def search_teams(teams: QuerySet[Team], words: str) -> QuerySet[Team]:
 
 
 def listed_team(actor: User, slug: str) -> Team:
-    """The team that the actor names to ask; `NotFound` also for one that they may not know of."""
+    """Return the team. Raises `NotFound` also if the actor may not know that it exists."""
     known = Q() if policies.lists_teams() or actor.sees_all else Q(memberships__user=actor)
     team = Team.objects.filter(known, slug=strip_nul(slug)).first()
     if team is None:
@@ -57,13 +57,13 @@ def listed_team(actor: User, slug: str) -> Team:
 
 
 def requests_for(actor: User) -> QuerySet[JoinRequest]:
-    """Requests that the actor may see, newest first."""
+    """Return requests visible to the actor, newest first."""
     found = JoinRequest.objects.select_related("team", "requester", "decided_by")
     return found.filter(policies.visible_to(actor)).order_by("-created_at", "-id")
 
 
 def request_by_id(actor: User, request_id: UUID) -> JoinRequest:
-    """The request, or `NotFound` when there is none or the actor may not see it."""
+    """Return the request. Raises `NotFound` if it does not exist or is not visible to the actor."""
     found = requests_for(actor).filter(pk=request_id).first()
     if found is None:
         raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))
@@ -71,7 +71,7 @@ def request_by_id(actor: User, request_id: UUID) -> JoinRequest:
 
 
 def of_user(user: User) -> QuerySet[JoinRequest]:
-    """What the user asked for, newest first."""
+    """Return the user's own requests, newest first."""
     return (
         JoinRequest.objects.filter(requester=user)
         .select_related("team", "decided_by")
@@ -80,6 +80,6 @@ def of_user(user: User) -> QuerySet[JoinRequest]:
 
 
 def awaiting(actor: User) -> QuerySet[JoinRequest]:
-    """Open requests that wait for the actor's decision, oldest first."""
+    """Return open requests that wait for the actor's decision, oldest first."""
     found = JoinRequest.objects.select_related("team", "requester")
     return found.filter(policies.awaiting(actor), state=JoinState.OPEN).order_by("created_at", "id")

@@ -1,6 +1,6 @@
-"""Asking to be taken into a team, and the decision: approve, deny, cancel, expire.
+"""Writes join requests: ask, approve, deny, cancel, expire.
 
-Each tells the asker by a notice and refreshes the pages of those for whom the request waited.
+Each notifies the requester and refreshes the pages of the users that the request waited for.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 MAX_OPEN = 5
-"""Requests that one user may have open at once."""
+"""Maximum number of open requests per user."""
 MAX_A_DAY = 10
-"""Requests that one user may make in 24 hours, cancelled ones included: each is a notice to all owners."""
+"""Maximum number of requests per user in 24 hours, including cancelled ones. Each notifies all owners."""
 BATCH = 200
 
 
 class TooManyJoinRequests(PortalError):
-    """One user asks more often than one may."""
+    """The user has reached a limit of join requests."""
 
     code = ProblemCode.TOO_MANY_JOIN_REQUESTS
     status = 429
@@ -51,24 +51,24 @@ class TooManyJoinRequests(PortalError):
 
 
 def connect() -> None:
-    """Cancel what asks for a team that is deleted, whoever deletes it; once, when Django is ready."""
+    """Connect the signal that cancels requests to deleted teams. Called once when Django is ready."""
     pre_delete.connect(_team_deleted, sender=Team, dispatch_uid="join_requests.services")
 
 
 def url_of(request: JoinRequest) -> str:
-    """The request's page."""
+    """Return the URL of the request's page."""
     return reverse("join_requests:request", args=[request.pk])
 
 
 @transaction.atomic
 def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
-    """Ask to be taken into the team `slug`; `text` is for its owners.
+    """Ask to join the team `slug`. `text` is a message to its owners.
 
-    Returns the request, and whether it is a new one: asking while one is open returns that. Raises `NotFound`
-    for a team that is not listed to the actor, `StateConflict` (in it already; denied a short while ago; an
-    auditor), `InvalidInput` and `TooManyJoinRequests`.
+    Returns the request and whether it is new; an open request is returned as it is. Raises `NotFound` for a
+    team not listed for the actor, `StateConflict` (already a member; denied recently; an auditor),
+    `NotAllowed`, `InvalidInput` and `TooManyJoinRequests`.
     """
-    # One request of a user at a time, and none of somebody who is just being deactivated.
+    # Serializes requests of the same user, and locks against concurrent deactivation.
     actor = User.objects.select_for_update(no_key=True).get(pk=actor.pk)
     if not actor.is_active:
         raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": actor.username}))
@@ -78,7 +78,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
             Reason(JoinCode.ALREADY_IN_TEAM, {"team": team.name}), code=ProblemCode.ALREADY_IN_TEAM
         )
     require_person(actor)
-    # An auditor sees every team, and works in none.
+    # Auditors see every team but work in none.
     require_role_for(actor, Role.MEMBER)
     text = strip_nul(text).strip()
     if len(text) > MAX_MESSAGE:
@@ -86,7 +86,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
         raise InvalidInput(wrong, errors={"message": [wrong]})
     now = timezone.now()
     theirs = JoinRequest.objects.filter(requester=actor)
-    # One whose time is over and that the clock has not closed yet is none any more.
+    # Close an expired request that the periodic task has not closed yet.
     _expire(theirs.filter(team=team), now)
     present = theirs.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
     if present is not None:
@@ -130,9 +130,9 @@ def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
 
 @transaction.atomic
 def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str = "") -> JoinRequest:
-    """Take the asker into the team with `role`. Owners of the team and operators, never the asker.
+    """Add the requester to the team with `role`. For team owners and operators, never the requester.
 
-    Raises `NotFound`, `NotAllowed`, `InvalidInput` (the role) and `StateConflict` (it is closed already).
+    Raises `NotFound`, `NotAllowed`, `InvalidInput` (role) and `StateConflict` (already closed).
     """
     request = _locked(actor, request_id)
     policies.require_decide(actor, request)
@@ -163,7 +163,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
 
 @transaction.atomic
 def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
-    """Deny, with a note that the requester reads. Raises what `approve` raises."""
+    """Deny a request, with a note to the requester. Raises like `approve`."""
     note = _note(note)
     if not note:
         missing = Reason(JoinCode.JOIN_DENIAL_NEEDS_NOTE)
@@ -188,7 +188,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
 
 @transaction.atomic
 def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
-    """Take back a request of one's own. Twice is success."""
+    """Cancel one's own request. Idempotent. Raises `NotFound`, `NotAllowed` and `StateConflict`."""
     request = _locked(actor, request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
@@ -199,13 +199,13 @@ def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
 
 
 def cancel_all_of(event: UserDeactivated) -> None:
-    """Take back whatever a deactivated user has asked for and nobody has decided yet."""
+    """Cancel all open requests of a deactivated user."""
     for request in _open().filter(requester=event.user):
         _cancel(request, event.actor)
 
 
 def member_set(event: MemberSet) -> None:
-    """Who has been added to the team in another way need not be decided on any more."""
+    """Close the open request of a user who was added to the team in another way."""
     for request in _open().filter(requester=event.user, team=event.team):
         waited = list(policies.deciders_of(request))
         actor = event.actor if isinstance(event.actor, User) else None
@@ -216,7 +216,7 @@ def member_set(event: MemberSet) -> None:
 
 
 def expire_due(*, now: datetime | None = None) -> int:
-    """Close what nobody has decided in time, and tell who asked; returns how many."""
+    """Close expired requests and notify requesters. Returns the number closed."""
     with transaction.atomic():
         return _expire(JoinRequest.objects.all(), now or timezone.now())
 
@@ -262,7 +262,7 @@ def _team_deleted(*, instance: Team, **_more: Any) -> None:
 
 
 def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest]:
-    """Those that are open, under row locks, in one order for everybody."""
+    """Return the open requests, locked in a fixed order."""
     found = JoinRequest.objects.all() if requests is None else requests
     return (
         found.filter(state=JoinState.OPEN)
@@ -273,7 +273,7 @@ def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest
 
 
 def _locked(actor: User, request_id: UUID) -> JoinRequest:
-    """The request under its lock; `NotFound` where the actor may not see it."""
+    """Return the request, locked. Raises `NotFound` if it is not visible to the actor."""
     found = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
     request = found.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
     if request is None:
@@ -282,7 +282,7 @@ def _locked(actor: User, request_id: UUID) -> JoinRequest:
 
 
 def _close(request: JoinRequest, state: JoinState, actor: User | None, note: str, *, role: str = "") -> None:
-    """End an open request. Raises `StateConflict` that says who was faster."""
+    """Close an open request. Raises `StateConflict` that names who decided first."""
     if request.state != JoinState.OPEN:
         raise _closed_already(request)
     request.state, request.role = state, role

@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker."""
+"""Celery entry points for join requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teams to join, and requests to join; templates/join_requests/ says what each page expects."""
+"""Pages of joinable teams and join requests. See templates/join_requests/ for the contexts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def teams(request: SignedInRequest) -> HttpResponse:
-    """Teams that the reader is not in, and what became of the reader's requests."""
+    """List teams that the reader is not in, and the reader's requests."""
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     found = selectors.joinable_teams(request.user)
     total = found.count()
@@ -49,7 +49,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def ask(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Ask to be taken into a team, with a message to its owners."""
+    """Ask to join a team, with a message to its owners."""
     team = selectors.listed_team(request.user, slug)
     require_role_for(request.user, Role.MEMBER)
     form = AskForm(request.POST if request.method == "POST" else None)
@@ -74,7 +74,7 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_safe
 @never_cache
 def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
-    """One request: what becomes of it, and what its reader may do with it."""
+    """Show a request with its state and available actions."""
     found = selectors.request_by_id(request.user, join_id)
     context = {
         "item": presenters.shown(request.user, found),
@@ -87,7 +87,7 @@ def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def decide(request: SignedInRequest, join_id: UUID) -> HttpResponse:
-    """Approve or deny. A GET, as after signing in anew, only shows the request."""
+    """Approve or deny a request. A GET, as after a new sign-in, only shows it."""
     found = selectors.request_by_id(request.user, join_id)
     if request.method == "POST":
         try:
@@ -120,7 +120,7 @@ def _decide(request: SignedInRequest, join_id: UUID) -> str:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def cancel(request: SignedInRequest, join_id: UUID) -> HttpResponse:
-    """Take one's request back. A GET, as after signing in anew, only shows it."""
+    """Cancel a request. A GET, as after a new sign-in, only shows it."""
     found = selectors.request_by_id(request.user, join_id)
     if request.method == "POST":
         try:

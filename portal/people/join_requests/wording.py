@@ -1,4 +1,4 @@
-"""Texts of the refusals about requests to join a team. Times are ISO 8601."""
+"""Texts of refusals of join requests. Times are ISO 8601."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCIM over HTTP (RFC 7644) at /scim/v2/: who asks, what is asked, and how it is answered."""
+"""SCIM endpoints (RFC 7644) at /scim/v2/."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SEARCHED: dict[str, type] = {
     "attributes": list,
     "excludedAttributes": list,
 }
-"""Parameters of a search, and as what they come in its body (RFC 7644, section 3.4.3)."""
+"""Parameters of a search, with their types in its body (RFC 7644, section 3.4.3)."""
 
 
 class ScimRenderer(renderers.JSONRenderer):
@@ -56,7 +56,7 @@ class ScimRenderer(renderers.JSONRenderer):
 
 
 class ScimParser(parsers.BaseParser):
-    """JSON objects of up to `MAX_BODY` bytes."""
+    """Parses JSON objects of up to `MAX_BODY` bytes."""
 
     media_type = CONTENT_TYPE
 
@@ -65,7 +65,7 @@ class ScimParser(parsers.BaseParser):
         if len(raw) > MAX_BODY:
             raise errors.too_large(Reason(ScimCode.TOO_LARGE))
         try:
-            # NUL characters are taken out of the texts that are kept.
+            # NUL characters are stripped later, from texts that are stored.
             found = parse_json(raw, strict=False)
         except InvalidJson:
             found = None
@@ -75,20 +75,20 @@ class ScimParser(parsers.BaseParser):
 
 
 class PlainJsonParser(ScimParser):
-    """The same under JSON's own name, which RFC 7644 has servers accept."""
+    """The same for `application/json`, which RFC 7644 requires servers to accept."""
 
     media_type = "application/json"
 
 
 class OneAnswer(negotiation.DefaultContentNegotiation):
-    """There is one kind of answer, whatever a client says it accepts."""
+    """Always selects the SCIM renderer, whatever the client accepts."""
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> tuple[Any, str]:
         return renderers[0], CONTENT_TYPE
 
 
 class IsProvisioner(permissions.BasePermission):
-    """A token with the scope `scim`, of somebody who is an administrator at this moment."""
+    """Requires a token with scope `scim` whose owner is currently an administrator."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         token: Any = request.auth
@@ -104,7 +104,7 @@ class IsProvisioner(permissions.BasePermission):
 
 
 def _is_taken(error: IntegrityError) -> bool:
-    """Return whether somebody else was faster with the same name or address."""
+    """Return whether a concurrent request has taken the same name or address."""
     return (
         violates(error, User, "username", "user_email_unique")
         or violates(error, ScimUser, "user")
@@ -113,7 +113,7 @@ def _is_taken(error: IntegrityError) -> bool:
 
 
 class ScimView(APIView):
-    """One endpoint. Errors are those of RFC 7644, section 3.12."""
+    """Base of SCIM endpoints. Errors follow RFC 7644, section 3.12."""
 
     schema = None  # A protocol of its own, described by its own Schemas endpoint.
     authentication_classes = (TokenAuthentication,)
@@ -124,7 +124,7 @@ class ScimView(APIView):
 
     @property
     def actor(self) -> SystemActor:
-        """The provider, under the name of whoever made its token."""
+        """The provider, named after the owner of its token."""
         return SystemActor(f"SCIM for {self.request.user.get_username()}")
 
     def handle_exception(self, exc: Exception) -> Response:
@@ -161,7 +161,7 @@ class ScimView(APIView):
 
 
 def _told(error: PortalError) -> str:
-    """The refusal with what is wrong with single fields."""
+    """Return the message of the error, with messages of single fields."""
     said = [sentence for found in error.field_errors.values() for sentence in found]
     return " ".join(dict.fromkeys([error.sentence, *said]))
 
@@ -172,7 +172,7 @@ def _error(status: int, detail: str, scim_type: str = "") -> dict[str, Any]:
 
 
 class Discovery(ScimView):
-    """Documents that say what there is."""
+    """Endpoint of static documents about the service."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -186,7 +186,7 @@ class ServiceProviderConfig(Discovery):
 
 
 class Described(Discovery):
-    """A list of descriptions, and each by its identifier."""
+    """Endpoint of a list of documents, and of each by identifier."""
 
     described: ClassVar[Callable[[], list[dict[str, Any]]]]
 
@@ -209,21 +209,21 @@ class Schemas(Described):
 
 
 class Resources(ScimView, ABC):
-    """The endpoints of one kind of resource, by its list or by an identifier."""
+    """Endpoints of one resource type: its list, and each resource by identifier."""
 
     shape: ClassVar[patch.Shape]
     attributes: ClassVar[queries.Attributes]
 
     @abstractmethod
     def rows(self) -> QuerySet[Any]:
-        """All that SCIM shows, with what an answer needs."""
+        """Return all resources visible to SCIM, with the relations that a response needs."""
 
     @abstractmethod
     def shown(self, row: Any) -> dict[str, Any]: ...
 
     @abstractmethod
     def locked(self, key: UUID) -> tuple[Any, dict[str, Any]]:
-        """The row, locked, and the document of what can be written of it. Raises `ScimRefusal` (404)."""
+        """Return the locked row and the document of its writable attributes. Raises `ScimRefusal` (404)."""
 
     @abstractmethod
     def created(self, document: Mapping[str, Any]) -> Any: ...
@@ -235,7 +235,7 @@ class Resources(ScimView, ABC):
     def removed(self, row: Any) -> None: ...
 
     def asked(self) -> Mapping[str, str]:
-        """What the list is asked for: `filter`, `startIndex`, `count`, `attributes`, `excludedAttributes`."""
+        """Return the list parameters: `filter`, `startIndex`, `count`, `attributes`, `excludedAttributes`."""
         return self.request.query_params
 
     def names(self, parameter: str) -> frozenset[str]:
@@ -299,7 +299,7 @@ class Resources(ScimView, ABC):
         return self.answer(row.pk)
 
     def _matched(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
-        """The locked row, of the version that the client means."""
+        """Return the locked row and its document if its version meets `If-Match`. Raises `ScimRefusal`."""
         if key is None:
             raise exceptions.MethodNotAllowed(str(self.request.method))
         row, document = self.locked(key)
@@ -371,7 +371,7 @@ class Groups(Resources):
 
 
 class Searched(Resources):
-    """The list, asked for by a POST: a filter in a body stands in no log of addresses."""
+    """Search by POST, so that filters do not appear in access logs."""
 
     http_method_names = ["post"]
 
@@ -394,7 +394,7 @@ class GroupSearch(Searched, Groups):
 
 
 def _searched(value: Any, name: str) -> str:
-    """One parameter of a search as the query of a list has it. Raises `ScimRefusal` (invalidValue)."""
+    """Convert a search parameter to its form in a query. Raises `ScimRefusal` (invalidValue)."""
     kind: type = SEARCHED[name]
     if value is None:
         return ""
@@ -408,7 +408,7 @@ def _searched(value: Any, name: str) -> str:
 
 
 class NotSupported(ScimView):
-    """What the RFC has and the portal has not: 501, as it asks."""
+    """Optional parts of the RFC that are not implemented. Answers with 501, as required."""
 
     def get(self, request: Request) -> Response:
         raise errors.not_implemented(Reason(ScimCode.NOT_SUPPORTED))
@@ -417,7 +417,7 @@ class NotSupported(ScimView):
 
 
 def _document(request: Request, schema: str) -> dict[str, Any]:
-    """The body, which says by `schemas` what it is. Raises `ScimRefusal` (invalidSyntax)."""
+    """Return the body, whose `schemas` must include `schema`. Raises `ScimRefusal` (invalidSyntax)."""
     body: Any = request.data
     found = body.get("schemas")
     if not isinstance(found, list) or schema.lower() not in {str(each).lower() for each in found}:
@@ -446,16 +446,16 @@ def _number(text: str | None, name: str, default: int) -> int:
 
 
 def _versions(request: Request, header: str) -> list[str]:
-    """The versions that a conditional request names, as `meta.version` writes them."""
+    """Return the versions in a conditional header, in the form of `meta.version`."""
     named = [each.strip() for each in request.headers.get(header, "").split(",") if each.strip()]
     return [each if each == "*" or each.startswith("W/") else f"W/{each}" for each in named]
 
 
-# Nothing is done here, so nothing needs protection; and 404 is the answer to a POST too.
+# CSRF-exempt so that a POST gets 404 as well. The view changes nothing.
 @csrf_exempt
 @login_not_required
 def unknown_endpoint(_request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-    """404 in SCIM's form for every path below /scim/ that is none of its own."""
+    """Answer 404 as a SCIM error for unknown paths below /scim/."""
     body = json.dumps(_error(404, errors.no_such_resource().sentence))
     return HttpResponse(body, status=404, content_type=CONTENT_TYPE)
 

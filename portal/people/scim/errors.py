@@ -1,4 +1,4 @@
-"""Refusals of SCIM (RFC 7644, section 3.12): a status, where the RFC has one a `scimType`, and a sentence."""
+"""SCIM errors (RFC 7644, section 3.12): status, optional `scimType`, and message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.people.scim.codes import ScimCode
 
 
 class ScimRefusal(PortalError):
-    """What SCIM refuses; `scim_type` is the RFC's keyword or empty."""
+    """Base of SCIM errors. `scim_type` is the RFC's keyword, or ""."""
 
     title = "Refused"
 
@@ -43,12 +43,12 @@ not_implemented = _refusal(501)
 
 
 def invalid_value(attribute: str) -> ScimRefusal:
-    """The value of this attribute cannot be taken."""
+    """Return an error for an invalid value of this attribute."""
     return ScimRefusal(400, Reason(ScimCode.VALUE_NOT_VALID, {"attribute": attribute[:100]}), "invalidValue")
 
 
 def refused_value(reason: Reason) -> ScimRefusal:
-    """A value cannot be taken, for a reason of its own."""
+    """Return an error for an invalid value, with its own reason."""
     return ScimRefusal(400, reason, "invalidValue")
 
 

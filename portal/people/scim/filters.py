@@ -1,6 +1,6 @@
-"""The filter language of SCIM (RFC 7644, section 3.4.2.2): read into a small tree, and asked of values.
+"""Parser and evaluator of SCIM filters (RFC 7644, section 3.4.2.2).
 
-What a filter may cost is limited before it is looked at: its length, its depth, its number of comparisons.
+Length, depth and number of comparisons are limited to bound the cost.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`attribute operator value`; the attribute in lower case and without its schema, the value None for
-    `null` and for `pr`."""
+    """`attribute operator value`. The attribute is lower-case without its schema; the value is None for `pr`.
+
+    A value of None also stands for `null`.
+    """
 
     attribute: str
     operator: str
@@ -54,7 +56,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`attribute[filter]`: one value of a multi-valued attribute fulfils the filter."""
+    """`attribute[filter]`: any value of a multi-valued attribute matches the filter."""
 
     attribute: str
     inner: Node
@@ -64,20 +66,23 @@ Node = Compare | Both | Either | Not | Within
 
 
 def parse(text: str) -> Node:
-    """The tree of a filter. Raises `ScimRefusal` (invalidFilter)."""
+    """Parse a filter into a tree. Raises `ScimRefusal` (invalidFilter)."""
     if len(text) > MAX_LENGTH:
         raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
     return _Parser(text).whole()
 
 
 def bare(attribute: str) -> str:
-    """An attribute's name in lower case, without the URN of its schema in front."""
+    """Return the attribute name in lower case, without the URN of its schema."""
     name = attribute.lower()
     return name.rpartition(":")[2] if name.startswith("urn:") else name
 
 
 def matches(node: Node, value: Mapping[str, Any]) -> bool:
-    """Whether a value of a multi-valued attribute, with keys as the schema writes them, fulfils a filter."""
+    """Return whether a value of a multi-valued attribute matches a filter.
+
+    Keys are spelled as in the schema.
+    """
     match node:
         case Both(left, right):
             return matches(left, value) and matches(right, value)
@@ -103,7 +108,7 @@ def _holds(found: Any, operator: str, wanted: Any) -> bool:
             "le": held <= asked,
         }  # fmt: skip
         return tests[operator]
-    # Entra ID writes "True" where it means true.
+    # Entra ID sends booleans as strings, such as "True".
     if isinstance(found, bool) and isinstance(wanted, str):
         wanted = {"true": True, "false": False}.get(wanted.lower())
     same = found == wanted and type(found) is type(wanted)

@@ -1,6 +1,6 @@
-"""Which places in teams and roles the groups of SCIM give, by the rules of the configuration.
+"""Memberships and roles given by SCIM groups, according to the configured rules.
 
-They are kept apart from what sign-in providers and people gave: their source is `SOURCE`.
+Stored separately from grants of sign-in providers and people, with the source `SOURCE`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from portal.people.identity.rules import Grants
 from portal.people.scim.models import AppliedRules, ScimGroup, ScimUser
 
 SOURCE = "SCIM"
-"""No provider has this id: theirs are in lower case."""
+"""Upper-case, unlike provider ids, so it cannot collide with one."""
 NOTHING = Grants({}, (), frozenset())
 
 
 def granted(names: Iterable[str]) -> Grants:
-    """What the rules give to whoever is in groups of these names."""
+    """Return what the rules grant to members of groups with these names."""
     provider = _rules()
     return rules.grants(provider, {provider.claims.groups: sorted(set(names))})
 
 
 def gives(names: Iterable[str]) -> bool:
-    """Whether a group of these names changes what its members hold."""
+    """Return whether rules grant anything to members of a group with these names."""
     return granted(names) != granted([])
 
 
 def names_of(group: ScimGroup) -> set[str]:
-    """By what rules may name a group: its name, and its identifier at the provider."""
+    """Return the names by which rules can refer to a group: its name, and its id at the provider."""
     return {name for name in (group.display_name, group.external_id) if name}
 
 
 def settle(rows: Iterable[ScimUser]) -> None:
-    """Have each hold what their groups give at present: nothing where the account is switched off or removed.
+    """Apply the grants of each user's groups. Deactivated and removed accounts get none.
 
-    In the caller's transaction.
+    Runs in the caller's transaction.
     """
     keys = sorted(row.pk for row in rows)
     if not keys:
@@ -56,13 +56,13 @@ def settle(rows: Iterable[ScimUser]) -> None:
 
 
 def lock(keys: Iterable[object]) -> None:
-    """Lock these accounts and those of all administrators in one order, as all that changes several does."""
+    """Lock these accounts and all administrators, in a fixed order that avoids deadlocks."""
     chosen = User.objects.filter(Q(pk__in=list(keys)) | Q(is_superuser=True)).order_by("pk")
     list(chosen.select_for_update().values_list("pk", flat=True))
 
 
 def apply_changed_rules() -> int:
-    """Settle everybody whom SCIM keeps if the rules are other ones than last time; returns how many."""
+    """Settle all SCIM users if the rules have changed since the last time. Returns the number of users."""
     digest = hashlib.sha256(msgspec.json.encode((registry.scim(), _rules().rules))).hexdigest()
     if AppliedRules.objects.filter(pk=1, digest=digest).exists():
         return 0
@@ -75,7 +75,7 @@ def apply_changed_rules() -> int:
 
 
 def _rules() -> Provider:
-    """SCIM's own rules, and those of the provider by which its people sign in."""
+    """Return SCIM's own rules together with those of the provider that its users sign in by."""
     scim = registry.scim()
     more = registry.named(scim.provider).rules if scim.provider else ()
     return Provider(id=SOURCE, name=SOURCE, rules=(*scim.rules, *more))

@@ -1,4 +1,4 @@
-"""What an identity provider keeps here by SCIM: whose accounts it keeps, and its groups."""
+"""Models of users and groups provisioned by SCIM."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from django.db.models.functions import Lower
 
 class ScimUserQuerySet(models.QuerySet["ScimUser"]):
     def present(self) -> ScimUserQuerySet:
-        """Those that SCIM shows: neither removed by SCIM, nor of a deleted account."""
+        """Return users visible to SCIM: not removed, and with an account that is not deleted."""
         return self.filter(removed_at=None, user__deleted_at=None)
 
 
 class ScimUser(models.Model):
-    """An account that SCIM keeps. Its identifier is that of the account.
+    """An account managed by SCIM, with the id of the account.
 
-    `switched_off`: it was SCIM that deactivated the account, so SCIM may give it back. The row of a removed
-    one stays, so that the same provider may take the account up again.
+    `switched_off`: SCIM deactivated the account and may reactivate it. The row of a removed user stays, so
+    that the provider can take the account up again.
     """
 
     user = models.OneToOneField(
@@ -43,7 +43,7 @@ class ScimUser(models.Model):
 
 
 class ScimGroup(models.Model):
-    """A group of the provider's, with its members. `version` counts its changes."""
+    """A group of the provider with its members. `version` counts its changes."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     display_name = models.CharField(max_length=255)
@@ -62,7 +62,7 @@ class ScimGroup(models.Model):
 
 
 class AppliedRules(models.Model):
-    """Which rules the places and roles of all members were last settled by: one row."""
+    """Digest of the rules that were last applied to all members. A single row."""
 
     digest = models.CharField(max_length=64)
     applied_at = models.DateTimeField(auto_now=True)

@@ -1,9 +1,8 @@
-"""PATCH (RFC 7644, section 3.5.2) on a document: values in, values out, no database.
+"""SCIM PATCH (RFC 7644, section 3.5.2) on documents. Pure functions.
 
-Documents have the keys of the schemas. What a provider sends of attributes that are not kept here is left
-aside, as Entra ID and Okta send all that they have. Entra ID's own forms are understood: operations with a
-capital, paths as keys of an object, members to be removed in `value`, addresses that a filter names and that
-are not there yet.
+Documents have the keys of the schemas. Unsupported attributes are ignored, because Entra ID and Okta send all
+they have. Accepts Entra ID's deviations: capitalized operations, paths as keys of an object, members to
+remove in `value`, and filters that address e-mail addresses to be added.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _PATH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which attributes documents of a resource have, and of which kind; `urn` is the schema's."""
+    """Attributes of a resource by kind. `urn` identifies the schema."""
 
     urn: str
     simple: tuple[str, ...] = ()
@@ -52,7 +51,7 @@ class Shape:
     multiple: tuple[str, ...] = ()
 
     def named(self, name: str) -> str:
-        """The attribute as the schema writes it; an empty string for one that is not kept."""
+        """Return the attribute name as spelled in the schema, or "" if it is not supported."""
         every = (*self.simple, *self.complex, *self.multiple)
         return next((each for each in every if each.lower() == name.lower()), "")
 
@@ -65,7 +64,7 @@ class _Path:
 
 
 def patched(document: Mapping[str, Any], operations: Any, shape: Shape) -> dict[str, Any]:
-    """The document after all operations, in their order. Raises `ScimRefusal`; the given one stays."""
+    """Return a copy of the document with all operations applied in order. Raises `ScimRefusal`."""
     if not isinstance(operations, list) or not operations:
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
     if len(operations) > MAX_OPERATIONS:
@@ -92,7 +91,7 @@ def patched(document: Mapping[str, Any], operations: Any, shape: Shape) -> dict[
 
 
 def _apply_object(document: dict[str, Any], op: str, value: Any, shape: Shape) -> None:
-    """An operation without a path: each key is one. What only the portal sets may stand in it."""
+    """Apply an operation without a path: each key is a path. Read-only attributes are ignored."""
     if not isinstance(value, Mapping):
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
     for key, each in value.items():
@@ -102,7 +101,7 @@ def _apply_object(document: dict[str, Any], op: str, value: Any, shape: Shape) -
 
 def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: Shape) -> None:
     if value is None and op != "remove":
-        # RFC 7643, section 2.5: null is the same as no value.
+        # Null equals no value (RFC 7643, section 2.5).
         op = "remove"
     target = _read(path, shape)
     if target is None:
@@ -122,7 +121,7 @@ def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: Shap
 
 
 def _read(path: str, shape: Shape) -> _Path | None:
-    """Where a path leads; None for an attribute that is not kept here. Raises `ScimRefusal`."""
+    """Parse a path. Returns None for an unsupported attribute. Raises `ScimRefusal`."""
     found = _PATH.match(path) if len(path) <= MAX_PATH else None
     if found is None:
         raise _bad_path(path)
@@ -184,7 +183,10 @@ def _apply_multiple(document: dict[str, Any], op: str, target: _Path, value: Any
 
 
 def _apply_values(held: list[dict[str, Any]], op: str, target: _Path, value: Any) -> None:
-    """The whole attribute. Entra ID names what it removes in the value: only that goes then."""
+    """Change a whole multi-valued attribute.
+
+    A remove with a value removes only that, as Entra ID sends it.
+    """
     given = _values(target.attribute, value)
     keys = {_key(each) for each in given}
     if op == "remove":
@@ -225,7 +227,7 @@ def _key(value: Mapping[str, Any]) -> str:
 
 
 def _started(condition: Node | None) -> dict[str, Any] | None:
-    """The value that a filter of equalities describes; None for any other filter."""
+    """Return the value described by a filter of equalities, or None for any other filter."""
     match condition:
         case None:
             return {}

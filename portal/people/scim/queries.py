@@ -1,4 +1,4 @@
-"""Filters as conditions of the database: only attributes that stand here can be asked for."""
+"""Translates SCIM filters into database conditions. Only stored attributes are supported."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where an attribute stands in the database."""
+    """Database lookup of an attribute."""
 
     kind: Kind
     lookup: str
 
 
 def _of_work(condition: Compare) -> Q:
-    """`emails.type`: every address is one for work."""
+    """`emails.type`: every address has the type `work`."""
     return _constant(condition, "work") & ~Q(user__email="")
 
 
@@ -113,7 +113,7 @@ GROUPS: Attributes = _COMMON | {
 
 
 def condition_of(node: Node, attributes: Attributes, within: str = "") -> Q:
-    """The condition that a filter is. Raises `ScimRefusal` (invalidFilter) for what cannot be asked."""
+    """Return the condition for a filter. Raises `ScimRefusal` (invalidFilter) if it is not supported."""
     match node:
         case Both(left, right):
             return condition_of(left, attributes, within) & condition_of(right, attributes, within)
@@ -184,7 +184,7 @@ def _of_moment(condition: Compare, lookup: str) -> Q:
 
 
 def _boolean(condition: Compare) -> bool | None:
-    """The value; Entra ID and others write it as text."""
+    """Return the boolean value. Entra ID and others send it as text."""
     value = condition.value
     if isinstance(value, str):
         return {"true": True, "false": False}.get(value.lower())

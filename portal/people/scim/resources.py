@@ -1,4 +1,4 @@
-"""Users and groups as SCIM writes them, and what a client's document says, checked."""
+"""SCIM documents of users and groups, and validation of documents from clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_USERNAME = 32
 
 @dataclass(frozen=True, slots=True)
 class UserValues:
-    """What a provider wants an account to be."""
+    """Attributes of a user, as sent by the provider."""
 
     username: str
     external_id: str
@@ -49,7 +49,7 @@ class UserValues:
 
 @dataclass(frozen=True, slots=True)
 class GroupValues:
-    """What a provider wants a group to be; the members by the identifiers of their accounts."""
+    """Attributes of a group, as sent by the provider. Members are ids of accounts."""
 
     display_name: str
     external_id: str
@@ -57,12 +57,12 @@ class GroupValues:
 
 
 def address(kind: str, key: object) -> str:
-    """Where a resource is, from outside."""
+    """Return the external URL of a resource."""
     return f"{settings.BERTH_PUBLIC_URL}/scim/v2/{kind}/{key}"
 
 
 def user_document(row: ScimUser) -> dict[str, Any]:
-    """What can be written of a user."""
+    """Return the writable attributes of a user."""
     user = row.user
     document: dict[str, Any] = {"userName": user.username, "active": user.is_active}
     if row.external_id:
@@ -76,7 +76,7 @@ def user_document(row: ScimUser) -> dict[str, Any]:
 
 
 def shown_user(row: ScimUser) -> dict[str, Any]:
-    """A user as it is answered. The row's `user`, and its `groups`, are there."""
+    """Return the SCIM representation of a user. The row's `user` and `groups` are prefetched."""
     document = user_document(row)
     version = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
     if document["name"]:
@@ -91,7 +91,7 @@ def shown_user(row: ScimUser) -> dict[str, Any]:
 
 
 def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
-    """What can be written of a group."""
+    """Return the writable attributes of a group."""
     document: dict[str, Any] = {"displayName": row.display_name}
     if row.external_id:
         document["externalId"] = row.external_id
@@ -100,7 +100,7 @@ def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
 
 
 def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
-    """A group as it is answered; with `members`, those are there with their accounts."""
+    """Return the SCIM representation of a group. With `members`, these are prefetched with their users."""
     document = group_document(row, [])
     del document["members"]
     if members:
@@ -132,9 +132,9 @@ def _shown(
 def projected(
     document: Mapping[str, Any], wanted: frozenset[str], excluded: frozenset[str]
 ) -> dict[str, Any]:
-    """The attributes that were asked for (all of them if none was), without the excluded ones.
+    """Return the requested attributes, or all if none were requested, without the excluded ones.
 
-    `schemas` and `id` are always there.
+    Always includes `schemas` and `id`.
     """
     found: dict[str, Any] = {}
     for key, value in document.items():
@@ -162,12 +162,12 @@ def _subs(value: Any, keep: Any) -> Any:
 
 
 def names_of(parameter: str) -> frozenset[str]:
-    """The attributes that a query parameter names, in lower case and without schemas."""
+    """Parse attribute names from a query parameter, in lower case and without schemas."""
     return frozenset(bare(each.strip()) for each in parameter.split(",") if each.strip())
 
 
 def user_values(document: Mapping[str, Any]) -> UserValues:
-    """What a document says. Raises `ScimRefusal` (invalidValue)."""
+    """Validate a user document. Raises `ScimRefusal` (invalidValue)."""
     held = _kept(document, USER_SHAPE)
     name = held.get("name") or {}
     if not isinstance(name, Mapping):
@@ -185,7 +185,7 @@ def user_values(document: Mapping[str, Any]) -> UserValues:
 
 
 def group_values(document: Mapping[str, Any]) -> GroupValues:
-    """What a document says. Raises `ScimRefusal` (invalidValue)."""
+    """Validate a group document. Raises `ScimRefusal` (invalidValue)."""
     held = _kept(document, GROUP_SHAPE)
     name = _text(held.get("displayName"), "displayName", 255)
     if not name:
@@ -206,7 +206,7 @@ def group_values(document: Mapping[str, Any]) -> GroupValues:
 
 
 def _kept(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-    """What is kept of a document, under the names of the schema."""
+    """Return the supported attributes of a document, spelled as in the schema."""
     return {name: value for key, value in document.items() if (name := shape.named(str(key)))}
 
 
@@ -226,7 +226,7 @@ def _username(value: Any) -> str:
     if not name:
         raise refused_value(Reason(ScimCode.ATTRIBUTE_MISSING, {"attribute": "userName"}))
     try:
-        # Lower case makes ASCII of some other letters: the Kelvin sign would become k.
+        # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
         if not name.isascii() or len(name) > MAX_USERNAME:
             raise ValidationError("")
         username_validator(name.lower())
@@ -237,7 +237,7 @@ def _username(value: Any) -> str:
 
 
 def _email(value: Any) -> str:
-    """The primary address, else the one for work, else the first: one is kept."""
+    """Return one address: the primary one, else the one for work, else the first."""
     if value is None:
         return ""
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
@@ -263,7 +263,7 @@ def _email(value: Any) -> str:
 
 
 def _boolean(value: Any, attribute: str) -> bool:
-    """The value; true unless it is said. Entra ID writes it as the text “False”."""
+    """Return the boolean value, True by default. Entra ID sends it as text, such as “False”."""
     if value is None:
         return True
     if isinstance(value, str) and value.lower() in ("true", "false"):

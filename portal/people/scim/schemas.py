@@ -1,4 +1,4 @@
-"""What the portal says of its SCIM (RFC 7643, sections 5 to 7): static documents."""
+"""Static SCIM documents (RFC 7643, sections 5 to 7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = "urn:ietf:params:scim:schemas:core:2.0:ServiceProviderConfig"
 
 
 def service_provider_config() -> dict[str, Any]:
-    """What of the protocol is supported."""
+    """Return the ServiceProviderConfig document."""
     return {
         "schemas": [CONFIG],
         "documentationUri": "https://www.rfc-editor.org/rfc/rfc7644",
@@ -39,7 +39,7 @@ def service_provider_config() -> dict[str, Any]:
 
 
 def resource_types() -> list[dict[str, Any]]:
-    """Users and groups."""
+    """Return the ResourceType documents of users and groups."""
     return [
         {
             "schemas": [RESOURCE_TYPE],
@@ -58,7 +58,7 @@ def resource_types() -> list[dict[str, Any]]:
 
 
 def schemas() -> list[dict[str, Any]]:
-    """The attributes that are kept; what else a client sends is left aside."""
+    """Return the Schema documents of supported attributes. Other attributes from clients are ignored."""
     return [
         {
             "schemas": [SCHEMA],

@@ -1,6 +1,6 @@
-"""Writes of SCIM: accounts by the services of `accounts`, groups, and what these give.
+"""Writes of SCIM: accounts, through the services of `accounts`, groups and their grants.
 
-Who may is decided before: a token with the scope `scim` of an administrator. The actor is the provider, in
+The API has checked permission: a token with scope `scim` of an administrator. The actor is the provider, in
 the name of that token.
 """
 
@@ -30,14 +30,14 @@ from portal.people.scim.models import ScimGroup, ScimUser
 from portal.people.scim.resources import GroupValues, UserValues
 
 MAX_NAMED = 100
-"""So many members stand in an audit entry."""
+"""Maximum number of members named in an audit entry."""
 
 
 @transaction.atomic
 def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
-    """Make an account, without a password, or take up one that is there and may be.
+    """Create an account without a password, or take over an existing one if permitted.
 
-    Raises `ScimRefusal` (uniqueness) where the name or the address is another's.
+    Raises `ScimRefusal` (uniqueness) if the name or address belongs to another account.
     """
     user = User.objects.filter(username=values.username).first()
     if user is None:
@@ -59,9 +59,10 @@ def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
 
 
 def _take_up(actor: SystemActor, user: User) -> ScimUser:
-    """Keep an account that is there: one that SCIM made and removed, or any other if the settings say so.
+    """Take over an existing account: one that SCIM had removed, or any if the settings permit it.
 
-    Never one with roles in the portal: whoever has the provider would have them.
+    Never an account with site roles, because the operator of the provider would gain them. Raises
+    `ScimRefusal`.
     """
     user = deactivation.locked(user)
     named = {"name": user.username}
@@ -69,7 +70,7 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
         raise uniqueness(Reason(ScimCode.NAME_OF_DELETED, named))
     row = ScimUser.objects.filter(user=user).first()
     kept = row is not None and row.removed_at is None
-    # Service accounts are their teams'.
+    # Service accounts belong to their teams.
     if kept or user.is_service or (row is None and not registry.scim().adopt):
         raise uniqueness(Reason(ScimCode.USER_EXISTS, named))
     if user.roles:
@@ -89,7 +90,7 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
 
 
 def _let_in(actor: SystemActor, user: User) -> None:
-    """A link that waits for whoever has the account's name at the sign-in provider of the settings."""
+    """Link the account to the configured sign-in provider, by name, at the user's first sign-in."""
     named = registry.scim().provider
     if named and not IdentityLink.objects.filter(provider=named, user=user).exists():
         identity.link(actor=actor, provider=registry.named(named), user=user, expected=user.username)
@@ -97,9 +98,9 @@ def _let_in(actor: SystemActor, user: User) -> None:
 
 @transaction.atomic
 def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> ScimUser:
-    """Have the account as the provider wants it, and settle what its groups give.
+    """Update the account to the provider's values and apply the grants of its groups.
 
-    Raises `ScimRefusal` (another name, an address that is somebody's) and what `deactivation` raises.
+    Raises `ScimRefusal` (changed name, address of another account), and like `deactivation`.
     """
     user = deactivation.locked(row.user)
     if values.username != user.username:
@@ -132,7 +133,7 @@ def _change_account(actor: SystemActor, user: User, values: UserValues) -> None:
     if "email" in changed:
         given = set(GivenRole.objects.filter(user=user).values_list("role", flat=True))
         if any(role not in given for role in user.roles):
-            # Links for a password go there: whoever has the provider would have the role.
+            # Password links are sent to this address, so the provider's operator would gain the role.
             raise conflict(Reason(ScimCode.EMAIL_OF_ROLE, {"name": user.username}))
         _require_free_email(values.email, besides=user)
     if changed:
@@ -149,16 +150,16 @@ def _require_free_email(email: str, *, besides: User | None = None) -> None:
 
 
 def _switch(actor: SystemActor, row: ScimUser, user: User, *, active: bool) -> None:
-    """Deactivate, or give back what SCIM has deactivated; twice is success.
+    """Deactivate the account, or reactivate it if SCIM deactivated it. Idempotent.
 
-    What an administrator has switched off here stays so until an administrator switches it on.
+    Raises `ScimRefusal` for an account deactivated by an administrator.
     """
     if active and not user.is_active:
         if not row.switched_off:
             raise conflict(Reason(ScimCode.SWITCHED_OFF_HERE, {"name": user.username}))
         deactivation.reactivate(actor=actor, user=user)
     elif not active and user.is_active:
-        # Before the account is off, as teams that lose their owner find another one now.
+        # Before deactivation, because teams that lose their owner get a new one now.
         identity.give(source=grants.SOURCE, name=grants.SOURCE, user=user, granted=grants.NOTHING)
         deactivation.deactivate(actor=actor, user=user)
     else:
@@ -169,9 +170,9 @@ def _switch(actor: SystemActor, row: ScimUser, user: User, *, active: bool) -> N
 
 @transaction.atomic
 def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
-    """Deactivate the account, or delete it where the settings say so, and keep it no more.
+    """Deactivate the account, or delete it if configured, and stop managing it.
 
-    Raises `StateConflict` (the last administrator; workspaces that would be deleted too).
+    Raises `StateConflict` (the last administrator; workspaces that would be deleted).
     """
     user = deactivation.locked(row.user)
     _switch(actor, row, user, active=False)
@@ -198,14 +199,14 @@ def _leave_groups(row: ScimUser) -> None:
 
 
 def reactivated(event: UserReactivated) -> None:
-    """An administrator has given an account back: its groups give again."""
+    """Apply the grants of groups again after an administrator has reactivated an account."""
     ScimUser.objects.filter(user=event.user, switched_off=True).update(switched_off=False)
     grants.settle(ScimUser.objects.filter(user=event.user, removed_at=None))
 
 
 @transaction.atomic
 def create_group(*, actor: SystemActor, values: GroupValues) -> ScimGroup:
-    """Keep a group. It gives something only where a rule names it. Raises `ScimRefusal`."""
+    """Create a group. It grants something only if a rule names it. Raises `ScimRefusal`."""
     _require_free_name(values.display_name)
     group = ScimGroup.objects.create(display_name=values.display_name, external_id=values.external_id)
     members = _members(values.members)
@@ -218,7 +219,7 @@ def create_group(*, actor: SystemActor, values: GroupValues) -> ScimGroup:
 
 @transaction.atomic
 def update_group(*, actor: SystemActor, group: ScimGroup, values: GroupValues) -> ScimGroup:
-    """Have the group as the provider wants it; the caller has locked it. Raises `ScimRefusal`."""
+    """Update a group to the provider's values. The caller has locked it. Raises `ScimRefusal`."""
     present = {row.pk: row for row in group.members.select_related("user")}
     added = _members(values.members - present.keys())
     removed = [row for key, row in present.items() if key not in values.members]
@@ -243,7 +244,7 @@ def update_group(*, actor: SystemActor, group: ScimGroup, values: GroupValues) -
 
 @transaction.atomic
 def remove_group(*, actor: SystemActor, group: ScimGroup) -> None:
-    """End a group; what it gave ends."""
+    """Delete a group and its grants."""
     members = list(group.members.select_related("user"))
     gave = grants.gives(grants.names_of(group))
     _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"ended the group {group}", removed=members)
@@ -258,7 +259,7 @@ def _require_free_name(name: str) -> None:
 
 
 def _members(keys: Iterable[UUID]) -> list[ScimUser]:
-    """The users of these identifiers. Raises `ScimRefusal` where SCIM keeps no such one."""
+    """Return the users with these ids. Raises `ScimRefusal` if SCIM does not manage one of them."""
     wanted = set(keys)
     found = list(
         ScimUser.objects.filter(pk__in=wanted, removed_at=None, user__deleted_at=None).select_related("user")
@@ -277,7 +278,7 @@ def _record(
     added: Iterable[ScimUser] = (),
     removed: Iterable[ScimUser] = (),
 ) -> None:
-    """An entry about a group; of very many members the first are named."""
+    """Write an audit entry about a group. Names at most `MAX_NAMED` members."""
     said: dict[str, Any] = {"group": group.display_name, "external_id": group.external_id}
     for name, rows in (("added", list(added)), ("removed", list(removed))):
         if rows:
@@ -287,9 +288,9 @@ def _record(
 
 
 def present_user(key: UUID, *, leaving: bool = False) -> ScimUser:
-    """The user of this identifier, locked. Raises `ScimRefusal` (404).
+    """Return the user with this id, locked. Raises `ScimRefusal` (404).
 
-    One who is `leaving` changes groups; these are locked before, as whoever changes a group does.
+    With `leaving`, first locks the user's groups, in the order used by changes of groups.
     """
     if leaving:
         list(ScimGroup.objects.filter(members=key).order_by("pk").select_for_update())
@@ -301,7 +302,7 @@ def present_user(key: UUID, *, leaving: bool = False) -> ScimUser:
 
 
 def present_group(key: UUID) -> ScimGroup:
-    """The group of this identifier, locked. Raises `ScimRefusal` (404)."""
+    """Return the group with this id, locked. Raises `ScimRefusal` (404)."""
     group = ScimGroup.objects.select_for_update().filter(pk=key).first()
     if group is None:
         raise no_such_resource()

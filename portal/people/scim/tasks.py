@@ -1,4 +1,4 @@
-"""Entry point of the control plane's worker; the work is in `grants`."""
+"""Celery entry point for `grants`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of the refusals of SCIM; whoever runs the identity provider reads them in its log."""
+"""Texts of SCIM errors, which appear in the log of the identity provider."""
 
 from __future__ import annotations
 

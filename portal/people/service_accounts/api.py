@@ -1,4 +1,4 @@
-"""Service accounts of a team and their tokens over REST."""
+"""REST API of service accounts and their tokens."""
 
 from __future__ import annotations
 

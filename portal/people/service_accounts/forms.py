@@ -1,4 +1,4 @@
-"""Forms of service accounts. They parse; the rules are in the services."""
+"""Forms of service accounts. They only parse; services validate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NewAccountForm(forms.Form):
 
 
 class DescriptionForm(forms.Form):
-    """What a service account is for."""
+    """Description of a service account."""
 
     description = forms.CharField(
         label=_("What is it for?"),
@@ -56,7 +56,7 @@ class DescriptionForm(forms.Form):
 
 
 class ServiceTokenForm(TokenForm):
-    """A token of a service account: nothing is chosen beforehand, as it shall do what its program does."""
+    """A token of a service account. No scopes are preselected."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,7 +65,7 @@ class ServiceTokenForm(TokenForm):
 
 
 class RuleForm(forms.Form):
-    """Which tokens of an issuer are exchanged for the account's; `conditions` are typed one on a line."""
+    """A trust rule. `conditions` has one condition per line."""
 
     name = forms.CharField(
         label=_("Name"), max_length=80, widget=forms.TextInput(attrs={**_NAME, "placeholder": "deploy"})
@@ -106,14 +106,14 @@ class RuleForm(forms.Form):
         return found
 
     def wanted(self) -> dict[str, Any]:
-        """What the service takes."""
+        """Return the arguments for the service."""
         given = self.cleaned_data
         wanted = {name: given[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
         return {**wanted, "lifetime_s": int(given["lifetime"])}
 
 
 class ClaimsForm(forms.Form):
-    """The claims of a token, as JSON, or the token itself."""
+    """Claims of a token, as JSON or as the token itself."""
 
     claims = forms.CharField(
         label=_("Claims of a token"),
@@ -124,7 +124,7 @@ class ClaimsForm(forms.Form):
     )
 
     def clean_claims(self) -> dict[str, Any]:
-        """The claims. Those of a token are read without a look at its signature."""
+        """Return the claims. The signature of a token is not verified."""
         text = self.cleaned_data["claims"].strip()
         try:
             found: dict[str, Any] = json.loads(text) if text.startswith("{") else _unverified(text)
@@ -139,6 +139,6 @@ def _unverified(token: str) -> dict[str, Any]:
 
 
 class RotateForm(forms.Form):
-    """For how long the old token works beside the new one."""
+    """Overlap of the old and new token."""
 
     overlap = forms.ChoiceField(label=_("The old one stays for"), choices=OVERLAPS, initial="24")

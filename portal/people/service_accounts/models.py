@@ -1,4 +1,4 @@
-"""Which tokens of other issuers a service account's tokens are given for, and which have been."""
+"""Models of trust rules and token exchanges."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from portal.people.accounts.models import ApiToken, User
 
 
 class TrustRule(models.Model):
-    """A token of `issuer` for `audience` whose claims meet all `conditions` gets a short token of `account`.
+    """Tokens of `issuer` for `audience` that meet all `conditions` are exchanged for tokens of `account`.
 
-    `conditions` are those of `exchange.conditions`, as JSON objects with `claim`, `match` and `value`.
+    `conditions` are JSON objects with `claim`, `match` and `value` (`exchange.conditions`).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -40,9 +40,9 @@ class TrustRule(models.Model):
 
 
 class Exchange(models.Model):
-    """A token of another issuer that was given a token for. It is not taken again.
+    """A token of another issuer that has been exchanged and cannot be used again.
 
-    `digest` is the SHA-256 of its issuer and `jti`; `expires_at` is when nobody would take it any more.
+    `digest` is the SHA-256 of its issuer and `jti`. After `expires_at` the token is expired anyway.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False)

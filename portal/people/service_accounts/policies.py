@@ -1,4 +1,4 @@
-"""Who may see what a team's service accounts prove themselves by; `accounts.policies`: who manages them."""
+"""Permission to see credentials of service accounts. See `accounts.policies` for managing them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from portal.people.accounts.policies import may_manage_team
 
 
 def may_see_credentials(actor: User, team: Team) -> bool:
-    """See tokens and rules, never secrets: owners of the team, operators, auditors."""
+    """Return whether the actor may see tokens and rules: owners of the team, operators, auditors.
+
+    Secrets are never shown.
+    """
     return actor.sees_all or may_manage_team(actor, team)
 
 

@@ -1,4 +1,4 @@
-"""What the pages of service accounts say."""
+"""Texts of service account pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_TEAM_PAGE = 5
 
 
 def for_team(actor: User, team: Team) -> dict[str, Any]:
-    """The context of the section on the team's page."""
+    """Return the context of the section on the team page."""
     accounts = selectors.of_team(team)
     shown = list(accounts[: ON_TEAM_PAGE + 1])
     return {
@@ -26,7 +26,7 @@ def for_team(actor: User, team: Team) -> dict[str, Any]:
 
 
 def question(action: str, account: User) -> dict[str, Any]:
-    """The context of the confirmation page for `deactivate` and `delete`."""
+    """Return the context of the confirmation page for `deactivate` and `delete`."""
     return _deactivate(account) if action == "deactivate" else _delete(account)
 
 

@@ -1,4 +1,4 @@
-"""Trust rules of a service account over REST."""
+"""REST API of trust rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of a service account's trust rules; templates/service_accounts/rules.html says what they expect."""
+"""Pages of trust rules. See templates/service_accounts/rules.html for the context."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRESETS = {
 @never_cache
 @stepped_up
 def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """The rules; the team's owners and operators make new ones."""
+    """List the rules. Team owners and operators can create one."""
     found = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return _shown(request, found)
@@ -59,7 +59,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """What the rules would say of some claims. A GET only shows the rules."""
+    """Show how the rules evaluate given claims. A GET only shows the rules."""
     found = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:trust-rules", slug, username)
@@ -73,7 +73,7 @@ def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -> HttpResponse:
-    """Take a rule away. A GET only shows the rules."""
+    """Delete a rule. A GET only shows the rules."""
     found = selectors.by_name(request.user, slug, username)
     if request.method == "POST":
         rule = rules.rule_by_id(request.user, found, trust_id)

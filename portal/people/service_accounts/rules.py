@@ -1,4 +1,4 @@
-"""Writes and reads of trust rules, and what one would say of some claims."""
+"""Writes and queries trust rules, and evaluates them for given claims."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def create(
     lifetime_s: int,
     made_with: ApiToken | None = None,
 ) -> TrustRule:
-    """Let tokens of an issuer be exchanged for those of the account: the team's owners and operators.
+    """Create a rule to exchange tokens of an issuer for tokens of the account. For team owners and operators.
 
-    `made_with` is the token that the request came with: it makes no rule that gives more than itself may.
-    Raises `NotAllowed`, `InvalidInput` (each field) and `StateConflict` (too many rules).
+    `made_with` is the token of the request. A token cannot create a rule with more permissions than its own.
+    Raises `NotAllowed`, `InvalidInput` (by field) and `StateConflict` (too many rules).
     """
     _require_manage(actor, account)
     User.objects.select_for_update(no_key=True).get(pk=account.pk)
@@ -104,16 +104,16 @@ def create(
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, rule: TrustRule) -> None:
-    """Take a rule away; tokens that it gave end by themselves, within its minutes."""
+    """Delete a rule. Tokens that it issued expire by themselves, within their lifetime."""
     _require_manage(actor, rule.account)
-    # An exchange by it that is under way ends before it does.
+    # Wait for a concurrent exchange under this rule.
     User.objects.select_for_update(no_key=True).get(pk=rule.account_id)
     _record(actor, rule, AuditKind.TRUST_RULE_DELETED, "deleted")
     rule.delete()
 
 
 def rules_of(actor: User, account: User) -> QuerySet[TrustRule]:
-    """The account's rules, oldest first. Raises `NotAllowed` for who only sees the team."""
+    """Return the account's rules, oldest first. Raises `NotAllowed` if the actor may not see credentials."""
     assert account.owning_team is not None
     policies.require_see_credentials(actor, account.owning_team)
     return (
@@ -124,7 +124,7 @@ def rules_of(actor: User, account: User) -> QuerySet[TrustRule]:
 
 
 def rule_by_id(actor: User, account: User, rule_id: UUID) -> TrustRule:
-    """The rule, or `NotFound`."""
+    """Return the rule. Raises `NotFound` and `NotAllowed`."""
     found = rules_of(actor, account).filter(pk=rule_id).first()
     if found is None:
         raise NotFound(Reason(ExchangeCode.NO_SUCH_RULE))
@@ -133,7 +133,7 @@ def rule_by_id(actor: User, account: User, rule_id: UUID) -> TrustRule:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a rule would say of some claims, were they in a good token."""
+    """Evaluation of a rule for claims of an otherwise valid token."""
 
     rule: TrustRule
     issuer: bool
@@ -153,7 +153,7 @@ class Preview:
 
 
 def preview(rules: QuerySet[TrustRule], claims: Mapping[str, Any]) -> list[Preview]:
-    """What each rule would say. Neither signature nor time is looked at."""
+    """Evaluate each rule. Signature and times are not checked."""
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
     return [

@@ -1,4 +1,4 @@
-"""Reads of service accounts and their tokens, as the actor may see them."""
+"""Queries for service accounts and tokens visible to the actor."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from portal.people.service_accounts.codes import ServiceAccountCode
 
 
 def of_team(team: Team) -> QuerySet[User]:
-    """The team's service accounts by name, with `token_count` (that work now) and `last_used_at`.
+    """Return the team's service accounts by name, with `token_count` (valid tokens) and `last_used_at`.
 
-    Whoever may see the team may see them.
+    The caller has checked that the actor may see the team.
     """
     working = ApiToken.objects.working(timezone.now()).filter(owner=OuterRef("pk")).order_by()
     counted = working.values("owner").annotate(count=Count("pk")).values("count")
@@ -37,7 +37,7 @@ def of_team(team: Team) -> QuerySet[User]:
 
 
 def by_name(actor: User, slug: str, username: str) -> User:
-    """The service account of a team that the actor may see, or `NotFound`."""
+    """Return a service account of a team visible to the actor. Raises `NotFound`."""
     team = accounts.team_by_slug(actor, slug)
     found = of_team(team).filter(username=strip_nul(username)).first()
     if found is None:
@@ -47,7 +47,10 @@ def by_name(actor: User, slug: str, username: str) -> User:
 
 
 def tokens_of(actor: User, account: User) -> ApiTokenQuerySet:
-    """The account's tokens that nobody has revoked. Raises `NotAllowed` for who only sees the team."""
+    """Return the account's tokens that are not revoked.
+
+    Raises `NotAllowed` if the actor may not see credentials.
+    """
     assert account.owning_team is not None
     policies.require_see_credentials(actor, account.owning_team)
     return accounts.tokens_of(account)

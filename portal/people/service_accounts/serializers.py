@@ -1,4 +1,4 @@
-"""Service accounts as the API shows them."""
+"""REST serializers of service accounts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.people.service_accounts.rules import MAX_LIFETIME_S, MIN_LIFETIME_S
 
 
 class ServiceAccountSerializer(serializers.ModelSerializer[User]):
-    """An account of a team's, for programs."""
+    """A service account of a team."""
 
     team = serializers.CharField(source="owning_team.slug")
     state = serializers.ChoiceField(AccountState.choices)
@@ -35,7 +35,7 @@ class ServiceAccountSerializer(serializers.ModelSerializer[User]):
 
 
 class ConditionSerializer(StrictSerializer):
-    """What a claim of a token has to be."""
+    """A condition on a claim of a token."""
 
     claim = serializers.CharField(max_length=64, help_text="Name of the claim.")
     match = serializers.ChoiceField(
@@ -47,7 +47,7 @@ class ConditionSerializer(StrictSerializer):
 
 
 class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
-    """Which tokens of an issuer are exchanged for a short one of the account."""
+    """A rule to exchange tokens of an issuer for short-lived tokens of the account."""
 
     conditions = ConditionSerializer(many=True, help_text="All have to hold.")
     scopes = serializers.ListField(
@@ -91,7 +91,7 @@ class ClaimsSerializer(StrictSerializer):
 
 
 class CheckedConditionSerializer(serializers.Serializer[Any]):
-    """A condition of a trust rule, and whether a token meets it."""
+    """A condition of a trust rule, with its result."""
 
     claim = serializers.CharField(help_text="Name of the claim.")
     match = serializers.CharField(help_text="How the value is compared.")
@@ -103,7 +103,7 @@ class CheckedConditionSerializer(serializers.Serializer[Any]):
 
 
 class RulePreviewSerializer(serializers.Serializer[Any]):
-    """What a rule would say of a token with these claims."""
+    """Evaluation of a rule for a token with these claims."""
 
     rule = serializers.UUIDField(source="rule.pk", help_text="Id of the rule.")
     name = serializers.CharField(source="rule.name")

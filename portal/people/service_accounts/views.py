@@ -1,4 +1,4 @@
-"""Pages of a team's service accounts; templates/service_accounts/ says what each expects."""
+"""Pages of service accounts. See templates/service_accounts/ for the contexts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS_PER_PAGE = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def listing(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The team's service accounts; its owners and operators make new ones."""
+    """List the team's service accounts. Team owners and operators can create one."""
     team = accounts.team_by_slug(request.user, slug)
     form = NewAccountForm(request.POST or None)
     if request.method == "POST":
@@ -64,7 +64,7 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """One service account: what it is for, and its tokens."""
+    """Show a service account with its tokens, and change its description."""
     found = selectors.by_name(request.user, slug, username)
     form = None
     if request.method == "POST":
@@ -90,7 +90,7 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 @never_cache
 @stepped_up
 def token_create(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Make a token; its secret is in this answer and nowhere else. A GET only shows the account."""
+    """Create a token and show its secret once. A GET only shows the account."""
     found = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:account", slug, username)
@@ -117,7 +117,7 @@ def token_create(request: SignedInRequest, slug: str, username: str) -> HttpResp
 @never_cache
 @stepped_up
 def token_rotate(request: SignedInRequest, slug: str, username: str, token_id: UUID) -> HttpResponse:
-    """Make a token like an old one, which stays for a while. A GET only shows the account."""
+    """Rotate a token. A GET only shows the account."""
     found = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:account", slug, username)
@@ -135,7 +135,7 @@ def token_rotate(request: SignedInRequest, slug: str, username: str, token_id: U
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Ask, then switch it off."""
+    """Ask for confirmation, then deactivate the account."""
     found = selectors.by_name(request.user, slug, username)
     require_manage_account(request.user, found)
     if request.method != "POST":
@@ -148,7 +148,7 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Switch it on again. A GET only shows it."""
+    """Reactivate the account. A GET only shows it."""
     found = selectors.by_name(request.user, slug, username)
     if request.method == "POST":
         deactivation.reactivate(actor=request.user, user=found)
@@ -160,7 +160,7 @@ def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
 @never_cache
 @stepped_up
 def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Ask, then delete it."""
+    """Ask for confirmation, then delete the account."""
     found = selectors.by_name(request.user, slug, username)
     require_manage_account(request.user, found)
     if request.method != "POST":
@@ -177,7 +177,7 @@ def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 
 
 def shown(request: SignedInRequest, found: User, *, secret: str = "", **forms: Any) -> HttpResponse:
-    """The page of an account, with the forms that were sent and refused, and a secret this once."""
+    """Render the page of an account, with rejected forms and a secret to show once."""
     team = found.owning_team
     assert team is not None
     bound = [form for form in forms.values() if form is not None]

@@ -1,4 +1,4 @@
-"""Texts of the refusals of token exchanges, and of rules that cannot be."""
+"""Texts of refusals of token exchanges and trust rules."""
 
 from __future__ import annotations
 

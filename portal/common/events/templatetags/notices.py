@@ -1,4 +1,4 @@
-"""The bell, which is on every page."""
+"""Template tag of the bell."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def unread_notices(context: dict[str, Any]) -> int:
-    """How many notices the reader has not read: one query, once for each page."""
+    """Return the number of the reader's unread notices. Costs one query per page."""
     user = getattr(context.get("request"), "user", None)
     return selectors.unread_count(user) if user is not None and user.is_authenticated else 0

@@ -1,4 +1,4 @@
-"""`manage.py reseal_texts`: write all sealed texts under the present secret key."""
+"""`manage.py reseal_texts`: re-encrypt all encrypted fields with the current secret key."""
 
 from __future__ import annotations
 

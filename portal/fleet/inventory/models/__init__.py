@@ -1,4 +1,4 @@
-"""Models of capacity (pools, nodes, devices), of its allocations, and of device samples."""
+"""Models of capacity (pools, nodes, devices), allocations and device samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capacity that is held, from placement until absence has been observed."""
+"""Models of allocated capacity."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Allocation(models.Model):
-    """Capacity held on one node, from placement until absence has been observed."""
+    """Capacity on one node, allocated from placement until it is confirmed to be unused."""
 
     workspace = models.ForeignKey(
         "workspaces.Workspace", on_delete=models.PROTECT, related_name="allocations"
     )
     node = models.ForeignKey("inventory.Node", on_delete=models.PROTECT, related_name="allocations")
     generation = models.PositiveIntegerField()
-    # The short name of what it was granted as: the workspace may be resized since. Empty in older rows.
+    # Slug of the flavor at placement: the workspace may have been resized since.
     flavor = models.CharField(max_length=60, blank=True)
     cpu_milli = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField()
@@ -48,7 +48,7 @@ class AllocatedDevice(models.Model):
 
     class Meta:
         constraints = [
-            # The backstop behind the placement lock: a whole device has one holder.
+            # Safeguard behind the placement lock: a whole device has only one holder.
             models.UniqueConstraint(
                 fields=["device"], condition=Q(active=True, milli=1000), name="device_whole_once"
             )

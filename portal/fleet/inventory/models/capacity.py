@@ -1,4 +1,4 @@
-"""Capacity: pools, their nodes, and the accelerators on these."""
+"""Models of pools, nodes and accelerators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PoolState(models.TextChoices):
 
 
 class PlacementPolicy(models.TextChoices):
-    """How a pool chooses among the places that fit; names of `portal.scheduling.engine.placement.scoring`."""
+    """Order of preference among fitting places; see `portal.scheduling.engine.placement.scoring`."""
 
     FRAGMENTATION = "fragmentation", _("Least fragmentation")
     BEST_FIT = "best_fit", _("Fullest node first")
@@ -31,7 +31,7 @@ class PlacementPolicy(models.TextChoices):
 
 
 class RebalancingPolicy(models.TextChoices):
-    """Whether running work of a pool is moved to better places, and who says so."""
+    """Whether running work of a pool moves to better places, and who decides."""
 
     SITE = "site", _("As the site's settings say")
     OFF = "off", _("Off: nothing is proposed")
@@ -40,7 +40,7 @@ class RebalancingPolicy(models.TextChoices):
 
 
 class CheckLevel(models.TextChoices):
-    """How thorough a GPU check is; the words of `provisioning.gpu.check`."""
+    """Thoroughness of a GPU check, as in `provisioning.gpu.check`."""
 
     QUICK = "quick", _("Quick, some seconds")
     STANDARD = "standard", _("Standard, a minute")
@@ -48,7 +48,7 @@ class CheckLevel(models.TextChoices):
 
 
 class CordonCause(models.TextChoices):
-    """The cause of a cordon. A passing check lifts only those that a check set."""
+    """Cause of a cordon. A passing check lifts only cordons set by a check."""
 
     OPERATOR = "operator", _("Operator")
     CHECK = "check", _("GPU check")
@@ -56,7 +56,7 @@ class CordonCause(models.TextChoices):
 
 
 class Pool(models.Model):
-    """A set of capacity under one driver."""
+    """Capacity managed by one driver."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, validators=[slug_validator])
@@ -80,15 +80,15 @@ class Pool(models.Model):
         default=RebalancingPolicy.SITE,
         help_text="Whether running work moves to better places; `site` uses the site's setting.",
     )
-    # When devices are checked; hours, 0 for never.
+    # Schedule of device checks, in hours. 0 means never.
     check_every_hours = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
     hand_out_max_age_hours = models.PositiveIntegerField(default=24)
-    # Whether a device is kept back when its check, or its scrub, could not be run at all. Who takes it out of
-    # these hands devices out that nobody has seen to be good, or memory that nobody has seen to be clean.
+    # Whether a device is kept back if its check or scrub could not run. Without it, unchecked devices or
+    # memory that was not scrubbed can be allocated.
     check_required = models.BooleanField(default=True)
     scrub_required = models.BooleanField(default=True)
-    # Whether idle MIG instances may be destroyed, and others created, for a start.
+    # Whether a start may destroy idle MIG instances and create others.
     mig_repartition = models.BooleanField(default=False)
     inventory_due_at = models.DateTimeField(null=True, blank=True)
     inventory_at = models.DateTimeField(
@@ -96,9 +96,9 @@ class Pool(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
-    # Nothing new is placed there; what runs goes on.
+    # No new placements; running workspaces continue.
     retiring = models.BooleanField(default=False, help_text="Whether it is being emptied before removal.")
-    # Its row stays for what ran there; the short name is free again.
+    # The row stays for records of what ran there. The slug can be reused.
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
@@ -122,27 +122,27 @@ class Pool(models.Model):
 
     @property
     def repartitions(self) -> bool:
-        """Whether another MIG layout may be asked for here: it is allowed, and its driver can."""
+        """Whether the MIG layout may be changed: permitted by the pool and supported by its driver."""
         return self.mig_repartition and Capability.REPARTITION in self.capabilities
 
     @property
     def runs_on_node(self) -> bool:
-        """Whether its driver works on the node itself, through that node's own worker."""
+        """Whether its driver runs on the node itself, in the node's own worker."""
         return driver_class(self.driver).plane is Plane.NODE
 
     @property
     def limits_egress(self) -> bool:
-        """Whether its driver holds workspaces to what they may reach."""
+        """Whether its driver enforces egress policies."""
         return driver_class(self.driver).limits_egress
 
     @property
     def limits_homes(self) -> bool:
-        """Whether its driver holds home folders to a limit."""
+        """Whether its driver enforces home limits."""
         return driver_class(self.driver).limits_homes
 
 
 class Node(models.Model):
-    """A host. `online` is what inventory saw; `cordoned` is an operator's decision."""
+    """A host. `online` comes from the inventory; `cordoned` is set by an operator."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="nodes")
@@ -162,16 +162,16 @@ class Node(models.Model):
         default=LimitEnforcement.NONE.value,
         help_text="Resource limits that it can enforce.",
     )
-    # What no workspace there can take too much of; values of `LimitedResource`.
+    # Resources with an enforced limit per workspace; values of `LimitedResource`.
     limited = models.JSONField(default=list, blank=True)
     programs = models.JSONField(default=dict, blank=True)
     accelerator_note = models.TextField(
         blank=True,
         help_text="Why its accelerators cannot be used, in words; empty if they can.",
     )
-    # For placement: what it provides (`rdma`, `memory_tier:cxl`, …), its labels, and where it stands.
+    # For placement: features (`rdma`, `memory_tier:cxl`, …), labels and location.
     provides = models.JSONField(default=list, blank=True)
-    # Software environments that are whole there: `digest`, `size_mib`, `programs` (`held_environments`).
+    # Installed software environments: `digest`, `size_mib`, `programs` (`held_environments`).
     environments = models.JSONField(default=list, blank=True)
     labels = models.JSONField(default=dict, blank=True)
     rack = models.CharField(max_length=60, blank=True, help_text="Name of the rack; empty if unknown.")
@@ -197,7 +197,7 @@ class Node(models.Model):
     )
     cordon_reason = models.TextField(blank=True, help_text="Why it is cordoned, in words.")
     seen_at = models.DateTimeField(null=True, blank=True, help_text="When it was last seen.")
-    # It has left for good; its row stays for what was placed there. Nothing is asked of it or shown of it.
+    # Removed permanently. The row stays for records of what was placed there and is never shown.
     retired = models.BooleanField(default=False)
 
     class Meta:
@@ -209,7 +209,7 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """An accelerator, always known by its UUID; `present` is what the last inventory saw."""
+    """An accelerator, identified by its UUID. `present` comes from the last inventory."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -242,19 +242,19 @@ class Device(models.Model):
     )
     cordon_reason = models.TextField(blank=True, help_text="Why it is cordoned, in words.")
     cordon_cause = models.CharField(max_length=10, choices=CordonCause, blank=True)
-    # What brings it back, in the words of `provisioning.gpu.check`; and what a check held against it that
-    # does not keep it from work.
+    # `recovery`: action that brings it back, from `provisioning.gpu.check`. `warning`: finding of a check
+    # that does not prevent work.
     recovery = models.CharField(max_length=20, blank=True)
     warning = models.TextField(blank=True)
-    # While a check or a scrub is on it, nothing is placed on it.
+    # Being checked or scrubbed: no placement.
     checking = models.BooleanField(default=False)
-    # Somebody who had a share of it has left while others were still on it, and it has not been scrubbed
-    # since: nobody else gets a part of it before it is empty and a scrub has shown its memory clean.
+    # A workspace with a share left while others stayed, and the device was not scrubbed since. Not
+    # allocatable until it is empty and a scrub has shown its memory clean.
     unscrubbed = models.BooleanField(default=False)
     passed_at = models.DateTimeField(null=True, blank=True)
-    # What it had free when it was last clean: less than that the next time is a leak.
+    # Free memory after the last scrub. Less free memory the next time indicates a leak.
     clean_free_mib = models.PositiveIntegerField(null=True, blank=True)
-    # After a change of its MIG layout that failed no other one is planned before this.
+    # After a failed change of the MIG layout, no other is planned before this time.
     layout_fixed_until = models.DateTimeField(null=True, blank=True)
     healthy = models.BooleanField(default=True, help_text="Whether it is healthy.")
     health_note = models.TextField(blank=True, help_text="Known problem, in words; empty for none.")

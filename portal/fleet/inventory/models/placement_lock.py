@@ -1,4 +1,4 @@
-"""The lock under which capacity is granted."""
+"""Lock that serializes allocation of capacity."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from django.db import models
 
 
 class PlacementLock(models.Model):
-    """A single row; only the transaction that holds its lock grants capacity.
+    """A single row. Capacity is allocated only in the transaction that holds its lock.
 
-    Others take it to keep capacity from being granted meanwhile. It is taken before any lock of a
-    workspace or a device.
+    Others take it to prevent allocations meanwhile. Take it before any lock of a workspace or device.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -22,13 +21,13 @@ class PlacementLock(models.Model):
 
     @classmethod
     def hold(cls) -> None:
-        """Wait for the lock; it is given back when the transaction ends."""
+        """Wait for the lock, and hold it until the end of the transaction."""
         cls.objects.get_or_create(pk=1)
         cls.objects.select_for_update().get(pk=1)
 
     @classmethod
     def try_hold(cls) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock without waiting. Returns whether it was free."""
         if cls.objects.select_for_update(skip_locked=True).filter(pk=1).exists():
             return True
         if cls.objects.filter(pk=1).exists():

@@ -1,7 +1,7 @@
-"""Measured use of devices: by the minute for some days, by the hour for about a year.
+"""Measured use of devices: per minute for some days, per hour for about a year.
 
-A metric that was not measured is NULL, never 0; a minute in which nothing was measured has no row. Who
-held a device at the time follows from the allocations and is not stored again.
+An unmeasured metric is NULL, never 0. A minute without measurements has no row. Who held a device follows
+from the allocations and is not stored again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from portal.fleet.inventory.models.capacity import Device
 
 
 class DeviceSeries(models.Model):
-    """A device that has samples: the small key of its rows, and where its measurements stand.
+    """A device with samples: the short key of its rows, and the state of its measurements.
 
-    `newest_s` is the end of the newest minute (UTC seconds since the epoch); `idle_since_s` the begin of
-    the unbroken idle time that reaches up to it, NULL while the device works or is not measured whole;
-    `due_s` the oldest hour that has to be rolled up again, NULL when none has.
+    - `newest_s`: end of the newest minute, in UTC seconds since the epoch.
+    - `idle_since_s`: start of the uninterrupted idle time up to then; NULL while the device is in use or not
+      fully measured.
+    - `due_s`: oldest hour to roll up again, or NULL.
     """
 
     id = models.AutoField(primary_key=True)
@@ -35,12 +36,12 @@ class DeviceSeries(models.Model):
 
 
 class DeviceSpan(models.Model):
-    """One device for one span. Its key is the device and the begin of the span, and is its only index.
+    """Measurements of a device in one time span. The key, and only index, is device and start of the span.
 
-    `measured_s` seconds were sampled. `gpu_s` of these tell how busy the GPU was: `gpu_pct_s` is the sum
-    of percent × seconds, so that spans add up without loss, and `gpu_used_s` the seconds above 0 %. Other
-    means are whole numbers. `throttle_s` seconds tell whether clocks were held down; a second may count
-    in more than one of `thermal_s` (heat), `power_s` (power limits) and `slowed_s` (other reasons).
+    `measured_s` seconds were sampled; `gpu_s` of them have GPU utilization. `gpu_pct_s` is the sum of percent
+    × seconds, so that spans add up without loss; `gpu_used_s` are the seconds above 0 %. Other means are
+    rounded. `throttle_s` seconds have throttle reasons; a second may count in several of `thermal_s` (heat),
+    `power_s` (power limits) and `slowed_s` (other reasons).
     """
 
     start_s = models.BigIntegerField()
@@ -69,7 +70,7 @@ class DeviceSpan(models.Model):
 
 
 class DeviceMinute(DeviceSpan):
-    """A minute. `gpu_bins` are pairs of bytes (percent, seconds), from which the hour's p95 is exact."""
+    """A minute. `gpu_bins` are pairs of bytes (percent, seconds), for an exact hourly p95."""
 
     pk = models.CompositePrimaryKey("series_id", "start_s")
     series = models.ForeignKey(DeviceSeries, on_delete=models.CASCADE, related_name="minutes", db_index=False)
@@ -80,7 +81,7 @@ class DeviceMinute(DeviceSpan):
 
 
 class DeviceHour(DeviceSpan):
-    """An hour, made of its minutes."""
+    """An hour, rolled up from its minutes."""
 
     pk = models.CompositePrimaryKey("series_id", "start_s")
     series = models.ForeignKey(DeviceSeries, on_delete=models.CASCADE, related_name="hours", db_index=False)

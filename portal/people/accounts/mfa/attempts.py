@@ -1,7 +1,7 @@
-"""Proofs given once somebody is known: codes, passkeys, the password once more. Failures are limited.
+"""Checks codes, passkeys and repeated passwords of known users, with limits on failures.
 
-The limit is by user, as codes are short and come from anywhere. A browser that knows the user has a count of
-its own, so that strangers who know the password do not lock the user out.
+The limit is per user, because codes are short and can be tried from anywhere. Known browsers have their own
+counter, so that attackers who know the password cannot lock the user out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CODES_LOCKED = "account.codes_locked"
 
 
 def code(request: HttpRequest, user: User, given: str) -> Type:
-    """Take a code of the app or a recovery code; returns of which it was one. Raises `InvalidInput`."""
+    """Check an app code or a recovery code. Returns which one it was. Raises `InvalidInput`."""
     found: list[Type] = []
 
     def right() -> bool:
@@ -48,7 +48,7 @@ def code(request: HttpRequest, user: User, given: str) -> Type:
 
 
 def password(request: HttpRequest, user: User, given: str, *, field: str = "") -> None:
-    """Take the password once more. Raises `InvalidInput`, about the `field` of a form that is named."""
+    """Check the password again. Raises `InvalidInput`, with the error at `field` if given."""
     reason = Reason(AccountCode.WRONG_PASSWORD)
     try:
         _limited(request, user, "password", lambda: user.check_password(given), reason)
@@ -57,7 +57,7 @@ def password(request: HttpRequest, user: User, given: str, *, field: str = "") -
 
 
 def passkey(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | None = None) -> User:
-    """Take the answer of a passkey; returns whose it is. Nobody guesses one, so it has no limit."""
+    """Check the response of a passkey. Returns its user. Not limited, because it cannot be guessed."""
     row = passkeys.used(request, purpose, answer, user=user)
     owner: User = row.user
     return owner
@@ -66,7 +66,7 @@ def passkey(request: HttpRequest, purpose: Purpose, answer: str, *, user: User |
 def _limited(request: HttpRequest, user: User, what: str, right: Callable[[], bool], wrong: Reason) -> None:
     known = "known" if devices.knows(request, user) else "strange"
     key = f"{what}:{known}:{user.pk}"
-    # Counted before it is looked at: of many that are tried at once no more get through.
+    # Count before checking, so that concurrent attempts cannot exceed the limit.
     tried = limits.count(key, window=WINDOW)
     if tried > settings.BERTH_CODE_FAILURES:
         if tried == settings.BERTH_CODE_FAILURES + 1:

@@ -1,7 +1,7 @@
-"""A user's second factors, and whether a code is one of theirs.
+"""Second factors of a user, and verification of codes.
 
-The rows are django-allauth's `Authenticator`. Whether a user has a factor also stands in `User.mfa_since`,
-which pages, lists and the gateway read without another query.
+Rows are django-allauth's `Authenticator`. `User.mfa_since` denormalizes whether a user has a factor, so that
+pages, lists and the gateway need no query.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from portal.people.accounts.models import SecondFactor, User, UserQuerySet
 
 Type = Authenticator.Type
 FACTORS = (Type.TOTP, Type.WEBAUTHN)
-"""What is a second factor by itself; recovery codes only stand in for one."""
+"""Independent second factors. Recovery codes are only a fallback."""
 NO_FACTOR = "none"
-"""In filters, beside the values of `SecondFactor`: people who have none."""
+"""Filter value for people without a second factor, besides the values of `SecondFactor`."""
 _KINDS = {Type.TOTP.value: SecondFactor.TOTP, Type.WEBAUTHN.value: SecondFactor.PASSKEY}
 _HELD = "held_factors"
 
@@ -37,7 +37,7 @@ MAX_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Passkey:
-    """A passkey as its user is shown it."""
+    """A passkey, as shown to its user."""
 
     id: int
     name: str
@@ -47,7 +47,7 @@ class Passkey:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a user has: the app since when, passkeys oldest first, and how many recovery codes are left."""
+    """Second factors of a user: time of app setup, passkeys oldest first, number of recovery codes left."""
 
     app_since: datetime | None
     app_used_at: datetime | None
@@ -61,7 +61,7 @@ class Overview:
 
 
 def overview_of(user: User) -> Overview:
-    """All that a user has set up, in one query."""
+    """Return all factors of the user. Runs one query."""
     app_since = app_used_at = codes_left = None
     passkeys = []
     for row in Authenticator.objects.filter(user=user).order_by("pk"):
@@ -75,14 +75,14 @@ def overview_of(user: User) -> Overview:
 
 
 def with_factors(users: UserQuerySet) -> UserQuerySet:
-    """The same users, of whom `kinds_of` knows the factors without a query for each; no secret is read."""
+    """Prefetch factors for `kinds_of`, without secrets."""
     rows = Authenticator.objects.filter(type__in=FACTORS).only("user_id", "type")
     found: UserQuerySet = users.prefetch_related(Prefetch("authenticator_set", rows, to_attr=_HELD))
     return found
 
 
 def kinds_of(user: User) -> list[SecondFactor]:
-    """Which factors a user has set up, each once; asked of the database unless `with_factors` has done so."""
+    """Return the kinds of factors a user has, each once. Runs a query unless `with_factors` was used."""
     rows = getattr(user, _HELD, None)
     if rows is None:
         rows = Authenticator.objects.filter(user=user, type__in=FACTORS).only("type")
@@ -91,7 +91,10 @@ def kinds_of(user: User) -> list[SecondFactor]:
 
 
 def having(users: UserQuerySet, kind: str) -> UserQuerySet:
-    """Those who have this `SecondFactor`, or, for `NO_FACTOR`, people without any; nobody for another."""
+    """Return users with this `SecondFactor`, or people without any for `NO_FACTOR`.
+
+    Empty for unknown kinds.
+    """
     own = Authenticator.objects.filter(user=OuterRef("pk"))
     if kind == NO_FACTOR:
         return users.people().exclude(Exists(own.filter(type__in=FACTORS)))
@@ -100,28 +103,28 @@ def having(users: UserQuerySet, kind: str) -> UserQuerySet:
 
 
 def new_secret() -> str:
-    """A secret for an authenticator app, in Base32."""
+    """Return a new secret for an authenticator app, in Base32."""
     secret: str = generate_totp_secret()
     return secret
 
 
 def app_url(user: User, secret: str) -> str:
-    """What an authenticator app reads: `otpauth://totp/…`."""
+    """Return the URL for an authenticator app: `otpauth://totp/…`."""
     url: str = get_adapter().build_totp_url(user, secret)
     return url
 
 
 def qr_image(text: str) -> str:
-    """The QR code of `text` as a `data:` address of an SVG, which `img-src` allows."""
+    """Return a QR code of `text` as a `data:` URL of an SVG, which the CSP's `img-src` allows."""
     image: str = get_adapter().build_totp_svg(text)
     return "data:image/svg+xml;base64," + base64.b64encode(image.encode()).decode()
 
 
 def matching_counter(secret: str, code: str, *, after: int = -1) -> int | None:
-    """The time step of which `code` is the code, or None.
+    """Return the time step that `code` belongs to, or None.
 
-    Steps of half a minute count from one before to one after the present, so that clocks may differ; not
-    those up to `after`, of which a code has been used.
+    Accepts the current step and `MFA_TOTP_TOLERANCE` steps before and after, for clock drift (RFC 6238).
+    Rejects steps up to `after`, whose codes have been used.
     """
     present = int(time.time()) // settings.MFA_TOTP_PERIOD
     tolerance = settings.MFA_TOTP_TOLERANCE
@@ -133,7 +136,7 @@ def matching_counter(secret: str, code: str, *, after: int = -1) -> int | None:
 
 @transaction.atomic
 def used_code(user: User, code: str) -> Authenticator | None:
-    """The factor of which `code` is a code that was not used yet, and is used up by this; else None."""
+    """Use up a code. Returns the factor that it belongs to, or None if it is wrong or already used."""
     rows = Authenticator.objects.filter(user=user, type__in=(Type.TOTP, Type.RECOVERY_CODES))
     for row in rows.order_by("pk").select_for_update():
         if row.type == Type.TOTP:

@@ -1,4 +1,4 @@
-"""Forms of second factors. They parse; the rules are in the services."""
+"""Forms of second factors. They only parse; services validate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AppForm(forms.Form):
 
 
 class PasskeyNameForm(forms.Form):
-    """What a passkey is called."""
+    """Name of a passkey."""
 
     name = forms.CharField(
         label=_("Name"),

@@ -1,4 +1,4 @@
-"""What django-allauth's second factors ask of the portal: secrets are encrypted, names are ours."""
+"""django-allauth's MFA adapter: encryption of secrets, and names shown in apps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.people.accounts.models import User
 
 
 class MfaAdapter(DefaultMFAAdapter):
-    """Secrets of authenticator apps and recovery codes are worthless to who has the database alone."""
+    """Encrypts secrets of apps and recovery codes, so that the database alone does not reveal them."""
 
     def get_totp_label(self, user: User) -> str:
         return user.username
@@ -28,7 +28,7 @@ class MfaAdapter(DefaultMFAAdapter):
         return _cipher().encrypt(text.encode()).decode()
 
     def decrypt(self, encrypted_text: str) -> str:
-        """Raises `Unavailable` where the secret key has changed and the old one is no fallback."""
+        """Decrypt. Raises `Unavailable` if the secret key has changed without a fallback."""
         try:
             return _cipher().decrypt(encrypted_text.encode()).decode()
         except InvalidToken as error:

@@ -1,8 +1,8 @@
-"""Passkeys (WebAuthn): what a browser is asked for, and whether its answer is good.
+"""Passkeys (WebAuthn): options for the browser and verification of its responses.
 
-An answer counts only from the portal's own origin. The standard would let a page of a subdomain ask for the
-portal's passkeys too, and there every workspace has its own (`ws-….<domain>`): a notebook could take the
-answer for its own session. Challenges are kept in the session, each for one purpose, once, for five minutes.
+Only the portal's own origin is accepted. The standard would also let a subdomain request the portal's
+passkeys, and workspaces run on subdomains (`ws-….<domain>`): a notebook could use the response for its own
+session. Challenges are stored in the session, for one purpose, one use and 5 minutes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_ANSWER = 20_000
 
 
 class Purpose(StrEnum):
-    """What a challenge is for; an answer to one is none to another."""
+    """Purpose of a challenge. A response is valid only for the same purpose."""
 
     ADD = "add"
     SIGN_IN = "sign_in"
@@ -52,7 +52,7 @@ class Purpose(StrEnum):
 
 
 def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
-    """What `navigator.credentials.create` is given, for a passkey that signs in without a password too."""
+    """Return the options for `navigator.credentials.create`. Prefers a discoverable passkey."""
     options, state = _server(request).register_begin(
         user=PublicKeyCredentialUserEntity(id=user.pk.bytes, name=user.username, display_name=user.username),
         credentials=[data for _row, data in _of(user)],
@@ -65,7 +65,7 @@ def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
 
 
 def added(request: HttpRequest, answer: str) -> dict[str, Any]:
-    """The credential of a good answer to `options_to_add`, to be stored. Raises `InvalidInput`."""
+    """Return the credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
     given = _parsed(answer)
     state = _taken(request, Purpose.ADD)
     try:
@@ -80,11 +80,11 @@ def added(request: HttpRequest, answer: str) -> dict[str, Any]:
 def options_to_use(
     request: HttpRequest, purpose: Purpose, *, user: User | None = None, name: str = ""
 ) -> dict[str, Any]:
-    """What `navigator.credentials.get` is given.
+    """Return the options for `navigator.credentials.get`.
 
-    For `user` it names their passkeys. Without, any passkey of the portal will do, and it has to know its
-    holder (by PIN or finger); a `name` narrows it to the passkeys of that account, and for one without it
-    names a passkey that nobody has, so that the answer does not tell who exists.
+    With `user`, only the user's passkeys are allowed. Otherwise any passkey of the portal is, with user
+    verification (PIN or biometrics). `name` restricts it to that account's passkeys. For an account without
+    passkeys, a fake credential id is returned, so as not to reveal which accounts exist.
     """
     named: list[Any] | None = None
     if user is not None:
@@ -105,9 +105,9 @@ def options_to_use(
 
 
 def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | None = None) -> Authenticator:
-    """The passkey that gave a good answer, with its user; its use is noted. Raises `InvalidInput`.
+    """Verify a response. Returns the passkey with its user and records its use. Raises `InvalidInput`.
 
-    Without `user` the answer says whose it is, and the signature proves it.
+    Without `user`, the response identifies the user and the signature proves it.
     """
     given = _parsed(answer)
     state = _taken(request, purpose)
@@ -123,7 +123,7 @@ def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | No
     if handle and handle != row.user.pk.bytes:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
     counter = response.response.authenticator_data.counter
-    # A counter that does not grow is that of a copy; those that have none stay at zero.
+    # A counter that does not increase indicates a cloned passkey. Passkeys without a counter stay at 0.
     if counter and counter <= row.data.get("counter", 0):
         raise InvalidInput(Reason(MfaCode.PASSKEY_COPIED))
     row.data["counter"] = counter
@@ -133,7 +133,7 @@ def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | No
 
 
 def credential_key(credential: dict[str, Any]) -> str:
-    """By what a passkey is found without knowing whose it is."""
+    """Return the lookup key of a passkey, independent of its user."""
     return hashlib.sha256(websafe_decode(credential["rawId"])).hexdigest()
 
 
@@ -167,7 +167,7 @@ def _server(request: HttpRequest) -> Fido2Server:
 
 
 def _place(request: HttpRequest) -> tuple[str, str]:
-    """The RP id and the one origin: those of the public address, or of localhost where that is asked for."""
+    """Return RP id and origin: of the public URL, or of localhost if the request uses it."""
     host = request.get_host()
     if host.partition(":")[0] == "localhost":
         return "localhost", f"{request.scheme}://{host}"

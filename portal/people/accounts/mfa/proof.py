@@ -1,7 +1,7 @@
-"""Step-up: dangerous acts ask who one is again when the last proof in this session is too old.
+"""Step-up authentication: sensitive operations require a recent proof of identity.
 
-A session begins with a proof. Pages ask with `stepped_up`, REST with `require_fresh`. API tokens are never
-asked: what they may do is in their scopes.
+A session starts with a proof. Pages use `stepped_up`, REST uses `require_fresh`. API tokens are exempt,
+because scopes limit them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ View = Callable[..., HttpResponse]
 
 
 class ProofTooOld(PortalError):
-    """What is asked for needs a fresh proof of who asks, at `accounts:confirm`."""
+    """The operation requires a fresh proof of identity, at `accounts:confirm`."""
 
     code = ProblemCode.REAUTHENTICATION_REQUIRED
     status = 403
@@ -42,18 +42,18 @@ class ProofTooOld(PortalError):
 
 
 def note(request: HttpRequest) -> None:
-    """The user of this session has just proven who they are."""
+    """Record that the user of this session has just proven their identity."""
     request.session[PROVEN_AT] = time.time()
 
 
 def is_fresh(request: HttpRequest) -> bool:
-    """Whether the last proof is young enough for dangerous acts."""
+    """Return whether the last proof is recent enough for sensitive operations."""
     minutes = settings.BERTH_STEP_UP_MINUTES
     return not minutes or time.time() - request.session.get(PROVEN_AT, 0) < minutes * 60
 
 
 def require_fresh(request: Any) -> None:
-    """Raise `ProofTooOld` where a browser's session asks over REST and its last proof is too old."""
+    """Raise `ProofTooOld` for a REST request of a session without a recent proof."""
     if not isinstance(getattr(request, "auth", None), ApiToken) and not is_fresh(request):
         raise ProofTooOld(Reason(MfaCode.CONFIRM_FIRST))
 
@@ -64,12 +64,11 @@ def stepped_up(
     when: Callable[..., bool] = lambda _request, **_named: True,
     reading: bool = False,
 ) -> Any:
-    """Let a POST through only with a fresh proof, which it may bring along.
+    """Decorate a view: a POST requires a fresh proof, which it may include.
 
-    Else it is answered with a page that asks for one, and sends all that was posted once more together with
-    it: what was typed is not lost, and nothing of it is stored. `when` is given the request and what its
-    address names, and says whether it is asked at all. With `reading` a GET needs a proof as well,
-    which is asked for at `accounts:confirm`.
+    Otherwise the response is a page that asks for a proof and repeats the POST with it, so that no input is
+    lost and nothing is stored. `when` gets the request and the URL parameters and returns whether a proof is
+    required. With `reading`, GET requires a proof as well, at `accounts:confirm`.
     """
 
     def decorate(view: View) -> View:
@@ -83,7 +82,7 @@ def stepped_up(
                     redirect(_confirm(request.get_full_path())) if reading else view(request, *args, **kwargs)
                 )
             if htmx:
-                # A part of a page has no room for the question.
+                # A partial has no room for the confirmation page.
                 return HttpResponseClientRedirect(_confirm(htmx.current_url_abs_path or "/"))
             problem = ""
             if any(field in request.POST for field in FIELDS):
@@ -101,7 +100,7 @@ def stepped_up(
 
 
 def confirm(request: HttpRequest) -> None:
-    """Take the proof that a form brings: password, code or passkey. Raises `InvalidInput`."""
+    """Verify the proof in the form: password, code or passkey. Raises `InvalidInput`."""
     user = request.user
     assert isinstance(user, User), "pages are private"
     given = request.POST
@@ -115,7 +114,7 @@ def confirm(request: HttpRequest) -> None:
 
 
 def confirmation_page(request: HttpRequest, *, problem: str, action: str) -> HttpResponse:
-    """The page that asks who one is, and posts to `action` what was posted to here."""
+    """Render the page that asks for a proof and repeats the POST to `action`."""
     user = request.user
     assert isinstance(user, User), "pages are private"
     skipped = {*FIELDS, "confirm_name", "csrfmiddlewaretoken"}

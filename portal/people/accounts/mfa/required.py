@@ -1,4 +1,4 @@
-"""Who has a role that demands a second factor and has none, sets one up before anything else."""
+"""Requires users with certain roles to set up a second factor before anything else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 
 class SetUpFirst(PortalError):
-    """The account needs a second factor before it may be used."""
+    """The account needs a second factor."""
 
     code = ProblemCode.MFA_REQUIRED
     status = 403
@@ -28,21 +28,21 @@ class SetUpFirst(PortalError):
 
 
 def open_before_setup(view: V) -> V:
-    """Mark a page that somebody needs who has to set up a second factor."""
+    """Mark a page as reachable before the second factor is set up."""
     view.open_before_setup = True  # type: ignore[attr-defined]
     return view
 
 
 def require_set_up(user: Any) -> None:
-    """Raise `SetUpFirst` for the session of somebody who has to set up a second factor."""
+    """Raise `SetUpFirst` for a user who has to set up a second factor."""
     if isinstance(user, User) and user.must_set_up_mfa:
         raise SetUpFirst(Reason(MfaCode.SET_UP_FIRST))
 
 
 class RequiredFactorMiddleware:
-    """Lead those to the page where it is set up, from every private page but those that it takes.
+    """Redirects such users to the setup page, from every private page not needed for the setup.
 
-    Pages for everybody show nothing private; REST asks `require_set_up` where it takes a session.
+    Public pages show nothing private. REST calls `require_set_up` when it authenticates a session.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -63,6 +63,6 @@ class RequiredFactorMiddleware:
         if not htmx:
             return redirect(target)
         if str(htmx.current_url_abs_path or "").startswith(target):
-            # A part of the very page: it goes without.
+            # A partial of the setup page itself is left empty.
             return HttpResponse(status=204)
         return HttpResponseClientRedirect(target)

@@ -1,7 +1,7 @@
-"""Writes of second factors: set up, renamed, taken off. Each leaves an audit entry and tells the user.
+"""Writes second factors: setup, renaming, removal. Each writes an audit entry and notifies the user.
 
-`actor` is the user, but for `reset`. Other browsers are signed out when the first factor is set up: their
-sessions were begun without one.
+`actor` is the user, except in `reset`. Setting up the first factor signs out other browsers, because their
+sessions started without one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ CHANGED = "account.mfa_changed"
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """A factor was set up. `codes` are new recovery codes, shown this once; empty where there were some."""
+    """A factor was set up. `codes` are new recovery codes, shown only once; empty if some existed."""
 
     codes: list[str] = field(repr=False)
 
 
 @transaction.atomic
 def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> SetUp:
-    """Make the authenticator app that knows `secret` a factor, which `code` proves.
+    """Set up an authenticator app with `secret`, proven by `code`.
 
-    Raises `InvalidInput` (with `code` among the errors) and `StateConflict` (there is one).
+    Raises `InvalidInput` (`code`), and `StateConflict` if an app exists.
     """
     user = deactivation.locked(actor)
     if Authenticator.objects.filter(user=user, type=Type.TOTP).exists():
@@ -60,7 +60,7 @@ def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> 
 
 @transaction.atomic
 def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) -> SetUp:
-    """Keep the passkey that answered `passkeys.options_to_add`. Raises `InvalidInput` and `StateConflict`."""
+    """Add the passkey that answered `passkeys.options_to_add`. Raises `InvalidInput` and `StateConflict`."""
     user = deactivation.locked(actor)
     name = _name(name)
     if Authenticator.objects.filter(user=user, type=Type.WEBAUTHN).count() >= factors.MAX_PASSKEYS:
@@ -76,7 +76,7 @@ def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) ->
 
 @transaction.atomic
 def rename_passkey(*, actor: User, passkey_id: int, name: str) -> None:
-    """Give a passkey another name. Raises `NotFound` and `InvalidInput`."""
+    """Rename a passkey. Raises `NotFound` and `InvalidInput`."""
     row = _passkey(actor, passkey_id)
     row.data["name"] = _name(name)
     row.save(update_fields=["data"])
@@ -84,7 +84,7 @@ def rename_passkey(*, actor: User, passkey_id: int, name: str) -> None:
 
 @transaction.atomic
 def remove_passkey(*, actor: User, passkey_id: int) -> None:
-    """Take a passkey off. Raises `NotFound`, and `StateConflict` for the last factor that a role demands."""
+    """Remove a passkey. Raises `NotFound`, and `StateConflict` for the last factor if a role requires one."""
     user = deactivation.locked(actor)
     row = _passkey(user, passkey_id)
     name = row.data["name"]
@@ -94,7 +94,7 @@ def remove_passkey(*, actor: User, passkey_id: int) -> None:
 
 @transaction.atomic
 def remove_app(*, actor: User) -> None:
-    """Take the authenticator app off. Raises what `remove_passkey` raises."""
+    """Remove the authenticator app. Raises like `remove_passkey`."""
     user = deactivation.locked(actor)
     deleted, _by_model = Authenticator.objects.filter(user=user, type=Type.TOTP).delete()
     if not deleted:
@@ -104,7 +104,7 @@ def remove_app(*, actor: User) -> None:
 
 @transaction.atomic
 def new_codes(*, actor: User) -> list[str]:
-    """Other recovery codes; those before are worthless. Raises `StateConflict` without a second factor."""
+    """Replace the recovery codes and return new ones. Raises `StateConflict` without a second factor."""
     user = deactivation.locked(actor)
     if not _has_factor(user):
         raise StateConflict(Reason(MfaCode.NO_FACTOR))
@@ -116,9 +116,9 @@ def new_codes(*, actor: User) -> list[str]:
 
 @transaction.atomic
 def reset(*, actor: User | SystemActor, user: User) -> None:
-    """Take off all second factors of somebody who has lost them, and sign them out everywhere.
+    """Remove all second factors of a user who has lost them, and end all sessions. Idempotent.
 
-    Administrators only. Nothing to take off is success.
+    Raises `NotAllowed` unless an administrator.
     """
     policies.require_administrator(actor)
     user = deactivation.locked(user)
@@ -132,7 +132,10 @@ def reset(*, actor: User | SystemActor, user: User) -> None:
 
 
 def remove_all(user: User) -> int:
-    """Delete all factors with the caller's transaction, who saves the user; returns how many there were."""
+    """Delete all factors in the caller's transaction.
+
+    The caller saves the user. Returns the number deleted.
+    """
     count = Authenticator.objects.filter(user=user).count()
     Authenticator.objects.filter(user=user).delete()
     user.mfa_since = None

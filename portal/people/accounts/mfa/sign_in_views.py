@@ -1,4 +1,4 @@
-"""The steps of signing in beside the password: the second factor, and a passkey in place of both."""
+"""Sign-in pages for the second factor and for passkeys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from portal.people.accounts.models import User
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def second_factor(request: HttpRequest) -> HttpResponse:
-    """Ask for a code or a passkey after the password. Without a password just given it leads to sign-in."""
+    """Ask for a code or passkey after the password. Redirects to sign-in if no password was given."""
     if request.user.is_authenticated:
         return redirect("home:home")
     stage = pending(request)
@@ -65,7 +65,7 @@ def second_factor(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def passkey(request: HttpRequest) -> HttpResponse:
-    """GET: what a passkey is asked: of one account after its password, else of anybody. POST: sign in."""
+    """GET: return the options for a passkey, as second factor or for sign-in. POST: sign in."""
     if request.method != "POST":
         stage = pending(request)
         if stage is not None and request.GET.get("for") == "second-factor":
@@ -91,7 +91,7 @@ def passkey(request: HttpRequest) -> HttpResponse:
 
 
 def pending(request: HttpRequest) -> SecondFactor | None:
-    """The stage that waits in this session for the second factor, if what came before it still holds."""
+    """Return the second-factor stage waiting in this session, or None if it is no longer valid."""
     stage = LoginStageController.enter(request, SecondFactor.key)
     if not isinstance(stage, SecondFactor):
         return None

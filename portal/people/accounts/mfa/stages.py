@@ -1,4 +1,4 @@
-"""The stage of signing in that asks for the second factor."""
+"""Login stage of the second factor."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from portal.people.accounts import devices
 from portal.people.accounts.models import User
 
 ELSEWHERE = "elsewhere"
-"""The type of the record of a second factor that was shown to a sign-in provider, which may ask for it."""
+"""Record type of a second factor checked by a sign-in provider."""
 
 
 class SecondFactor(AuthenticateStage):
-    """Passed by who has no second factor, came by a passkey or by a provider that has asked for one, or is
-    in a browser that is trusted for it.
+    """Asks for the second factor.
 
-    What has been proven so far waits in a session that belongs to nobody. It is worth nothing any more
-    when the account's password or sessions have changed meanwhile, or the account was switched off.
+    Skipped for users without one, after a passkey or a provider that checked one, and in trusted browsers.
+    The proof so far waits in an anonymous session. It becomes invalid if the account's password or sessions
+    change or the account is deactivated.
     """
 
     def handle(self) -> tuple[HttpResponse | None, bool]:
         user = self.login.user
         if not self._is_asked(user):
             return None, True
-        # Whoever knew the session's key before the password was given does not know it now.
+        # Prevents session fixation.
         self.request.session.cycle_key()
         self.state["account"] = user.get_session_auth_hash()
         return redirect("accounts:second-factor"), True
@@ -41,7 +41,7 @@ class SecondFactor(AuthenticateStage):
         return not devices.is_trusted(self.request, user)
 
     def still_holds(self) -> bool:
-        """Whether the account is as it was when its password was given."""
+        """Return whether the account is unchanged since its password was given."""
         user = self.login.user
         if user is None or not user.is_active:
             return False

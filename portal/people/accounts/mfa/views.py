@@ -1,4 +1,4 @@
-"""Pages of one's own second factors; templates/accounts/two_step/ says what each expects."""
+"""Pages of one's own second factors. See templates/accounts/two_step/ for the contexts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = "berth_app_secret"  # noqa: S105
 @require_safe
 @never_cache
 def two_step(request: SignedInRequest) -> HttpResponse:
-    """What one has set up, and what can be."""
+    """Show the factors that are set up and those available."""
     context = {
         "overview": factors.overview_of(request.user),
         "demanded": request.user.must_set_up_mfa,
@@ -48,7 +48,7 @@ def two_step(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up(reading=True)
 def app(request: SignedInRequest) -> HttpResponse:
-    """Set up an authenticator app. Its secret waits in the session until a code proves that it is there."""
+    """Set up an authenticator app. Its secret stays in the session until a code confirms it."""
     if factors.overview_of(request.user).app_since is not None:
         return redirect("accounts:two-step")
     if request.method != "POST" or SECRET not in request.session:
@@ -75,7 +75,7 @@ def app(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up
 def app_remove(request: SignedInRequest) -> HttpResponse:
-    """Ask, then take the app off."""
+    """Ask for confirmation, then remove the app."""
     if request.method != "POST":
         context = {
             "title": _("Remove the authenticator app?"),
@@ -92,7 +92,7 @@ def app_remove(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up
 def codes(request: SignedInRequest) -> HttpResponse:
-    """Make other recovery codes, and show them in this answer and nowhere else."""
+    """Create new recovery codes and show them once."""
     if request.method != "POST":
         context = {
             "title": _("Make other recovery codes?"),
@@ -114,7 +114,7 @@ def codes(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def codes_download(request: SignedInRequest) -> HttpResponse:
-    """The codes that the page before shows, as a text file. Nothing is looked up: it sends them along."""
+    """Return the posted codes as a text file. Nothing is looked up."""
     if request.method != "POST":
         return redirect("accounts:two-step")
     shown = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
@@ -129,7 +129,7 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up(reading=True)
 def passkey_add(request: SignedInRequest) -> HttpResponse:
-    """Add a passkey: the browser makes it when asked by the page's script."""
+    """Add a passkey, created by the page's script."""
     count = len(factors.overview_of(request.user).passkeys)
     form = PasskeyNameForm(request.POST or None, initial={"name": _suggested(count)})
     problem = ""
@@ -154,7 +154,7 @@ def passkey_add(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def passkey_options(request: SignedInRequest) -> JsonResponse:
-    """What the browser's passkeys are asked: to be made (`?for=add`), or who one is (`?for=confirm`)."""
+    """Return passkey options: to create one (`?for=add`) or to confirm the identity (`?for=confirm`)."""
     match request.GET.get("for"):
         case "add":
             if not is_fresh(request):
@@ -173,7 +173,7 @@ def passkey_options(request: SignedInRequest) -> JsonResponse:
 @never_cache
 @stepped_up
 def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
-    """Rename a passkey. A GET only shows the list."""
+    """Rename a passkey. A GET redirects to the list."""
     if request.method == "POST":
         try:
             services.rename_passkey(
@@ -191,7 +191,7 @@ def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
 @never_cache
 @stepped_up
 def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
-    """Ask, then take a passkey off."""
+    """Ask for confirmation, then remove a passkey."""
     found = {each.id: each for each in factors.overview_of(request.user).passkeys}.get(passkey_id)
     if found is None:
         raise NotFound(Reason(MfaCode.NO_SUCH_PASSKEY))
@@ -215,7 +215,7 @@ def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def confirm_identity(request: SignedInRequest) -> HttpResponse:
-    """Prove who one is once more, for programs that use the session; then go where `next` says."""
+    """Confirm the identity for programs that use the session, then redirect to `next`."""
     wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
     problem = ""
     if request.method == "POST":

@@ -1,4 +1,4 @@
-"""Texts of the refusals about second factors and proofs of who somebody is."""
+"""Texts of refusals about second factors and re-authentication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sign-in providers in templates of rooms that do not know of them."""
+"""Template tag for sign-in buttons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ register = template.Library()
 
 @register.simple_tag
 def sign_in_providers(wanted: str = "") -> list[dict[str, str]]:
-    """Those to which a button leads: `name`, and `url` with the way back to `wanted`."""
+    """Return providers with a sign-in button: `name`, and `url` that returns to `wanted`."""
     query = f"?{urlencode({'next': wanted})}" if wanted and wanted != "/" else ""
     return [
         {"name": each.name, "url": reverse("identity:begin", args=[each.id]) + query}

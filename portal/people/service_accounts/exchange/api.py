@@ -1,4 +1,4 @@
-"""Token exchange over REST, in the form and with the answers of RFC 8693, which are none of a resource."""
+"""Token exchange endpoint, with the requests and responses of RFC 8693."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ERRORS = {
     ExchangeCode.SEVERAL_ACCOUNTS: ("invalid_target", 400),
     ExchangeCode.SCOPE_NOT_GRANTED: ("invalid_scope", 400),
 }
-"""What a client may act on; all else is `invalid_request`, as RFC 8693 says of a token that is not good."""
+"""OAuth error and status by code. All others are `invalid_request`, as RFC 8693 requires."""
 
 
 class OAuthError(exceptions.APIException):
-    """A refusal in OAuth's form (RFC 6749, 5.2)."""
+    """An error in OAuth's form (RFC 6749, section 5.2)."""
 
     def __init__(self, error: str, description: str, *, status: int = 400, retry_after_s: int = 0) -> None:
         super().__init__(description)
@@ -64,7 +64,7 @@ class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
 
 
 class TokenExchangeSerializer(serializers.Serializer[Any]):
-    """A token of Berth in exchange for one of a pipeline (RFC 8693)."""
+    """A Berth token, issued in exchange for a pipeline's token (RFC 8693)."""
 
     access_token = serializers.CharField(help_text="The token. Shown only once.")
     issued_token_type = serializers.ChoiceField(TOKEN_TYPES, help_text="Type of the issued token (RFC 8693).")
@@ -74,14 +74,14 @@ class TokenExchangeSerializer(serializers.Serializer[Any]):
 
 
 class OAuthErrorSerializer(serializers.Serializer[Any]):
-    """A refusal in the form of RFC 6749."""
+    """An error in the form of RFC 6749."""
 
     error = serializers.CharField(help_text="Error code of RFC 6749 or RFC 8693.")
     error_description = serializers.CharField(help_text="Description of the error.")
 
 
 class TokenExchange(ApiView):
-    """The token that is brought is the proof: no session and no other token counts."""
+    """Exchanges tokens. The subject token authenticates the request; sessions and API tokens are ignored."""
 
     tag = "tokens"
     operation_ids = {"post": "exchangeToken"}
@@ -162,13 +162,13 @@ class TokenExchange(ApiView):
 
 
 _PLAIN = str.maketrans({"“": "'", "”": "'", '"': "'", "\\": "/"})
-"""RFC 6749 keeps quotation marks and backslashes out of a description."""
+"""RFC 6749 excludes quotation marks and backslashes from descriptions."""
 
 
 def _error_of(refused: Refused) -> OAuthError:
     code = ExchangeCode(refused.reason.code)
     error, status = ERRORS.get(code, ("invalid_request", 400))
-    # RFC 6749 allows printable ASCII here, in no language but English.
+    # RFC 6749 allows only printable ASCII, so the text is always English.
     with override("en"):
         text = message_of(refused.reason).translate(_PLAIN)
     return OAuthError(error, text.encode("ascii", "replace").decode(), status=status)

@@ -1,4 +1,4 @@
-"""Whether a token of another issuer is good: whose it is, signed with its key, for now."""
+"""Verification of tokens from other issuers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUIRED = ["iss", "aud", "exp", "iat", "sub", "jti"]
 
 
 class Refused(Exception):
-    """The exchange is refused; `reason` is for the audit log, `about` what else is known of it."""
+    """The exchange is refused. `reason` and details in `about` are for the audit log."""
 
     def __init__(self, reason: Reason, about: dict[str, Any] | None = None) -> None:
         super().__init__(reason.code)
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """What a good token says."""
+    """Contents of a verified token."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -41,14 +41,14 @@ class Assertion:
 
     @property
     def digest(self) -> str:
-        """Names this token and no other: SHA-256 of issuer and `jti`."""
+        """Unique digest of the token: SHA-256 of issuer and `jti`."""
         return hashlib.sha256(f"{self.issuer}\n{self.claims['jti']}".encode()).hexdigest()
 
 
 def verify(token: str) -> Assertion:
-    """The assertion that a token makes. Raises `Refused`.
+    """Verify a token and return its assertion. Raises `Refused`.
 
-    What is refused before its signature is checked is not believed in anything: `about` says `unverified`.
+    If the signature was not verified, `about` is marked as `unverified`.
     """
     if len(token) > MAX_TOKEN:
         raise Refused(Reason(ExchangeCode.TOKEN_TOO_LONG, {"most": MAX_TOKEN}))
@@ -84,7 +84,7 @@ def verify(token: str) -> Assertion:
 
 def _decoded(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, Any]) -> dict[str, Any]:
     try:
-        # The audience is a rule's to check.
+        # The audience is checked against each rule.
         claims: dict[str, Any] = jwt.decode(
             token,
             key,

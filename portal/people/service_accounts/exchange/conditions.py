@@ -1,7 +1,7 @@
-"""What the claims of a token have to be, as pure functions: no database, no settings.
+"""Conditions on claims of a token. Pure functions.
 
-A condition names a claim and a value. `exact` compares the whole text. In a `glob` `*` stands for any number
-of characters but “/”, `**` for any number of any, `?` for one that is not “/”; all else stands for itself.
+A condition names a claim and a value. `exact` compares the whole text. In a `glob`, `*` matches any
+characters except “/”, `**` any characters, and `?` one character except “/”.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 MAX_CONDITIONS = 12
 MAX_VALUE = 255
 CHECKED_ANYWAY = frozenset({"iss", "aud", "exp", "nbf", "iat", "jti"})
-"""Claims that every exchange checks by itself."""
+"""Claims that every exchange checks anyway."""
 IDENTITY = (
     *("sub", "repository", "repository_id", "repository_owner", "repository_owner_id"),
     *("project_path", "project_id", "namespace_path", "namespace_id"),
 )
-"""Claims that say whose pipeline it is. Everybody can get a token of a public issuer."""
+"""Claims that identify the pipeline. A public issuer issues tokens to everybody."""
 _CLAIM = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]{0,63}\Z")
 
 
@@ -31,7 +31,7 @@ class Match(StrEnum):
 
 
 class Problem(StrEnum):
-    """Why conditions cannot be used."""
+    """Why conditions are invalid."""
 
     CLAIM = "claim"
     CHECKED_ANYWAY = "checked_anyway"
@@ -58,7 +58,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a condition; `seen` is the claim's text, None where there is none."""
+    """Result of a condition. `seen` is the claim's text, or None if it is missing."""
 
     condition: Condition
     seen: str | None
@@ -70,7 +70,10 @@ def from_json(stored: Iterable[Mapping[str, str]]) -> list[Condition]:
 
 
 def parse(text: str) -> tuple[list[Condition], list[int]]:
-    """Conditions typed one on a line, as `claim = value` or `claim ~ glob`; and the lines that are none."""
+    """Parse one condition per line, as `claim = value` or `claim ~ glob`.
+
+    Returns the conditions and the numbers of invalid lines.
+    """
     found, wrong = [], []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -85,7 +88,7 @@ def parse(text: str) -> tuple[list[Condition], list[int]]:
 
 
 def problem_of(conditions: Sequence[Condition]) -> tuple[Problem, Condition | None] | None:
-    """The first thing that is wrong with them, and in which; None where they can be used."""
+    """Return the first problem with its condition, or None if the conditions are valid."""
     if len(conditions) > MAX_CONDITIONS:
         return Problem.TOO_MANY, None
     for condition in conditions:
@@ -103,7 +106,7 @@ def problem_of(conditions: Sequence[Condition]) -> tuple[Problem, Condition | No
 
 
 def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Outcome]:
-    """Each condition with what the claims say of it. A claim that is missing or no plain value holds none."""
+    """Evaluate the conditions. A claim that is missing or not a plain value meets none."""
     found = []
     for condition in conditions:
         seen = text_of(claims.get(condition.claim))
@@ -112,7 +115,7 @@ def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Ou
 
 
 def text_of(value: Any) -> str | None:
-    """A claim as it is compared: text as it is, a truth value in lower case, a whole number in digits."""
+    """Return a claim as text: booleans in lower case, integers in digits, None for other types."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -123,7 +126,7 @@ def text_of(value: Any) -> str | None:
 
 
 def _identifies(condition: Condition) -> bool:
-    """Whether it says whose pipeline it is: what stands before the first “/” is not left open."""
+    """Return whether the condition identifies the pipeline: no wildcard before the first “/”."""
     if condition.claim not in IDENTITY:
         return False
     return condition.match == Match.EXACT or not re.search(r"[*?]", condition.value.partition("/")[0])

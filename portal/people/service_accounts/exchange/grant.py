@@ -1,4 +1,4 @@
-"""Names of RFC 8693 that requests and answers of a token exchange carry."""
+"""URNs of RFC 8693 used in token exchanges."""
 
 from __future__ import annotations
 

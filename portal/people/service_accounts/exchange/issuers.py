@@ -1,6 +1,6 @@
-"""The keys of issuers whose tokens are taken, by OpenID Connect discovery, kept for a while.
+"""Signing keys of allowed issuers, found by OpenID Connect discovery and cached.
 
-Only issuers that the operator has named are ever asked (`BERTH_TOKEN_EXCHANGE_ISSUERS`).
+Only issuers in `BERTH_TOKEN_EXCHANGE_ISSUERS` are contacted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from django.conf import settings
 
 FRESH_S = 600.0
-"""For how long keys are used without asking again."""
+"""Seconds for which keys are used without refreshing."""
 STALE_S = 86_400.0
-"""For how long known keys are used while their issuer does not answer."""
+"""Seconds for which cached keys are used while their issuer does not answer."""
 RETRY_S = 30.0
-"""How long an issuer is left alone after it was asked, whatever it said."""
+"""Minimum seconds between requests to an issuer, whatever its response."""
 STEP_S = 3.0
 TOTAL_S = 5.0
 MAX_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class IssuerUnreachable(Exception):
-    """The issuer's keys cannot be had now; the message is for the log."""
+    """The issuer's keys are unavailable. The message is for the log."""
 
 
 class UnknownKey(Exception):
@@ -56,15 +56,15 @@ _known_lock = threading.Lock()
 
 
 def allowed() -> list[str]:
-    """The issuers that the operator has named, as tokens name them."""
+    """Return the allowed issuers, as spelled in tokens."""
     return list(settings.BERTH_TOKEN_EXCHANGE_ISSUERS)
 
 
 def key_for(issuer: str, key_id: str, algorithm: str) -> Any:
-    """The public key with this id, for signatures by this algorithm.
+    """Return the public key with this id, for signatures by this algorithm.
 
-    A key that is not known is asked for, so that a new one is found, but no oftener than each `RETRY_S`.
-    Raises `UnknownKey` and `IssuerUnreachable`.
+    Refreshes the cache for an unknown id, at most once per `RETRY_S`. Raises `UnknownKey` and
+    `IssuerUnreachable`.
     """
     with _known_lock:
         keys = _known.setdefault(issuer, _Keys())
@@ -84,13 +84,13 @@ def key_for(issuer: str, key_id: str, algorithm: str) -> Any:
 
 
 def forget() -> None:
-    """Ask anew at the next token."""
+    """Clear the cache."""
     with _known_lock:
         _known.clear()
 
 
 def check_url(url: str) -> str:
-    """The address, or `IssuerUnreachable`: https only, and http to this machine where that is set."""
+    """Return `url` if it uses https, or http to this machine where configured. Raises `IssuerUnreachable`."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname and not parts.username:
         return url
@@ -108,7 +108,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _refresh(issuer: str, keys: _Keys) -> None:
-    """Take in the issuer's keys as they are now; where that fails, those before stay."""
+    """Refresh the issuer's keys. Keeps the cached ones on failure."""
     try:
         described = _fetch(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if described.get("issuer") != issuer:
@@ -130,7 +130,10 @@ def _refresh(issuer: str, keys: _Keys) -> None:
 
 
 def _fetch(url: str) -> dict[str, Any]:
-    """A JSON object from there, in `TOTAL_S` and `MAX_BYTES`; redirects are not followed."""
+    """Fetch a JSON object, within `TOTAL_S` and `MAX_BYTES` and without following redirects.
+
+    Raises `IssuerUnreachable`.
+    """
     check_url(url)
     deadline = time.monotonic() + TOTAL_S
     body = bytearray()
@@ -163,11 +166,11 @@ _BY_TYPE = {
     "OKP": frozenset({"EdDSA"}),
 }
 ALGORITHMS = frozenset().union(*_BY_TYPE.values())
-"""Signatures by a private key only: with a shared secret, who can check could sign."""
+"""Asymmetric signatures only: with a shared secret, a verifier could also sign."""
 
 
 def _public_key(found: Mapping[str, Any], algorithm: str) -> Any:
-    """The key, if it is one for the algorithm. Raises `UnknownKey`."""
+    """Return the key if it fits the algorithm. Raises `UnknownKey`."""
     if algorithm not in _BY_TYPE.get(str(found.get("kty")), ()) or found.get("alg", algorithm) != algorithm:
         raise UnknownKey(f"{found.get('kid')} is not for {algorithm}")
     try:

@@ -1,6 +1,6 @@
-"""How often one address may be refused: who tries tokens out is slowed down, and fills no audit log.
+"""Limits refused exchanges per address, to slow down guessing and protect the audit log.
 
-Counted in Redis; while that is away, in this process alone.
+Counted in Redis. While it is unavailable, counted in this process only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 
 def blocked(address: str) -> bool:
-    """Whether this address has been refused too often of late."""
+    """Return whether this address has reached the limit of refusals."""
     key = _network(address)
     try:
         count: Any = live.connection().get(_KEY + key)
@@ -37,7 +37,7 @@ def blocked(address: str) -> bool:
 
 
 def refused(address: str) -> int:
-    """Count a refusal; returns how many there have been in this window."""
+    """Count a refusal. Returns the number in the current window."""
     key = _network(address)
     try:
         with live.connection().pipeline(transaction=True) as pipe:
@@ -62,7 +62,7 @@ def _count_here(key: str) -> int:
 
 
 def _network(address: str) -> str:
-    """What counts as one: an IPv4 address, the /64 of an IPv6 one."""
+    """Return the key of an address: the IPv4 address, or the /64 network of an IPv6 address."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The exchange itself: a good token of another issuer for a short one of a service account (RFC 8693)."""
+"""Exchanges a verified token of another issuer for a short-lived one of a service account (RFC 8693)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TOLD = (
     *("sub", "repository", "repository_id", "repository_owner_id", "ref", "environment", "workflow"),
     *("project_path", "project_id", "pipeline_source", "run_id", "pipeline_id", "job_id"),
 )
-"""Claims that the audit entry keeps: which pipeline it was."""
+"""Claims stored in the audit entry, to identify the pipeline."""
 KEEP_ENDED = timedelta(hours=1)
 PURGED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A short token. `secret` is answered once and never stored."""
+    """A short-lived token. `secret` is returned once and never stored."""
 
     token: ApiToken
     secret: str = field(repr=False)
@@ -45,12 +45,13 @@ class Exchanged:
 
 
 def exchange(*, subject_token: str, account: str = "", scopes: Sequence[str] = ()) -> Exchanged:
-    """A token of the service account whose rule lets `subject_token` in; `account` names one of several.
+    """Issue a token of the service account whose rule matches `subject_token`.
 
-    `scopes` asks for some of those of the rule. Leaves an audit entry, good or refused. Raises `Refused`.
+    `account` selects one of several. `scopes` requests a subset of the rule's scopes. Success and refusal are
+    recorded in the audit log. Raises `Refused`.
     """
     try:
-        # The issuer may have to be asked for its keys: no transaction waits for that.
+        # Outside of a transaction, because it may fetch keys from the issuer.
         assertion = verify(subject_token)
         return _exchange(assertion, account, scopes)
     except Refused as refused:
@@ -63,7 +64,7 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
     about = _about(assertion)
     rule = _rule_for(assertion, account, scopes, about)
     about["rule"] = str(rule.pk)
-    # Whoever switches it off at this moment waits, and then finds the token; or it is off already.
+    # A concurrent deactivation waits and then revokes the token, or has already happened.
     active = User.objects.select_for_update(no_key=True).filter(pk=rule.account_id, is_active=True)
     if not active.values_list("pk", flat=True).first():
         named = {"username": rule.account.username}
@@ -94,7 +95,10 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
 
 
 def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: dict[str, Any]) -> TrustRule:
-    """The oldest rule that lets it in and allows the scopes. Raises `Refused`, with what each rule lacks."""
+    """Return the oldest matching rule that allows the scopes.
+
+    Raises `Refused` with the mismatches of each rule.
+    """
     rules = TrustRule.objects.filter(issuer=assertion.issuer).select_related("account__owning_team")
     if account:
         rules = rules.filter(account__username=account)
@@ -118,7 +122,7 @@ def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: 
 
 
 def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict[str, Any]) -> list[str]:
-    """What of a rule a token with these claims does not meet: names of claims; empty where it is let in."""
+    """Return the names of claims that do not meet the rule. Empty if the token matches."""
     lacking = []
     if rule.issuer != issuer:
         lacking.append("iss")
@@ -129,7 +133,7 @@ def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict
 
 
 def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exchange:
-    """Note that it has been taken. Of two who bring the same at once, one is refused."""
+    """Record the use of the token. Raises `Refused` if it has been used, also concurrently."""
     try:
         with transaction.atomic():
             return Exchange.objects.create(
@@ -151,7 +155,7 @@ def _about(assertion: Assertion) -> dict[str, Any]:
 
 
 def _record_refusal(refused: Refused) -> None:
-    """Count it, and leave an entry as long as there are not too many from one address."""
+    """Count a refusal and record it, unless the address has exceeded the limit."""
     count = limits.refused(origins.present().address)
     if count > limits.MAX_REFUSALS:
         return
@@ -170,7 +174,7 @@ def _record_refusal(refused: Refused) -> None:
 
 
 def purge() -> int:
-    """Forget what nobody could bring again, and delete tokens that ended an hour ago; returns how many."""
+    """Delete expired exchanges, and tokens expired for `KEEP_ENDED`. Returns the number of tokens."""
     now = timezone.now()
     over = ApiToken.objects.filter(exchange__isnull=False, expires_at__lt=now - KEEP_ENDED)
     ids = list(over.order_by("expires_at").values_list("pk", flat=True)[:PURGED_AT_ONCE])
