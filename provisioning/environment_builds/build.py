@@ -347,7 +347,7 @@ class Build:
 
 
 def _way(cell: Cell, packages: index.PackageIndex, work: Path) -> contextlib.AbstractContextManager[object]:
-    """The way to the hosts of an index, for as long as the context lasts."""
+    """Return a context in which the hosts of an index are reachable."""
     return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
 
 
