@@ -1,6 +1,6 @@
-"""Lets Jupyter Server import Berth's extensions, which `jupyter_server_config.d` names. It sets nothing.
+"""Lets Jupyter Server import Berth's extensions, which `jupyter_server_config.d` enables. Sets no options.
 
-Not by PYTHONPATH: kernels and terminals would have it, too.
+PYTHONPATH is not used, because kernels and terminals would inherit it.
 """
 
 import os
