@@ -25,10 +25,10 @@ def load(data: Any, kind: type[T]) -> T:
 
 
 def receive(data: Any, kind: type[T]) -> T:
-    """`load` for what the other plane has sent; `ValueError` also for what no database and no page can hold.
+    """Load a message of the other plane; also raises `ValueError` for values that cannot be stored.
 
-    Refused are nesting without an end, numbers beyond their field, and more than `MAX_BYTES`. Texts lose
-    their NUL characters and half surrogate pairs. A number that is not finite counts as none.
+    Rejects excessive nesting, numbers out of range, and more than `MAX_BYTES`. Removes NUL characters and
+    lone surrogates from texts. Numbers that are not finite become null.
     """
     name = getattr(kind, "__name__", str(kind))
     try:

@@ -35,5 +35,5 @@ class Transport(redis.Transport):
 
 
 def install() -> None:
-    """What `redis://` and `rediss://` mean in this process, from now on."""
+    """Use this transport for `redis://` and `rediss://` in this process from now on."""
     TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:Transport"))

@@ -1,4 +1,4 @@
-"""The user id of the doors. Imports the standard library only."""
+"""User ID of the doors. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 VARIABLE = "BERTH_DOORS_UID"
 DOORS_UID = 199_998
-"""Just below that of the portal's services."""
+"""Just below the user ID of the portal's services."""
 LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
 
 

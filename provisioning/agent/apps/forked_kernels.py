@@ -236,7 +236,7 @@ class ForkedKernel:
             try:
                 self.returncode = int(_line(self._status))
             except (OSError, ValueError):
-                self.returncode = -signal.SIGKILL  # the kernel server ended as well and nobody knows
+                self.returncode = -signal.SIGKILL  # kernel server ended too: code unknown
             self._status.close()
             os.close(self._pidfd)
         return self.returncode
