@@ -38,7 +38,7 @@ BERTH_CHANNEL_SCHEMAS = env.list(
 BERTH_WEBHOOK_KEEP_DAYS = max(1, env.int("BERTH_WEBHOOK_KEEP_DAYS", default=30))
 BERTH_WEBHOOK_DISABLE_DAYS = max(1, env.int("BERTH_WEBHOOK_DISABLE_DAYS", default=5))
 
-# Sealed entries of the audit log are deleted after so many days; 0: never.
+# Sealed entries of the audit log are deleted after this many days; 0: never.
 BERTH_AUDIT_KEEP_DAYS = max(0, env.int("BERTH_AUDIT_KEEP_DAYS", default=0))
 # Entries of the audit log are also sent to a syslog server (tls://host:6514, tcp://host:514 or udp://host:514)
 # and to a URL.

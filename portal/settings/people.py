@@ -15,7 +15,7 @@ check_site_roles("BERTH_MFA_REQUIRED_FOR", BERTH_MFA_REQUIRED_FOR)
 # How long a browser may be trusted for the second factor; 0: never.
 BERTH_TRUSTED_DEVICE_DAYS = max(0, env.int("BERTH_TRUSTED_DEVICE_DAYS", default=30))
 BERTH_DEVICE_COOKIE = "__Host-berth-device" if HTTPS else "berth-device"
-# Dangerous actions require a new proof of identity after so many minutes; 0: never.
+# Dangerous actions require a new proof of identity after this many minutes; 0: never.
 BERTH_STEP_UP_MINUTES = max(0, env.int("BERTH_STEP_UP_MINUTES", default=15))
 # So do approvals above these amounts: whole units by resource, for instance gpu=4,gpu_hours=500.
 BERTH_STEP_UP_APPROVALS = amounts("BERTH_STEP_UP_APPROVALS")
@@ -62,7 +62,7 @@ BERTH_STARTS_PER_MINUTE = max(0, env.int("BERTH_STARTS_PER_MINUTE", default=60))
 BERTH_STARTS_PER_HOUR = max(0, env.int("BERTH_STARTS_PER_HOUR", default=600))
 BERTH_STREAMS_PER_USER = max(0, env.int("BERTH_STREAMS_PER_USER", default=256))
 
-# A session ends after so many hours without use, and after so many hours in any case.
+# A session expires after this many hours without use, and after this many hours in any case.
 BERTH_SESSION_IDLE_HOURS = env.float("BERTH_SESSION_IDLE_HOURS", default=72)
 BERTH_SESSION_MAX_HOURS = env.float("BERTH_SESSION_MAX_HOURS", default=336)
 BERTH_THEME_COOKIE = "__Host-berth-theme" if HTTPS else "berth-theme"
