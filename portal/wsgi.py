@@ -1,4 +1,5 @@
-"""WSGI entry of the web processes: pages, REST and agents' reports. Event streams are `portal.asgi`'s."""
+"""WSGI entry point of the web processes: pages, REST and agents' reports. `portal.asgi` serves event
+streams."""
 
 from __future__ import annotations
 
