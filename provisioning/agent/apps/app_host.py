@@ -46,7 +46,7 @@ def main() -> None:
         if alone():
             kernels_pid, kernels_link = fork_kernel_server(kernels, control)
     for name in recipe["blocked"]:
-        sys.modules[name] = None  # type: ignore[assignment]  # the way to keep a module from being imported
+        sys.modules[name] = None  # type: ignore[assignment]  # blocks the import
     before = dict(os.environ)
     load(recipe["modules"])
     set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
@@ -77,7 +77,7 @@ def load(names: list[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: S112 - whatever a module does, the app does without it ahead
+        except Exception:  # noqa: S112 - preloading is optional
             continue
 
 
@@ -119,8 +119,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, socket.socke
 
 
 def listen(recipe: dict[str, Any], listener: socket.socket | None, control: socket.socket) -> None:
-    """Let the app accept connections on its socket if it can; otherwise close `control` to notify the
-    agent."""
+    """Let the app accept connections on its socket if it can; otherwise close `control`."""
     if listener is not None and recipe["direct"]:
         with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module("direct_listener").use(listener, control)

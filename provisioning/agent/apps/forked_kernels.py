@@ -52,8 +52,7 @@ _server_pid = 0
 
 
 def serve(link: socket.socket) -> None:
-    """Fork a kernel per request until `link` is closed. In a kernel process, return when the kernel has
-    ended."""
+    """Fork a kernel per request until `link` is closed. In a kernel, return when it has ended."""
     kernels: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
     poller = select.poll()
     poller.register(link, select.POLLIN)
@@ -116,7 +115,7 @@ def _become_kernel(request: dict[str, Any]) -> None:
     tempfile.tempdir = None
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as handle:  # noqa: PTH123
         handle.write(str(KERNEL_OOM_SCORE))
-    sys.path[0] = os.getcwd()  # noqa: PTH109 - as with -m; until now the folder of this file
+    sys.path[0] = os.getcwd()  # noqa: PTH109 - as with -m; before, the folder of this file
     if packages := request["env"].get(PACKAGES):
         use_packages(packages)
     sys.modules.pop(__name__, None)
@@ -198,8 +197,7 @@ def _line(sock: socket.socket) -> bytes:
 
 
 class ForkedKernel:
-    """A kernel that is not a child of this process, with the interface of `subprocess.Popen` that Jupyter
-    uses."""
+    """A kernel that is not a child of this process, with Jupyter's subset of `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 

@@ -9,7 +9,7 @@ One job runs at a time, in a thread. A repeated request for the same job returns
 the job starts from the beginning; a finished job reports its result.
 """
 
-# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+# ruff: noqa: PTH208 - pathlib does not support descriptors
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ way. A file gets its modification time only when it is complete, so an entry wit
 record is complete. This is how an interrupted copy resumes. Folders get their modes and times at the end.
 """
 
-# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+# ruff: noqa: PTH208 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Writing:
     def __init__(self, root: int, room: Room) -> None:
         self.root, self.room = root, room
         self.first: dict[str, str] = {}
-        """Of files with several names, by which they were one: the path of the first."""
+        """Hard links: inode ID → path of the file's first name."""
         self._names: list[bytes] | None = None
         self._folder = -1
 
@@ -80,8 +80,7 @@ class Writing:
         self._folder, self._names = -1, None
 
     def folder(self, names: list[bytes]) -> int:
-        """Return the open folder of these names, created if missing; it stays open until another is
-        requested."""
+        """Return the open folder of these names, created if missing; open until the next call."""
         if self._names == names:
             return self._folder
         descriptor = os.dup(self.root)
@@ -174,8 +173,7 @@ class Writing:
         return True
 
     def begin(self, entry: dict[str, Any]) -> int:
-        """Open a file for writing at the record's offset. Raises `BadStream` if earlier content is
-        missing."""
+        """Open a file at the record's offset. Raises `BadStream` if earlier content is missing."""
         folder, name = self.place(entry)
         offset = _number(entry, "o", 0, stream.MAX_SIZE)
         seen = _seen(folder, name)
@@ -216,8 +214,7 @@ class Writing:
 
 
 def dress(what: int, entry: dict[str, Any]) -> None:
-    """Set mode, time and attributes of an open file or folder, as far as the file system supports
-    attributes."""
+    """Set mode, time and (where supported) attributes of an open file or folder."""
     attributes = entry.get("x")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         if isinstance(name, str) and name.startswith("user.") and isinstance(value, str):

@@ -11,7 +11,7 @@ from the state of the folder.
 4. Folders get their modes and times, everything is flushed to disk, and `whole` is written.
 """
 
-# ruff: noqa: PTH123 - descriptors, which pathlib knows not
+# ruff: noqa: PTH123 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -119,8 +119,7 @@ class Receiver:
         }
 
     def _prepare(self) -> None:
-        """Read the manifest once to compute totals; check that everything is readable and fits on the
-        disk."""
+        """Read the manifest once for totals; check that everything is readable and fits on the disk."""
         self.total = self.count = self.left_out = allocated = 0
         counted: set[str] = set()
         for _, entry in self._entries(0):

@@ -229,8 +229,7 @@ def digest_of(file: int, start: int, end: int) -> str:
 
 
 def xattrs_of(what: int | str) -> dict[str, str]:
-    """Return `user.*` attributes of an open file or folder, base64; those beyond `MAX_XATTRS` bytes are
-    omitted."""
+    """Return `user.*` attributes of an open file or folder, base64, up to `MAX_XATTRS` bytes."""
     found, total = {}, 0
     with contextlib.suppress(OSError):
         for name in sorted(os.listxattr(what)):
@@ -292,8 +291,7 @@ def entry_of(above: list[bytes], folder: int, name: bytes, seen: Any) -> dict[st
 
 
 def write_manifest(root: int, out: Any, *, after: str = "", limit_s: float = float("inf")) -> bool:
-    """Write the entries after the path `after` for about `limit_s` seconds; return whether all were
-    written."""
+    """Write the entries after `after` for about `limit_s` seconds; return whether all were written."""
     until = time.monotonic() + limit_s
     writer = Writer(out)
     for walked in walk(root, names_of(after) if after else None):
@@ -345,8 +343,7 @@ def write_check(
 def write_files(
     root: int, wants: Iterable[tuple[str, int]], out: Any, *, limit_s: float = float("inf")
 ) -> bool:
-    """Write the content of files from the given offsets for about `limit_s` seconds; return whether all was
-    sent."""
+    """Write file contents from given offsets for about `limit_s` seconds; return whether all was sent."""
     files = tree.Tree.__new__(tree.Tree)
     files.root = root
     until = time.monotonic() + limit_s

@@ -55,8 +55,7 @@ def write_tar(files: Any, path: str, top: str, out: Any) -> None:
 
 
 def write_zip(files: Any, path: str, top: str, out: Any) -> None:
-    """Write a zip, stored: data that takes long to compress seldom shrinks. Links and special files are
-    omitted."""
+    """Write a zip without compression. Links and special files are omitted."""
     forward: Any = Forward(out)
     with zipfile.ZipFile(forward, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for below, folder, name, seen in files.walk(path):

@@ -142,8 +142,7 @@ class Server:
         threading.Thread(target=work, daemon=True).start()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request of the node. Raises `Refused`, or `KeyError`, `ValueError` or `TypeError` if it is
-        malformed."""
+        """Answer a request. Raises `Refused`, or `KeyError`, `ValueError`, `TypeError` if it is malformed."""
         match asked["do"]:
             case "list":
                 offset, limit = max(0, int(asked["offset"])), min(MAX_PAGE, max(1, int(asked["limit"])))
@@ -348,8 +347,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     # -- uploads --------------------------------------------------------------------------------
 
     def _body(self) -> Callable[[int], bytes]:
-        """Return a function that reads up to the end of the body. Raises `Refused` without a content
-        length."""
+        """Return a function that reads up to the body's end. Raises `Refused` without a content length."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
             raise tree.Refused("length_missing")

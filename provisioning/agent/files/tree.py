@@ -1,11 +1,10 @@
-"""Access to files below one folder, opened component by component so that no link is followed. Standard
-library only.
+"""Access to files below one folder without following links. Standard library only.
 
 Paths in wire form are relative and use `/` between names. `%` and every byte that is not printable UTF-8 are
 written as `%XX`, so any file name can be expressed.
 """
 
-# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+# ruff: noqa: PTH208 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ class Tree:
             yield descriptor, names[-1]
 
     def listing(self, path: str, *, offset: int, limit: int) -> dict[str, Any]:
-        """Return one page of a folder: folders first, then by name. Entries beyond `MAX_LISTED` are only
-        counted."""
+        """Return one page of a folder: folders first, then by name. Counts all, lists up to `MAX_LISTED`."""
         with self.folder(parts_of(path)) as descriptor:
             found: list[tuple[bool, str, str]] = []
             total = 0
@@ -203,8 +201,7 @@ class Tree:
             move(descriptor, name, self.root, TRASH + secrets.token_hex(8))
 
     def clear(self) -> None:
-        """Remove deleted folders, also those of an earlier server. Moves nested folders up instead of
-        descending."""
+        """Remove deleted folders, also of an earlier server; nested folders are moved up, not entered."""
         with contextlib.suppress(OSError, Refused), self.folder([]) as root:
             for name in [each for each in os.listdir(root) if each.startswith(TRASH)]:
                 self._clear(name)

@@ -350,8 +350,7 @@ class Run:
         return os.path.join(self.target, ".git", PENDING)
 
     def install(self, commit: str) -> None:
-        """Run the script of the dotfiles, or link them. Runs once; an interrupted run is repeated at the next
-        start."""
+        """Run the dotfiles' script, or link them, once. An interrupted run is repeated at the next start."""
         import fcntl
 
         try:
@@ -392,8 +391,7 @@ class Run:
             raise Failed("script_failed" if error.code == "failed" else error.code, error.detail) from error
 
     def link(self) -> tuple[int, int]:
-        """Link dotfiles into the home; return the number of new links and of existing files that were
-        kept."""
+        """Link dotfiles into the home; return the number of new links and of kept files."""
         linked = left = 0
         for name in sorted(os.listdir(self.target))[:MAX_LINKS]:
             if not name.startswith(".") or name in NEVER_LINKED:

@@ -66,8 +66,7 @@ class Children:
         self.reap()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `condition` holds and return True; False after the timeout. SIGCHLD triggers a new
-        check."""
+        """Wait until `condition` holds (True) or the timeout (False). SIGCHLD triggers a check."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.reap()

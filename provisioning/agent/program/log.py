@@ -101,8 +101,7 @@ class Log:
         self.feed(("[berth] %s\n" % text).encode())
 
     def aside(self, text: str) -> None:
-        """Write lines of the agent from another thread than the one that feeds; held-back data stays held
-        back."""
+        """Write lines of the agent from another thread, without touching data held back by `feed`."""
         self._write(
             "".join("[berth] %s\n" % line for line in self.without_hidden(text).splitlines()).encode()
         )

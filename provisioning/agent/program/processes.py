@@ -21,8 +21,7 @@ def read_text(path: str) -> str | None:
 
 
 def process_table() -> Table:
-    """Return {pid: (parent, state, CPU ticks, resident pages, group, session, terminal)} of this PID
-    namespace."""
+    """Return {pid: (parent, state, CPU ticks, resident pages, group, session, terminal)}."""
     table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

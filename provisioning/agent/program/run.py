@@ -259,8 +259,7 @@ class Agent:
             self.waking.pause(60.0, *([asked.control.fileno()] if asked else ()))
 
     def post_exited(self, code: int | None) -> None:
-        """Report that the app has ended. Retries are limited, because the portal also detects it by
-        itself."""
+        """Report that the app has ended. Retries are limited: the portal also detects it."""
         body: dict[str, Any] = {"exit_code": code, "log_tail": self.log.tail()}
         wait_s = 0.2
         for _ in range(5):

@@ -37,8 +37,7 @@ class Unclaimed:
         theirs.close()
 
     def wait(self) -> Config | None:
-        """Return the configuration of the workspace that has claimed this process; None if there will be
-        none."""
+        """Return the configuration of the claiming workspace; None if there will be none."""
         poller = select.poll()
         poller.register(self.owner, select.POLLIN)
         poller.register(self.control, select.POLLIN)
@@ -88,8 +87,7 @@ class Unclaimed:
         return self.app
 
     def listening(self) -> bool | None:
-        """Return whether the app accepts connections on the listener itself; None if unknown yet. Does not
-        block."""
+        """Return whether the app accepts connections itself; None if unknown yet. Does not block."""
         self.control.setblocking(False)
         try:
             return self.control.recv(64) == b"listening\n"

@@ -18,8 +18,7 @@ class Waking:
         os.write(self.write_end, b"x")
 
     def pause(self, timeout_s: float, *more: int) -> None:
-        """Main thread: wait until woken, until one of `more` (descriptors) is readable, or for
-        `timeout_s`."""
+        """Main thread: wait until woken, until a descriptor of `more` is readable, or for `timeout_s`."""
         import select
 
         select.select([self.read_end, *more], [], [], timeout_s)

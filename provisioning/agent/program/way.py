@@ -87,8 +87,7 @@ class Way:
 
 
 def read_counter(path: str) -> int | None:
-    """Return the number in the file; None if it cannot be read. The workspace may have written anything
-    there."""
+    """Return the number in the file; None if unreadable. A workspace may have written anything there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -103,8 +102,7 @@ def read_counter(path: str) -> int | None:
 
 
 def become_relay(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:
-    """In a child: run `relay.py` with no other descriptors, especially not the lock that marks the workspace
-    as alive.
+    """In a child: run `relay.py` without other descriptors, especially the lock of the workspace.
 
     Never returns.
     """
