@@ -21,8 +21,7 @@ def node_queue(node_name: str) -> str:
 
 
 def _share_what_is_loaded(**_: object) -> None:
-    """Freeze objects before a pool process is forked, so that the garbage collector does not copy shared
-    pages."""
+    """Freeze objects before a pool process is forked, so garbage collection keeps pages shared."""
     gc.collect()
     gc.freeze()
 

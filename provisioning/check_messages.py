@@ -61,8 +61,7 @@ class CheckAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned:
-    """Result of a MIG layout change: UUIDs of new instances in the requested order, or devices that were not
-    clean."""
+    """Result of a MIG layout change: new instances in requested order, or devices that were not clean."""
 
     created: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     unclean: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()

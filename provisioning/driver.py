@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 
 class Plane(StrEnum):
-    """Which worker runs a driver's calls: the one on the node, or any worker that can reach the engine's
-    API."""
+    """Which worker runs a driver's calls: the node's, or any worker that can reach the engine's API."""
 
     NODE = "node"
     ENGINE = "engine"
@@ -80,7 +79,7 @@ class Driver(ABC):
         """
         return False
 
-    def arrange(self) -> None:  # noqa: B027 - most drivers leave the machine as it is
+    def arrange(self) -> None:  # noqa: B027 - optional: most drivers need no preparation
         """Prepare the machine before its inventory is taken. Idempotent.
 
         Called only by the node's worker. Raises nothing for steps that fail: the inventory reports them.
@@ -106,7 +105,7 @@ class Driver(ABC):
         `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
         """
 
-    def prepare(self, *, owner: int) -> None:  # noqa: B027 - most drivers have nothing to make ready
+    def prepare(self, *, owner: int) -> None:  # noqa: B027 - optional: most drivers have nothing to prepare
         """Prepare spare resources that shorten the next starts, and end obsolete ones. May do nothing.
 
         They belong to no workspace and end with the process `owner`, a PID of this machine. Raises
@@ -115,13 +114,11 @@ class Driver(ABC):
 
     @abstractmethod
     def observe(self, ref: WorkspaceRef) -> Observation:
-        """Return the current state of the workspace in any generation; `observation.ref` names the one
-        observed."""
+        """Return the workspace's current state in any generation, named by `observation.ref`."""
 
     @abstractmethod
     def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
-        """Ask the workspace to end and close its generation. Return STOPPING until it has been observed to
-        end.
+        """Ask the workspace to end and close its generation. Return STOPPING until it has ended.
 
         The workspace has the time of its specification, or `grace_s` seconds from the first request. The
         first call after that kills what is left.
@@ -155,8 +152,7 @@ class Driver(ABC):
         return ()
 
     def remove_leftover(self, kind: LeftoverKind, name: str) -> bool:
-        """Remove a leftover if it still has no owner. Return True if it is gone, False if the call has to be
-        repeated.
+        """Remove a leftover if it has no owner. Return True if it is gone, False if to be called again.
 
         Removing a missing leftover succeeds. Only the caller knows who owns a home; a home in use is kept.
         Raises `InvalidSpec` for an invalid name and `Conflict` if it has an owner.
@@ -198,8 +194,7 @@ class Driver(ABC):
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
-        """Return the report of the CUDA validation workload on one device. Device errors are reported, not
-        raised.
+        """Return the report of the CUDA validation workload on one device. Never raises device errors.
 
         `baseline_of`: the software versions of both baselines; they are ignored with other versions. `peers`:
         UUIDs of idle devices; links to them are measured if possible. `meeting`: check only the link to

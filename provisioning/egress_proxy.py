@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import encodings.idna  # noqa: F401 - resolving names takes it
+import encodings.idna  # noqa: F401 - required to resolve names
 import ipaddress
 import json
 import os
@@ -85,8 +85,7 @@ class HostRule:
 
 
 def host_rule(text: str) -> HostRule:
-    """Parse `index.example.org`, `*.example.org` or `git.example.org:22`, case-insensitively. Raises
-    `ValueError`.
+    """Parse `index.example.org`, `*.example.org` or `git.example.org:22`. Raises `ValueError`.
 
     The default ports are 80 and 443. A name contains a dot; `*.example.org` does not match `example.org`.
     """

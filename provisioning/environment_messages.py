@@ -116,8 +116,7 @@ class EnvironmentRemoval:
 
 @dataclass(frozen=True, slots=True)
 class PackagesOf:
-    """A request for the packages that a user has installed on top of an environment, in the home of a team
-    and owner."""
+    """A request for the packages that a user installed in a home, on top of an environment."""
 
     team: Name
     owner: Name

@@ -29,8 +29,7 @@ PULSE_LATE_S = 20.0
 
 
 class Pulse:
-    """Writes one process's heartbeat. An unavailable Redis is not an error: the heartbeat is then late, as
-    intended."""
+    """Writes one process's heartbeat. If Redis is unavailable, the heartbeat is late, as intended."""
 
     def __init__(self, broker_url: str, name: str) -> None:
         self._name = name
@@ -85,8 +84,7 @@ def install(app: Celery) -> None:
 
 
 def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
-    """Parse the hash read from Redis: process name → time of its last heartbeat. Invalid entries are
-    ignored."""
+    """Parse the hash read from Redis: process name → time of its last heartbeat. Ignores invalid entries."""
     pulses: dict[str, float] = {}
     for name, value in raw.items():
         try:
@@ -105,8 +103,7 @@ def is_fresh(broker_url: str, name: str) -> bool:
 
 
 def main(role: str) -> int:
-    """Run a container's health check: `python -m provisioning.heartbeat control|node|beat`; return 0 if
-    healthy."""
+    """Health check of containers: `python -m provisioning.heartbeat control|node|beat`; 0 if healthy."""
     url = os.environ.get("BERTH_NODE_REDIS_URL" if role == "node" else "BERTH_REDIS_URL", "")
     name = f"{role}@{os.environ.get('BERTH_NODE_NAME') or socket.gethostname()}"
     try:

@@ -38,8 +38,7 @@ class MovePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HomeMoveOrder:
-    """One command of a move. `ticket` authorizes reading the home from `host`; an offer has only its
-    digest."""
+    """One command of a move. `ticket` authorizes reading the home from `host`; offers have its digest."""
 
     move: Name
     lease: Name

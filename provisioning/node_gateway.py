@@ -1,6 +1,7 @@
-"""Configuration of Caddy as the gateway of a node on another machine: the only way to its workspaces, and
-from them to the portal. On the control plane's own machine the front door does this
-(`portal.embedded.proxy`), with the shared parts below.
+"""Configuration of Caddy as the gateway of a node on another machine.
+
+The gateway is the only way to the node's workspaces, and from them to the portal. On the control plane's own
+machine the front door does this (`portal.embedded.proxy`), with the shared parts below.
 
 Inbound: it accepts TLS connections with client certificates of Berth's own authority, and requests only from
 the front door, by the name in its certificate. Certificates of other nodes are rejected. The header
@@ -164,8 +165,7 @@ def client_tls(certificates: Certificates, *, server_name: str) -> dict[str, Any
 
 
 def to_socket(found: str = "socket") -> dict[str, Any]:
-    """Return a handler to the Unix socket whose name and generation are the first groups of the matcher
-    `found`."""
+    """Return a handler to the Unix socket that is named by the groups of the matcher `found`."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{{http.regexp.{found}.1}}/app.{{http.regexp.{found}.2}}.sock"}],

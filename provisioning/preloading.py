@@ -52,8 +52,7 @@ class Recipe:
         return app.argv[:3] == self.command and not changed
 
     def loading(self, modules: tuple[str, ...]) -> Recipe:
-        """Return the recipe with additional modules, which the app loads from its environment at its
-        start."""
+        """Return the recipe with further modules that the app loads at its start."""
         return replace(self, modules=(*self.modules, *modules)) if modules else self
 
     def as_json(self) -> dict[str, Any]:
@@ -120,6 +119,5 @@ def recipe_for(app: AppSpec) -> Recipe | None:
 
 
 def recipes_among(programs: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """Return the recipes whose program is installed; `programs` maps names to paths, empty if not
-    installed."""
+    """Return the recipes whose program is installed; `programs` maps names to paths or ""."""
     return tuple(recipe for recipe in RECIPES if programs.get(recipe.program))

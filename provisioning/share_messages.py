@@ -31,8 +31,7 @@ class ShareStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShareNote:
-    """One step concerning a workspace on a device. `process` is its program's name, which the program itself
-    sets.
+    """One step concerning a workspace on a device. `process` is its program's self-chosen name.
 
     `ends_in_s` is the minimum time in seconds until a process is asked to end (for OVER).
     """

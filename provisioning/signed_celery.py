@@ -96,8 +96,7 @@ class SignedCelery(Celery):  # type: ignore[misc]
         return super().send_task(name, args, kwargs, headers=headers, **options)
 
     def seal(self, body: Any, *, key: str) -> str:
-        """Return a signed body to store under a Redis key, where a reader waits. Raises `ValueError` without
-        a key."""
+        """Return a signed body to store under a Redis key. Raises `ValueError` without a key."""
         stamp = self._own_signer().stamp(SEALED, key, body, now=time.time())
         return json.dumps({"body": body, "stamp": stamp})
 
@@ -168,8 +167,7 @@ class Gate:
             log.error("the keys of those who send messages cannot be read: %s", error)
 
     def note(self, app: Celery, refused: Refused, task: str) -> None:
-        """Count a rejection; report it once a minute per sender and reason, to the log and to the control
-        plane."""
+        """Count a rejection; log and report it once a minute per sender and reason."""
         self.refused[refused.reason.value] += 1
         sender = refused.sender[:120]
         if len(self._told) > 1000:

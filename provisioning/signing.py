@@ -68,8 +68,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Signature of a message with its metadata. `to` is a queue name, `at` Unix time, `nonce` is used
-    once."""
+    """Signature of a message with metadata. `to` is a queue name, `at` Unix time, `nonce` unique."""
 
     sender: Short
     to: Short
@@ -177,8 +176,7 @@ def sender_of(node_name: str) -> str:
 
 
 def node_keys(folder: Path) -> Keys:
-    """Return the public keys of nodes stored in `folder` as `<node>.pub`. Raises `ValueError` or
-    `OSError`."""
+    """Return nodes' public keys from `folder` (`<node>.pub`). Raises `ValueError` or `OSError`."""
     if not folder.is_dir():
         return {}
     return {

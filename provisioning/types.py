@@ -168,8 +168,7 @@ class WorkspaceRef:
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A piece of a start's log. `reached` is the byte offset of its end; `more` means that further output is
-    available now."""
+    """A piece of a start's log. `reached` is the byte offset of its end; `more` if more is available now."""
 
     text: str
     reached: int
@@ -264,8 +263,7 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class EgressLimit:
-    """An egress limit: `egress` is `open`, `list` or `none`; `allow` lists networks and hosts, separated by
-    commas."""
+    """An egress limit: `egress` is `open`, `list` or `none`; `allow` lists networks and hosts with commas."""
 
     egress: Word
     allow: Text = ""
@@ -582,8 +580,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRemoval:
-    """A request to remove a leftover; rejected after `expires_at`. The answer repeats `orphan` and
-    `lease`."""
+    """A request to remove a leftover, valid until `expires_at`. The answer repeats `orphan` and `lease`."""
 
     orphan: str
     lease: str

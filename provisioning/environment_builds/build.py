@@ -163,8 +163,7 @@ class Build:
         return steps.resolved(source, work)
 
     def _node(self, steps: uv_steps.Uv, work: Path, locked: str) -> tuple[Path, str]:
-        """Create an environment with only Node.js, to run npm before the real one exists; return its paths on
-        the host and inside."""
+        """Create an environment with only Node.js for running npm; return its paths outside and inside."""
         root = work / "node"
         root.mkdir(mode=0o755)
         named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
@@ -199,8 +198,7 @@ class Build:
         npm_packages.write_programs(made, str(place), packages)
 
     def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
-        """Install the packages and return their folder. Uses wheels only if all have one, so no package code
-        runs.
+        """Install the packages and return their folder. If all have wheels, no package code runs.
 
         Otherwise installs in a folder that shares nothing with other environments, because code of a package
         could modify shared files.

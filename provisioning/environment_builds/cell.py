@@ -88,8 +88,7 @@ class Step:
 
 @dataclass(slots=True)
 class Cell:
-    """The sandbox of one build. `folder` is the build's own on the host; `bases` are folders that its Python
-    needs."""
+    """The sandbox of one build. `folder` is its own folder; `bases` are folders that its Python needs."""
 
     folder: Path
     sandbox: SandboxProbe
@@ -118,8 +117,7 @@ class Cell:
         return self.sandbox.uids.builds if self.apart and self.sandbox.uids is not None else None
 
     def tmp(self, *, foreign: bool) -> Path:
-        """Return the host folder of `temporary` for steps of this kind. Neither kind reads files of the
-        other."""
+        """Return the host folder of `temporary`. Foreign and other steps never read each other's."""
         return self.folder / ("tmp-foreign" if foreign and self.uid is not None else "tmp")
 
     def give(self, folder: Path) -> None:
@@ -219,8 +217,7 @@ class Cell:
             yield process
 
     def _argv(self, step: Step, env: Mapping[str, str], mounts: list[Mount] | None) -> list[str]:
-        """Return the command line of the sandbox. `mounts` collects bind mounts that make files accessible to
-        another user."""
+        """Return the sandbox's command line. `mounts` collects bind mounts for access by another user."""
         found = self.sandbox
         bwrap = found.bwrap
         if mounts is not None:

@@ -29,8 +29,7 @@ def main() -> None:
 
 
 def compile_all(site: Path, workers: int) -> None:
-    """Compile every module to bytecode, so that no start has to. Modules that are not valid Python are
-    skipped."""
+    """Compile every module to bytecode, so that no start has to; skip invalid modules."""
     entries = sorted(path for path in site.iterdir() if path.name != "__pycache__")
     noted = 0.0
     for number, path in enumerate(entries, 1):

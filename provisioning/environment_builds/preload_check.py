@@ -60,13 +60,13 @@ def load(names: list[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: S112 - whatever a module does, the app does without it ahead
+        except Exception:  # noqa: S112 - preloading is optional
             continue
 
 
 def loaded_by_extensions(recipe: dict[str, list[str]]) -> list[str]:
     for name in recipe["blocked"]:
-        sys.modules[name] = None  # type: ignore[assignment]  # keeps it from being imported
+        sys.modules[name] = None  # type: ignore[assignment]  # blocks the import
     load([*recipe["kernel_modules"], *recipe["modules"]])
     before = set(sys.modules)
     from jupyterlab.labapp import LabApp  # type: ignore[import-not-found]

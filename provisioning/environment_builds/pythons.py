@@ -1,5 +1,4 @@
-"""Python interpreters of this node: its own, and those found by uv. The node's settings may allow
-downloads."""
+"""Python interpreters of this node: its own, and those of uv. Downloads are optional."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class Python:
 
 
 def find(wanted: str, *, uv: str, downloads: Path) -> Python:
-    """Return the newest interpreter of a version such as 3.12, preferring this node's own. Raises
-    `BuildError`."""
+    """Return the newest interpreter of a version such as 3.12, preferably the node's. Raises `BuildError`."""
     found = installed(uv, downloads)
     good = [python for python in found if python.minor == wanted]
     if not good and os.environ.get(DOWNLOADS) == "1":

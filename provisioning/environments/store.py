@@ -81,8 +81,7 @@ class Store:
         self.cache = self.staging / ".uv-cache"
 
     def place(self, digest: str) -> Path:
-        """Return the folder of the environment, whether it exists or not. Raises `ValueError` for an invalid
-        digest."""
+        """Return the environment's folder, existing or not. Raises `ValueError` for an invalid digest."""
         if not is_digest(digest):
             raise ValueError(f"not a digest: {digest!r}")
         return self.folder / f"{PREFIX}{digest}"
@@ -181,8 +180,7 @@ class Store:
                         path.unlink()
 
     def prune_cache(self, *, keep_mib: int = KEEP_CACHE_MIB) -> None:
-        """Delete the cache if more than `keep_mib` of it is used by no environment. The caller holds the
-        lock.
+        """Delete the cache if more than `keep_mib` of it is in no environment. The caller holds the lock.
 
         Deletes it as a whole, because uv expects every file that it has recorded. Files that environments
         share survive there.
@@ -226,8 +224,7 @@ class Store:
 
     @contextlib.contextmanager
     def using(self, digest: str) -> Iterator[Stamp | None]:
-        """Yield the environment's stamp and prevent its removal meanwhile. None if it is not complete
-        here."""
+        """Yield the environment's stamp and prevent its removal meanwhile. None if it is not complete."""
         try:
             descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

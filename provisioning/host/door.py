@@ -90,8 +90,7 @@ class Door:
         return self._answer("/nodes/v1/rotate", body)
 
     def leave(self, *, workspaces: str = "") -> Standing | None:
-        """Leave; return None when done, otherwise the workspaces that are still on the node and were asked to
-        end.
+        """Leave; return None when done, otherwise the workspaces that still have to end or move.
 
         `workspaces` is `drain` or `stop`; empty rejects the request while there are workspaces on the node.
         Raises as `join`.
@@ -162,8 +161,7 @@ def _ask(
 
 
 def refusal(url: str, answer: httpx.Response) -> Problem:
-    """Return the portal's refusal as a `Problem`; an answer that is no problem document is not from a
-    portal."""
+    """Return the portal's refusal as a `Problem`. Other answers are not from a portal."""
     try:
         document = answer.json()
         code, detail = str(document["code"]), str(document["detail"])

@@ -25,8 +25,7 @@ OVER = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAI
 
 
 def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
-    """Stop workspaces using a worker's variables; return how many are left after `limit_s`. Raises
-    `OSError`."""
+    """Stop workspaces by a worker's variables; return how many are left after `limit_s`. Raises `OSError`."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "provisioning.host.ending", str(limit_s)],
         env=dict(environ),

@@ -20,8 +20,7 @@ class NodeFolder:
 
     @classmethod
     def find(cls, given: str, environ: Mapping[str, str]) -> NodeFolder:
-        """Return the folder of `--home`, else `BERTH_HOME`, else the default of root or of an ordinary
-        user."""
+        """Return the folder of `--home`, else `BERTH_HOME`, else the user's default."""
         text = given or environ.get("BERTH_HOME") or (str(SYSTEM_HOME) if os.geteuid() == 0 else USER_HOME)
         return cls(Path(text).expanduser().resolve())
 

@@ -238,8 +238,7 @@ class Join:
 
 
 def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> bool:
-    """Create the notebook environment; return whether that succeeded. Prints how to continue after a
-    failure."""
+    """Create the notebook environment; return whether that succeeded, and print what to do if not."""
     with console.step("Notebook environment") as step:
         builder = Builder(folder.environments, folder.logs, environ)
         builder.start()

@@ -42,8 +42,7 @@ def programs(
     caddy: Path,
     account: DoorAccount | None = None,
 ) -> tuple[Program, ...]:
-    """Write the files of both services and return the services; the gateway runs as `account`, if any. Raises
-    `OSError`."""
+    """Write the files of both services and return the services. Raises `OSError`."""
     write_gateway(folder, membership)
     name = membership.name
     worker_environ = node_environ(folder, membership, environ)

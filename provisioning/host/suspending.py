@@ -91,7 +91,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
 
 
 def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
-    """Suspend a workspace: its GPUs are released and its kernels keep their state. Raises `Problem`."""
+    """Suspend a workspace: its kernels keep their state and free the memory of its GPUs. Raises `Problem`."""
     with console.step("Suspend") as step:
         report = _run(folder, workspace, Goal.SUSPENDED, step.update)
         _require(report, folder)

@@ -36,8 +36,7 @@ def control_keys() -> Keys:
 
 
 def of_this_node(consumed: Callable[[], Iterable[str]]) -> Identity:
-    """Return the identity of this node's worker, for its own queue, and the engine's if `consumed` contains
-    it."""
+    """Return this node's identity, for its own queue and, if `consumed` has it, the engine's."""
     own = node_queue(node_name())
     return Identity(
         name=signing.sender_of(node_name()),

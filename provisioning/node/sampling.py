@@ -150,8 +150,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _close_nvml(**_: object) -> None:
-    """Close NVML before a pool process is forked, so the process holds no GPU open, which would prevent
-    resets."""
+    """Close NVML before forking a pool process: a GPU that it holds open could not be reset."""
     if not forks.prepare():
         log.warning("a pool process is started while NVML is open: the NVIDIA driver does not answer")
 

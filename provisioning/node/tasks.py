@@ -66,8 +66,7 @@ def inventory(pool: dict[str, Any]) -> None:
 
 @app.task(name="node.list_owned")
 def list_owned(pool: dict[str, Any], node: str) -> None:
-    """Report everything of ours on the backend; after a failure nothing is reported and it is retried
-    later."""
+    """Report everything of ours on the backend. A failure reports nothing and is retried later."""
     try:
         owned = [within_bounds(seen) for seen in driver_for(messages.load(pool, PoolConfig)).list_owned()]
     except Exception as error:
@@ -165,8 +164,7 @@ def run(command: Command, *, now: float) -> Result:
 
 
 def within_bounds(seen: Observation) -> Observation:
-    """Return the observation with texts truncated to the control plane's limits: apps may write lines of any
-    length."""
+    """Return the observation with texts truncated to the control plane's limits."""
     if len(seen.log_tail) <= MAX_TEXT and len(seen.message) <= MAX_TEXT:
         return seen
     return replace(seen, log_tail=seen.log_tail[-MAX_TEXT:], message=seen.message[:MAX_TEXT])

@@ -33,7 +33,7 @@ class Step:
         self._shown = ""
         self.result = ""
         self.mark = "✓"
-        """What its finished line begins with; `!` where it did not go well and others go on."""
+        """Mark of its finished line; `!` if it failed but later steps continue."""
 
     @property
     def elapsed_s(self) -> float:

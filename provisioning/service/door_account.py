@@ -1,5 +1,4 @@
-"""The unprivileged account of the front door, or of the gateway of a joined node, if root starts it
-(docs/adr/0076-door-account.md).
+"""Unprivileged account of the front door or a node's gateway (docs/adr/0076-door-account.md).
 
 It differs from the account of the portal's services: taking over the front door yields none of their keys,
 and taking over a service does not give access to sockets of workspaces.
@@ -70,8 +69,7 @@ class DoorAccount:
     def of(
         self, program: Program, needs: Needs, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
     ) -> Program:
-        """Return the program confined to the account; it may listen on `ports` and is a member of
-        `groups`."""
+        """Return the program confined to the account, listening on `ports`, as a member of `groups`."""
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
         return replace(
             program,
@@ -80,8 +78,7 @@ class DoorAccount:
         )
 
     def give(self) -> None:
-        """Give the account ownership of what it writes and access to sockets. Call while nothing runs. Raises
-        `OSError`."""
+        """Give the account its files and access to sockets, while nothing runs. Raises `OSError`."""
         door.give_own(self.local, self.uid)
         door.open_to(self.local, self.uid)
 
@@ -125,8 +122,7 @@ def capabilities(ports: Sequence[int]) -> tuple[int, ...]:
 
 
 def _try_socket(local: Path, uid: int) -> None:
-    """Check that sockets can belong to a group; not all file systems support it. Raises `OSError` or
-    `Unusable`."""
+    """Check that the file system supports group sockets. Raises `OSError` or `Unusable`."""
     with tempfile.TemporaryDirectory(dir=local, prefix=".trial-") as name:
         folder, inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), Path(name, "app.sock")
         try:

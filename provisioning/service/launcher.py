@@ -1,10 +1,10 @@
-"""Executes a service that ends with the supervisor: `launcher.py PARENT_PID SIGNAL SCORE CONFINEMENT PROGRAM
-ARG…`.
+"""Executes a service that ends with the supervisor.
 
-Run as `python -I -S launcher.py`, which takes about 10 milliseconds. A hook between fork and exec would avoid
-the second exec, but is unsafe in a process with threads. SCORE is its `oom_score_adj` (`oom.py`), or `-` to
-keep the parent's. CONFINEMENT is the plan of `confinement.py`: the service sees a part of the file system and
-has no privileges; `-` runs it like its parent.
+Run as `python -I -S launcher.py PARENT_PID SIGNAL SCORE CONFINEMENT PROGRAM ARG…`, which takes about 10
+milliseconds. A hook between fork and exec would avoid the second exec, but is unsafe in a process with
+threads. SCORE is its `oom_score_adj` (`oom.py`), or `-` to keep the parent's. CONFINEMENT is the plan of
+`confinement.py`: the service sees a part of the file system and has no privileges; `-` runs it like its
+parent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
         if os.getppid() != parent:
             sys.exit(0)
     try:
-        os.execvp(argv[4], argv[4:])  # noqa: S606  (that is what it is for)
+        os.execvp(argv[4], argv[4:])  # noqa: S606  (its purpose)
     except OSError as error:
         sys.exit(f"{argv[4]} cannot be started: {error.strerror}")
 
@@ -71,8 +71,7 @@ def confine(wanted: dict[str, Any]) -> None:
 
 
 def _leave(covers: list[str], kept: list[str]) -> None:
-    """Enter a new mount namespace and unmount foreign mounts below `covers`, so we never block their
-    removal."""
+    """Enter a new mount namespace and unmount foreign mounts below `covers`, to never keep them busy."""
     _call("unshare", libc.unshare(CLONE_NEWNS))
     # Unmounts outside propagate into this namespace; mounts here do not propagate outside.
     _mount(None, "/", MS_REC | MS_SLAVE)
@@ -114,8 +113,7 @@ def _show(wanted: dict[str, Any]) -> None:
 
 
 def _texts(path: str) -> dict[str, bytes]:
-    """Return the contents of a file, or of all files in a folder, by path; links and missing files are
-    skipped."""
+    """Return the contents of a file, or of a folder's files, by path; skips links and missing files."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
     except OSError:

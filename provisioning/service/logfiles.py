@@ -40,8 +40,7 @@ _TELLING = re.compile(r"error|exception|critical|fatal|cannot|denied|refused", r
 
 
 def last_line(path: Path, *, since: int = 0) -> str:
-    """Return the most relevant of the last lines written after offset `since`, shortened; '' if there is
-    none."""
+    """Return the most relevant of the last lines written after offset `since`, shortened; or ''."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)

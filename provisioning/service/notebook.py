@@ -60,8 +60,7 @@ class Builder:
 
 
 def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Callable[[str], None]) -> str:
-    """Create `notebook` in `folder` from the lock, or link it to BERTH_NOTEBOOK_ENV. Return the result as
-    text.
+    """Create `notebook` in `folder` from the lock or BERTH_NOTEBOOK_ENV. Return the result as text.
 
     `logs` is the folder for pip's output.
     """

@@ -57,8 +57,7 @@ def celery_argv(app: str, *arguments: str) -> tuple[str, ...]:
 
 
 def worker_argv(app: str, name: str, queues: str) -> tuple[str, ...]:
-    """Return the command line of a worker `name` (`role@node`) that consumes `queues`, separated by
-    commas."""
+    """Return the command line of a worker `name` (`role@node`); `queues` are separated by commas."""
     return celery_argv(
         app, "worker", "-Q", queues, "-n", name, "-c", "2", "-O", "fair",
         "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO",

@@ -100,8 +100,7 @@ class Supervisor:
             await service.ready.wait()
 
     async def stop(self) -> None:
-        """Stop everything: each service after those that depend on it, as gracefully as its program
-        allows."""
+        """Stop everything: each service after those that depend on it, with its program's grace period."""
         if self._rotator is not None:
             self._rotator.cancel()
         stopped = {name: asyncio.Event() for name in self.services}
