@@ -111,8 +111,7 @@ class Account:
         return [self._shown(file) for file in named_files(self.environ) if file.exists()]
 
     def _shown(self, file: Path) -> Path:
-        """Return the file's folder, because renewal may replace the file; the file itself if the folder
-        contains or is in Berth's own folders."""
+        """Return the file's folder, as renewal may replace the file; the file itself in or around Berth's."""
         folder, home = file.parent, self.instance.home
         above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder
@@ -127,8 +126,7 @@ class Account:
         self.doors.give()
 
     def share(self) -> None:
-        """Let the account write the database and read static files, which root keeps owning. Raises
-        `OSError`."""
+        """Let the account write the database and read static files. Both stay root's. Raises `OSError`."""
         if not self.environ.get("DATABASE_URL"):
             share_database(self.instance.home / database_place.FOLDER, self.uid)
         static = self.instance.home / "static"

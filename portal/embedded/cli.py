@@ -75,8 +75,7 @@ def notebook(instance: Instance, console: Console) -> int:
 
 
 def render(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
-    """Write the configuration of Redis and the front door from secrets in the environment, which are not
-    stored."""
+    """Write the configuration of Redis and the front door from secrets in the environment."""
     variables = {
         "gateway_secret": "BERTH_GATEWAY_SECRET",
         "redis_control": "BERTH_REDIS_PASSWORD",

@@ -57,8 +57,7 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
 
 
 def redis_conf(instance: Instance) -> str:
-    """Return Redis's configuration: loopback only, users from the ACL file, append-only file synced every
-    second.
+    """Return Redis's configuration: loopback only, ACL file, append-only file synced every second.
 
     Berth recovers without Redis's data, but keeping its views and sessions lets open notebooks survive its
     restart. When memory is full, keys with an expiry (sessions, replies) are evicted first.
@@ -137,8 +136,7 @@ def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
 
 
 def front_door(instance: Instance, *, gateway_secret: str, certificates: Certificates) -> str:
-    """Return the front door's configuration; `certificates` are its client certificates for other nodes'
-    gateways."""
+    """Return the front door's configuration; `certificates` are for connections to nodes' gateways."""
     bind = f"[{instance.bind}]" if ":" in instance.bind else instance.bind
     return proxy.config(
         listen=f"{bind}:{instance.port}",

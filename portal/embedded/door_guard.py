@@ -97,8 +97,7 @@ class Guard:
             self._leave(visit)
 
     def _has_room(self, network: str) -> bool:
-        """Return whether this network may open another connection; may abort the oldest one of another
-        network."""
+        """Return whether this network may open another connection; may abort another network's oldest."""
         own = len(self._visits.get(network, ()))
         if own >= MAX_OF_AN_ADDRESS or self._shaking[network] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
             return False
@@ -199,8 +198,7 @@ class Records:
         self._bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Process received bytes. Raises `Refused` if they are not TLS, or too many before the handshake is
-        over."""
+        """Process received bytes. Raises `Refused` for other protocols than TLS, or too many bytes."""
         self._bytes += 0 if self.over else len(data)
         while data and not self.over:
             if self._skip:
@@ -234,8 +232,7 @@ async def _watch(visit: Visit) -> None:
 
 
 def network_of(address: str) -> str:
-    """Return the key for counting clients: an IPv4 address, or the /64 of an IPv6 address, which one host
-    owns."""
+    """Return the key for counting clients: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -21,8 +21,7 @@ FRONT_CONFIG, NODES_CONFIG = "front-door.json", "nodes-door.json"
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The doors of an instance under a separate account. `services` is the account of the portal's
-    services."""
+    """The doors of an instance under a separate account. `services` is the services' account."""
 
     instance: Instance
     environ: Mapping[str, str]
@@ -67,8 +66,7 @@ class Doors:
         return Needs(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
 
     def attempt(self) -> None:
-        """Test whether the doors could run as the account. Changes nothing. Raises
-        `door_account.Unusable`."""
+        """Test whether the doors could run as the account. Changes nothing. Raises `Unusable`."""
         if self.account.uid == self.services:
             raise door_account.Unusable(f"{door_uid.VARIABLE} is BERTH_SERVICES_UID; choose another")
         instance = self.instance

@@ -24,7 +24,7 @@ SERVICES_UID = 199_999
 """Just below the user IDs of workspaces (`provisioning.workspace_uids`)."""
 LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a folder of this user's alone is made there)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (only a private folder in it is used)
 
 SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
 
@@ -166,8 +166,7 @@ class Instance:
 
     @property
     def tls_apart(self) -> bool:
-        """Whether the authority has a separate folder, as in containers, so other processes cannot read its
-        key."""
+        """Whether the authority has a separate folder, as in containers, to protect its key."""
         return self.tls_dir != self.run_dir / "tls"
 
     @property
@@ -200,8 +199,7 @@ class Instance:
         return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
 
     def variables(self) -> dict[str, str]:
-        """Return all public variables explicitly, so that all processes agree whatever their working
-        folder."""
+        """Return all public variables explicitly, independent of the processes' working folders."""
         return {
             "BERTH_HOME": str(self.home),
             "BERTH_HOMES_DIR": str(self.homes_dir),
@@ -226,8 +224,7 @@ class Instance:
     def node_environ(
         self, environ: Mapping[str, str], *, node_password: str, node_key: str
     ) -> dict[str, str]:
-        """Return the environment of the node worker: no database, no portal secret, and a restricted Redis
-        user."""
+        """Return the node worker's environment: no database, no portal secret, a restricted Redis user."""
         kept = {
             key: value
             for key, value in environ.items()
@@ -248,8 +245,7 @@ def _id_of(home: Path) -> str:
 
 
 def _passes_dir(environ: Mapping[str, str], home: Path) -> Path | None:
-    """Return the folder of passes: in memory, because their names grant access and must not be stored on
-    disk."""
+    """Return the folder of passes, in memory: their names grant access and must not be on disk."""
     text = environ.get("BERTH_PASSES_DIR", "")
     if text == "none":
         return None

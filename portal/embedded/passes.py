@@ -1,5 +1,4 @@
-"""The front door's shortcut past forward-auth for requests that match a pass of an earlier, authorized
-request.
+"""The front door's shortcut past forward-auth for requests with the pass of an earlier, authorized one.
 
 `portal.common.passes` defines the format. A request that does not clearly match, or has no pass, goes to
 forward-auth: this path never rejects a request. It accepts only a credential of exactly one form, and headers

@@ -33,8 +33,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Check that every module is installed, and return the servers of the portal's environment. Raises
-    `Problem`."""
+    """Check that every module is installed, and return the bundled servers. Raises `Problem`."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise Problem(

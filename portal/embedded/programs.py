@@ -95,7 +95,7 @@ def programs(
             argv=(str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")),
             environ=bare,
             answers=lambda _: _front_door_answers(instance),
-            # The front door starts last, so that users never see a portal that does not answer yet.
+            # Starts after both, so that users never see a portal that does not answer yet.
             after=("web", "gateway"),
             port=instance.port,
             # Folder of workspaces' sockets, which keeps socket paths short.

@@ -230,8 +230,7 @@ _COMPRESS = {
 
 
 def _to_portal(address: str, secret: str) -> dict[str, Any]:
-    """Return a handler to web or the gateway process. Proves the front door even if a client lists the header
-    as hop-by-hop."""
+    """Return a handler to web or the gateway process. A client cannot remove the front door's proof."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
@@ -269,8 +268,7 @@ def _workspace(
 
 
 def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
-    """Return a handler that authorizes a request with forward-auth, without its body, and routes it as
-    answered."""
+    """Return a handler that authorizes a request with forward-auth and routes it as answered."""
     ways = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
     return {
         "handler": "reverse_proxy",
@@ -318,8 +316,7 @@ def _noted(header: str) -> str:
 def _ways(
     read: Read, certificates: Certificates, told: Mapping[str, list[str]] | None = None
 ) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
-    """Return the routes to a workspace: the header that selects one, handlers to run first, and the final
-    handler.
+    """Return the routes to a workspace: selecting header, handlers to run first, and final handler.
 
     `told` are headers that replace Caddy's own.
     """
@@ -343,8 +340,7 @@ def _ways(
 
 
 def _to_stream() -> dict[str, Any]:
-    """Return a handler to the gateway process, which returns by `_onward` and ends the connection with the
-    client's access."""
+    """Return a handler to the gateway process, which forwards by `_onward` while the client has access."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{_answered(STREAM_PLACE_HEADER)}"}],
@@ -358,8 +354,7 @@ def _to_stream() -> dict[str, Any]:
 
 
 def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
-    """Return the route of requests from the gateway process, which has authorized them and names the
-    upstream."""
+    """Return the route of authorized requests from the gateway process, which names the upstream."""
     # As received on the client's own connection to the front door.
     told = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
     noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
@@ -387,8 +382,7 @@ def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
 
 
 def _credentials() -> list[dict[str, Any]]:
-    """Return routes that replace the client's credentials by those of forward-auth and drop Berth's own
-    headers."""
+    """Return routes that replace the client's credentials by forward-auth's and drop Berth's headers."""
     routes: list[dict[str, Any]] = [
         {"handle": [{"handler": "headers", "request": {"delete": ["Authorization", "Cookie", OWN_HEADERS]}}]}
     ]

@@ -108,8 +108,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def context_of(folder: Path) -> ssl.SSLContext:
-    """Return a TLS context that requires a certificate of Berth's own authority. Raises `OSError` or
-    `ssl.SSLError`."""
+    """Return a TLS context for clients of Berth's authority. Raises `OSError` or `ssl.SSLError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.pem"))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED

@@ -27,8 +27,7 @@ def counts() -> dict[str, int]:
 
 
 def stop(*, limit_s: float = STOP_LIMIT_S) -> str:
-    """Stop all workspaces and wait until none holds resources, or until the limit. Return the result as
-    text."""
+    """Stop all workspaces and wait until none holds resources. Return the result as text."""
     holding = Workspace.objects.filter(state__in=HOLDING)
     before = holding.count()
     services.stop_all(actor=SYSTEM, reason="Berth is being stopped")
