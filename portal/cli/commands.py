@@ -359,8 +359,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List the user's own packages, remove them at the next start, keep them, or save them as an
-    environment."""
+    """List the user's own packages, remove or keep them at the next start, or save an environment."""
     workspace = find(client, arguments)
     if arguments.everybody and not arguments.save:
         raise Usage("--everybody goes with --save.", "Name the environment: --save NAME.")

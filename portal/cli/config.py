@@ -31,7 +31,7 @@ def check_url(url: str) -> str:
     url = url.strip().rstrip("/")
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  (raises where it is no number)
+        parts.port  # noqa: B018  (raises for an invalid port)
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:

@@ -82,8 +82,7 @@ def _source(name: str) -> tuple[str, str]:
 
 
 def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
-    """Return the version when it is ready or has finally failed. Raises `TimedOut`; its build then
-    continues."""
+    """Return the version when it is ready or has finally failed. Raises `TimedOut`; the build continues."""
     ends_at = time.monotonic() + timeout_s
     shown = ""
     while True:
@@ -122,8 +121,7 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
 
 
 def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
-    """Return the reason of a failure, with the line of the file and the lines of the log around the failed
-    one."""
+    """Return the reason of a failure, with its lines of the file and of the log."""
     params = (version["failure"] or {}).get("params", {})
     said = [each for each in (version["message"], version.get("next_action")) if each]
     if (number := params.get("source_line")) and source:

@@ -1,4 +1,4 @@
-"""`berth node`: this machine as a node of a portal on another one."""
+"""`berth node`: runs this machine as a node of another machine's portal."""
 
 from __future__ import annotations
 

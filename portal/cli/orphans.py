@@ -94,8 +94,7 @@ def _typed(row: Orphan, arguments: argparse.Namespace) -> str:
 
 
 def _ended(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
-    """Return the orphan when it is gone or its node has failed. Raises `TimedOut`; its removal then
-    continues."""
+    """Return the orphan when it is gone or its node failed. Raises `TimedOut`; the removal continues."""
     ends_at = time.monotonic() + timeout_s
     while row["state"] == "removing":
         if time.monotonic() > ends_at:

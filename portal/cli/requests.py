@@ -60,8 +60,7 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
-    """Return the request with this id, or the only open one with this id prefix. Raises `Missing`,
-    `Usage`."""
+    """Return the request with this id, or the only open one with this prefix. Raises `Missing`, `Usage`."""
     try:
         return client.quota_requests.get(str(uuid.UUID(wanted)))
     except ValueError:

@@ -20,8 +20,7 @@ _CONTROLS = re.compile(
 
 
 def harmless(text: str) -> str:
-    """Remove control sequences. Line breaks and tabs are kept; other control characters are shown as
-    codes."""
+    """Remove control sequences, and show control characters except line breaks and tabs as codes."""
     text = _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -7,7 +7,7 @@ from portal.cli.client.transport import JsonList, JsonObject, path_of, without_e
 
 
 class Archives(Resource):
-    """Archives of the home that a workspace uses."""
+    """Archives of the home used by a workspace."""
 
     def list(self, workspace_id: str) -> JsonList:
         """Return all archives, newest first."""

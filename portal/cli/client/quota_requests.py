@@ -20,8 +20,7 @@ class QuotaRequests(Resource):
         return self._transport.get(path_of("quota-requests", request_id))
 
     def create(self, *, idempotency_key: str = "", **request: Any) -> JsonObject:
-        """Request `amount` of `resource` in base units for `team`, with a `note`; optional are `kind` and
-        `until`."""
+        """Request `amount` (base units) of `resource` for `team`, with `note`; optional: `kind`, `until`."""
         return self._transport.post_once(
             "/quota-requests", without_empty(request), idempotency_key=idempotency_key
         )

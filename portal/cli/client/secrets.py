@@ -17,8 +17,7 @@ class Secrets(Resource):
         return self._transport.list(_path(team, template))
 
     def put(self, name: str, *, team: str = "", template: str = "", **secret: Any) -> JsonObject:
-        """Save a secret: `value`, or `vault_path` and `vault_key`; and `kind`, `description`,
-        `everywhere`."""
+        """Save `value`, or `vault_path` and `vault_key`, with `kind`, `description` and `everywhere`."""
         return self._transport.put(_path(team, template, name), without_empty(secret))
 
     def delete(self, name: str, *, team: str = "", template: str = "") -> None:

@@ -30,8 +30,7 @@ class ServiceAccounts(Resource):
         return self._transport.list(_path(team, username, "tokens"))
 
     def create_token(self, team: str, username: str, **token: Any) -> JsonObject:
-        """Create a token: `name`; optional are `scopes` and `expires_at`. Only this response has its
-        secret."""
+        """Create a token: `name`; optional are `scopes`, `expires_at`. Only this response has its secret."""
         return self._transport.post(_path(team, username, "tokens"), without_empty(token))
 
 

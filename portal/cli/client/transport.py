@@ -85,8 +85,7 @@ class Transport:
     def post_once(
         self, path: str, body: Mapping[str, Any], *, idempotency_key: str = "", retries: int = 1
     ) -> JsonObject:
-        """POST with an idempotency key, by default a new one. If no response arrives, try again with this
-        key.
+        """POST with an idempotency key, by default a new one. Repeats the request if no response arrives.
 
         The portal executes requests with the same key once.
         """

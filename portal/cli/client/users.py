@@ -21,8 +21,7 @@ class Users(Resource):
         return self._transport.list("/users", filters)
 
     def invite(self, **account: Any) -> JsonObject:
-        """Create an account: `username`; optional are `email`, `teams` and `roles`. Returns its invitation
-        link too."""
+        """Create an account: `username`; optional are `email`, `teams`, `roles`. Returns its link too."""
         return self._transport.post("/users", without_empty(account))
 
     def deactivate(self, username: str, *, note: str = "") -> JsonObject:
@@ -33,8 +32,7 @@ class Users(Resource):
         return self._transport.post(path_of("users", username, "reactivate"))
 
     def delete(self, username: str, *, workspaces: bool = False, homes: bool = False) -> None:
-        """Delete an account permanently; with `workspaces` and `homes` also the user's workspaces and
-        homes."""
+        """Delete an account permanently, with `workspaces` and `homes` also what belongs to it."""
         selected = {"workspaces": workspaces, "homes": homes}
         params = {name: "delete" for name, is_selected in selected.items() if is_selected}
         self._transport.delete(path_of("users", username), params)

@@ -13,10 +13,11 @@ from portal.cli.loopback import Connection
 
 
 class Workspaces(Resource):
-    """Workspaces, their events and output, and the way into them."""
+    """Workspaces, their events and output, and connections to them."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Workspaces visible to the user that pass the filters (`state`, `team`, `owner`, `name`, …)."""
+        """Yield workspaces visible to the user that match the filters (`state`, `team`, `owner`, `name`,
+        …)."""
         return self._transport.list("/workspaces", filters)
 
     def get(self, workspace_id: str) -> JsonObject:
