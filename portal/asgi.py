@@ -14,7 +14,7 @@ from portal.common import loading
 
 loading.begin()
 
-from django.core.asgi import get_asgi_application  # noqa: E402  (loads much)
+from django.core.asgi import get_asgi_application  # noqa: E402  (imports most of Django)
 
 django_application = get_asgi_application()
 

@@ -1,5 +1,4 @@
-"""WSGI entry point of the web processes: pages, REST and agents' reports. `portal.asgi` serves event
-streams."""
+"""WSGI entry point of the web processes: pages, REST and agents' reports; streams are in `portal.asgi`."""
 
 from __future__ import annotations
 

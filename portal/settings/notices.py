@@ -21,7 +21,7 @@ if _email_url:
 EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT_S", default=10)
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default=f"Berth <berth@{BERTH_PUBLIC_HOST}>")
 
-# What webhooks and channels may reach besides the public internet: networks, as 10.1.0.0/16.
+# Destinations of webhooks and channels besides the public internet: networks, such as 10.1.0.0/16.
 BERTH_OUTGOING_ALLOW = env.list("BERTH_OUTGOING_ALLOW", default=[])
 networks("BERTH_OUTGOING_ALLOW", BERTH_OUTGOING_ALLOW, strict=True, advice="Write networks as 10.1.0.0/16.")
 # Certificates of trusted authorities instead of the usual ones, in PEM.

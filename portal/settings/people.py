@@ -6,7 +6,7 @@ from portal.settings.checks import check_site_roles
 from portal.settings.parsing import amounts, env
 from portal.settings.site import HTTPS
 
-# Leaked passwords: a sorted file with the SHA-1 of each, or a service that is asked for a range.
+# Leaked passwords: a sorted file with the SHA-1 of each, or a service that is queried by range.
 BERTH_BREACHED_PASSWORDS_FILE = env.str("BERTH_BREACHED_PASSWORDS_FILE", default="")
 BERTH_BREACHED_PASSWORDS_URL = env.str("BERTH_BREACHED_PASSWORDS_URL", default="").rstrip("/")
 # Site roles (administrator, operator, approver, auditor) that require a second factor.
@@ -32,8 +32,8 @@ BERTH_OIDC = {
     for name, value in env.ENVIRON.items()
     if name.startswith("BERTH_OIDC_") and value
 }
-# Issuers of OpenID Connect whose tokens can be exchanged for those of service accounts, and whether one on
-# this machine may be asked without TLS, which is for tests.
+# OpenID Connect issuers whose tokens can be exchanged for tokens of service accounts, and whether issuers on
+# this machine may be used without TLS (for tests).
 BERTH_TOKEN_EXCHANGE_ISSUERS = env.list("BERTH_TOKEN_EXCHANGE_ISSUERS", default=[])
 BERTH_TOKEN_EXCHANGE_LOOPBACK = env.bool("BERTH_TOKEN_EXCHANGE_LOOPBACK", default=False)
 # The longest life of an API token in days; 0: no limit.

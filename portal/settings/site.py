@@ -27,7 +27,8 @@ HTTPS = _public.scheme == "https"
 BERTH_NODE_NAME = env.str("BERTH_NODE_NAME", default=socket.gethostname())
 BERTH_AGENT_URL = env.str("BERTH_AGENT_URL", default=f"http://127.0.0.1:{BERTH_WEB_PORT}")
 BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)
-# The name or address by which other machines reach this one. Empty: none can join. Redis is at the next port.
+# Name or address at which other machines reach this one. Empty: no machine can join. Redis uses the next
+# port.
 BERTH_NODES_ADDRESS = env.str("BERTH_NODES_ADDRESS", default="").strip()
 BERTH_NODES_PORT = env.int("BERTH_NODES_PORT", default=BERTH_PORT + 7)
 # Ports at which the two ends of a link check meet: one port per running check.
