@@ -111,7 +111,8 @@ class Account:
         return [self._shown(file) for file in named_files(self.environ) if file.exists()]
 
     def _shown(self, file: Path) -> Path:
-        """Return the file's folder, as renewal may replace the file; the file itself in or around Berth's."""
+        """Return the file's folder, as renewal may replace the file; the file itself if Berth's are there
+        too."""
         folder, home = file.parent, self.instance.home
         above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder

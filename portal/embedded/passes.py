@@ -189,7 +189,8 @@ def _found(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]
                         "file": {
                             "root": str(passes.folder),
                             "try_files": [wanted],
-                            # Skip opening the entry: the folder lists only existing ones.
+                            # The glob only matches existing entries, so no further check of the file is
+                            # needed.
                             "try_policy": "first_exist_fallback",
                         }
                     }

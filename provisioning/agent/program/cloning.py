@@ -39,7 +39,7 @@ class Cloning:
         self.output = -1
 
     def start(self, port: int) -> bool:
-        """Start the process that clones, and read its output by `output`. Return whether it runs."""
+        """Start the process that clones; `output` is the read end of its output. Return whether it runs."""
         config = self.config
         _, env = filled_in(config, port)
         env["BERTH_CHECKOUTS"] = json.dumps(
