@@ -35,8 +35,7 @@ from provisioning.service import notebook
 CPU_MILLI = 2000
 MEMORY_MIB = 4096
 TEMPORARY_SHARE = 3
-"""Factor by which a build may exceed the disk limit of its environment: downloads, unpacked archives,
-sources."""
+"""Disk limit of a build, as a multiple of that of its environment: downloads, unpacked archives, sources."""
 CONTENTS = "contents.json"
 ARCHIVES = "archive-v*/*"
 """Unpacked archives in uv's cache."""

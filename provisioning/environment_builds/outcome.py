@@ -30,7 +30,7 @@ class Preload(msgspec.Struct, frozen=True):
 
 
 def secure(made: Path, python: pythons.Python) -> None:
-    """Fix owners and modes of everything that is read outside sandboxes, whatever code of a package did.
+    """Reset modes, `pyvenv.cfg` and Python links, which are used outside sandboxes and may be manipulated.
 
     Raises `BuildError` for a special file, or a link in place of a folder.
     """

@@ -153,7 +153,7 @@ def take_over(claim: dict[str, Any], set_by_imports: dict[str, str]) -> None:
 
 
 def oom_score(value: int, pid: int) -> None:
-    """The kernel kills the highest score first. The agent has 0, because it reports the reason."""
+    """Set the OOM score of a process. The highest is killed first; the agent has 0 to report the reason."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as handle:  # noqa: PTH123
         handle.write(str(value))
 
