@@ -1,4 +1,4 @@
-"""All of the REST API: each app names its own endpoints; the page of its documentation is here."""
+"""URLs of the REST API, which each app contributes, and its documentation page."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from portal.workspaces.secrets import api as secrets
 
 
 class Docs(SpectacularSwaggerSplitView):
-    """The document for people: no inline code, nothing from other hosts."""
+    """API documentation page: without inline code or content from other hosts."""
 
     schema = None
     url_name = "api:schema"

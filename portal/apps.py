@@ -4,12 +4,12 @@ from django.apps import AppConfig
 
 
 class PortalConfig(AppConfig):
-    """The portal as a whole: once every room is there, they are wired together."""
+    """The portal as a whole: connects the apps once all of them are loaded."""
 
     name = "portal"
     label = "portal"
 
     def ready(self) -> None:
-        from portal import wiring  # every model has to be loaded first
+        from portal import wiring  # every model must be loaded first
 
         wiring.connect()

@@ -1,20 +1,20 @@
-"""ASGI entry of the gateway process: forward-auth, workspaces' own hosts and routes, and event streams.
+"""ASGI entry point of the gateway process: forward-auth, workspaces' own hosts, and event streams.
 
-Pages, REST and agents' reports are `portal.wsgi`'s, in processes of their own.
+Separate processes (`portal.wsgi`) serve pages, REST and agents' reports.
 """
 
 from __future__ import annotations
 
 import os
 
-# Not a default: whatever the environment names is for the other processes.
+# Not a default: a value in the environment is for the other processes.
 os.environ["DJANGO_SETTINGS_MODULE"] = "portal.settings.gateway"
 
 from portal.common import loading
 
 loading.begin()
 
-from django.core.asgi import get_asgi_application  # noqa: E402  (loads much)
+from django.core.asgi import get_asgi_application  # noqa: E402  (imports most of Django)
 
 django_application = get_asgi_application()
 

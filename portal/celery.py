@@ -1,4 +1,4 @@
-"""The control plane's Celery application: it has the database and never blocks on a backend."""
+"""Celery application of the control plane: it uses the database and never blocks on a backend."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class NodeDirectory(Protocol):
-    """The nodes that have joined, as `portal.fleet.machines` knows them."""
+    """Nodes that have joined, implemented by `portal.fleet.machines`."""
 
     def keys(self) -> signing.Keys:
-        """Public keys of every one by its sender's name; none for one that is not believed any more."""
+        """Return public keys by sender name; none for a revoked node."""
 
     def refuses(self, sender: str) -> bool:
-        """Whether this node has joined and is not believed any more."""
+        """Return whether this node has joined and was revoked."""
 
 
 _directories: list[NodeDirectory] = []
@@ -37,14 +37,14 @@ _between_forks = False
 
 
 def ask_directory(directory: NodeDirectory) -> None:
-    """Believe the nodes of `directory` from now on, beside those whose keys lie in `BERTH_NODE_KEYS_DIR`."""
+    """Trust the nodes of `directory` from now on, besides those with keys in `BERTH_NODE_KEYS_DIR`."""
     _directories[:] = [directory]
 
 
 def believed() -> signing.Keys:
-    """Public keys of the control plane itself and of all nodes.
+    """Return the public keys of the control plane itself and of all nodes.
 
-    Raises `ValueError`, `OSError`, or what the database raises.
+    Raises `ValueError`, `OSError`, or database errors.
     """
     own = signing.public_keys(signing.public_text(settings.BERTH_CONTROL_KEY))
     found: dict[str, Collection[Ed25519PublicKey]] = {**signing.node_keys(settings.BERTH_NODE_KEYS_DIR)}
@@ -53,13 +53,13 @@ def believed() -> signing.Keys:
             found.update(directory.keys())
     finally:
         if _between_forks:
-            # A connection that is open here would be inherited by each process of the pool.
+            # Processes of the pool would inherit a connection that is open here.
             connections.close_all()
     return {**found, signing.CONTROL: own}
 
 
 class ControlTask(SignedTask):
-    """Asks right before it runs whether its sender still counts: a node may have been revoked since."""
+    """Checks immediately before it runs whether its sender is still trusted: a node may have been revoked."""
 
     abstract = True
 
@@ -125,7 +125,7 @@ def _forked(**_: object) -> None:
 
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
-    """Celery leaves the logging set-up to Django's settings."""
+    """Keep Django's logging configuration instead of Celery's."""
     import django
 
     django.setup()

@@ -1,7 +1,6 @@
-"""The URLs of the gateway process: event streams, which `portal.embedded.proxy` sends there.
+"""URLs of the gateway process: event streams, which `portal.embedded.proxy` routes there.
 
-All of them are among those of `portal.urls` too; `tests/embedded/test_streams.py` holds the three lists
-together.
+All of them are also in `portal.urls`; `tests/embedded/test_streams.py` keeps the three lists consistent.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from portal.workspaces import api as workspaces
 from portal.workspaces import event_api as workspace_events
 from portal.workspaces.stream_urls import urlpatterns as page_streams
 
-# As the routers spell them, without the slash that each may have at its end. The list of events is here
-# because it answers as a stream to who accepts nothing else.
+# As spelled by the routers, without the optional trailing slash. The list of events is included because it
+# streams if only `text/event-stream` is accepted.
 API_STREAMS = frozenset(
     {
         "workspaces/<uuid:workspace_id>/events",
@@ -35,7 +34,7 @@ API_STREAMS = frozenset(
 
 @login_not_required
 def unknown(request: HttpRequest, **_kwargs: object) -> JsonResponse:
-    """404 without a page: this process renders none."""
+    """Return 404 as plain JSON: this process renders no pages."""
     return plain_response(404, "not_found", "This process serves event streams only.", request)
 
 

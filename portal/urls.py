@@ -1,4 +1,4 @@
-"""All of the portal's URLs; each app names its own."""
+"""URLs of the portal, which each app contributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ handler400 = "portal.common.views.bad_request"
 handler500 = "portal.common.views.server_error"
 
 urlpatterns = [
-    # First, as programs ask most: each prefix before them would be compared with their paths.
+    # First, because programs request these most: each earlier prefix would be compared with their paths.
     path("api/", include("portal.api")),
     path("agent/v1/", include("portal.workspaces.agent_api")),
     path("nodes/v1/", include("portal.fleet.machines.node_api")),

@@ -1,7 +1,7 @@
-"""Every call from a room to one above it, which it does not know.
+"""Connects apps to apps above them, which they do not import.
 
-Ports are questions, whose answer may be a refusal (`portal.common.ports`). Domain events are facts
-(`portal.common.domain_events`); their listeners in the transaction run in the order of this file.
+Ports are questions whose answer may be a refusal (`portal.common.ports`). Domain events are facts
+(`portal.common.domain_events`); listeners in the transaction run in the order of this file.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ SEALED = [
     SealedColumn(Endpoint, "previous_secret", lambda _row: WEBHOOK_SECRET),
     SealedColumn(Secret, "sealed", purpose_of),
 ]
-"""All that is kept encrypted under the portal's secret key."""
+"""All columns that are encrypted under the portal's secret key."""
 
 
 def connect() -> None:
-    """Connect every port and register every listener; once, when Django is ready.
+    """Connect every port and register every listener. Called once, when Django is ready.
 
     Raises `ImproperlyConfigured` for a port without an implementation.
     """
@@ -117,7 +117,7 @@ def connect() -> None:
     in_transaction(NoticesWritten, channels.notices_written)
     # accounts
     on_commit(SignedOut, publishing.end_sessions)
-    # Requests go before the workspaces that wait for them.
+    # Requests are handled before the workspaces that wait for them.
     in_transaction(
         UserDeactivated,
         join_requests.cancel_all_of,

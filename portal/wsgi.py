@@ -1,4 +1,4 @@
-"""WSGI entry of the web processes: pages, REST and agents' reports. Event streams are `portal.asgi`'s."""
+"""WSGI entry point of the web processes: pages, REST and agents' reports; streams are in `portal.asgi`."""
 
 from __future__ import annotations
 

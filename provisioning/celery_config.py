@@ -1,4 +1,4 @@
-"""How both planes use Redis through Celery. Redis carries hints: the database is the queue of truth."""
+"""Celery and Redis settings of both planes. Redis only carries hints: the database is the source of truth."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ CONTROL_QUEUE = "control"
 
 
 def node_queue(node_name: str) -> str:
-    """The queue that the worker on one node consumes."""
+    """Return the queue that the worker on a node consumes."""
     return f"node.{node_name}"
 
 
 def _share_what_is_loaded(**_: object) -> None:
-    """Before a pool process is forked: the collector must not write into what it shares with its parent."""
+    """Freeze objects before a pool process is forked, so garbage collection keeps pages shared."""
     gc.collect()
     gc.freeze()
 
 
 def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledged: str = "") -> None:
-    """Settings that hold for the control plane and the node plane alike.
+    """Apply the settings common to both planes.
 
-    `unacknowledged` begins the keys of messages that a worker has taken and not done yet: what a node has
-    taken, no other may read.
+    `unacknowledged` prefixes the keys of messages that a worker holds: a node must not read those of another
+    node.
     """
     redis_transport.install()
     worker_before_create_process.connect(_share_what_is_loaded)
@@ -43,9 +43,9 @@ def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledge
                 f"{name}_key": f"{unacknowledged}{name}"
                 for name in ("unacked", "unacked_index", "unacked_mutex")
             },
-            # One list for a queue: nothing here has a priority.
+            # One list per queue: there are no priorities.
             "priority_steps": [0],
-            # A message whose worker died comes back after this; the sweep is faster anyway.
+            # A message of a dead worker is redelivered after this; the sweep is usually faster.
             "visibility_timeout": 120,
             "socket_timeout": 10,
             "socket_connect_timeout": 3,
@@ -54,10 +54,10 @@ def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledge
         },
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        # Redis refuses every write while its disk is full (MISCONF). Without this a worker gives up at that,
-        # and its process may go on without working.
+        # Redis rejects writes while its disk is full (MISCONF). Without this the worker gives up, and its
+        # process may continue without consuming.
         broker_channel_error_retry=True,
-        # Sending fails fast: the row stays due, and the sweep sends again.
+        # Sending fails fast: the row stays due, and the sweep sends it again.
         task_publish_retry=False,
         task_ignore_result=True,
         task_serializer="json",
@@ -68,7 +68,7 @@ def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledge
         task_soft_time_limit=50,
         worker_prefetch_multiplier=1,
         worker_send_task_events=False,
-        # Whoever may publish there could end every worker.
+        # Otherwise anyone who may publish there could stop every worker.
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
         timezone="UTC",

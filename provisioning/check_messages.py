@@ -1,4 +1,4 @@
-"""What the two planes tell each other about GPU checks, scrubs, resets and changes of MIG layouts."""
+"""Messages between the two planes about GPU checks, scrubs, resets and MIG layout changes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ PAIR = "pair"
 
 @dataclass(frozen=True, slots=True)
 class CheckCommand:
-    """Check, scrub or reset one device, or change its MIG layout (`change`).
+    """A command to check, scrub or reset one device, or to change its MIG layout (`change`).
 
-    It begins before `expires_at` (unix time) or not at all.
-
-    `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
-    `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
-    `baseline_mib` is what a clean device had free. `bus` is the device's PCI address, where it is known.
-    `peers` are UUIDs of idle devices that a check may measure its links to. `meeting`, with the kind `pair`:
-    the link to another node is checked, which has a command with the same place.
+    Not started after `expires_at` (Unix time). Every answer repeats `run` and `lease`. `deadline_s` limits
+    the whole run. `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
+    `baseline_mib` is the free memory of a clean device. `bus` is the device's PCI address, if known. `peers`
+    are UUIDs of idle devices to which a check may measure its links. `meeting`, with the kind `pair`: check
+    the link to another node, whose command has the same meeting.
     """
 
     kind: str
@@ -51,7 +49,7 @@ class CheckCommand:
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer:
-    """How it ended: a check's `report` in the published schema, the result of the others, or a failure."""
+    """Outcome: a check's `report` in the published schema, the result of other kinds, or a failure."""
 
     kind: Word
     run: Name
@@ -63,7 +61,7 @@ class CheckAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned:
-    """What a change of a MIG layout came to: the UUIDs made, in the order asked, or what was not clean."""
+    """Result of a MIG layout change: new instances in requested order, or devices that were not clean."""
 
     created: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     unclean: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
@@ -72,7 +70,7 @@ class Repartitioned:
 
 @dataclass(frozen=True, slots=True)
 class DeviceError:
-    """An XID that a node has seen: the device's PCI address without function, the kernel's line if any."""
+    """An XID observed on a node: the device's PCI address without function, and the kernel's line if any."""
 
     slot: Word
     xid: Annotated[int, Meta(ge=0, le=9999)]
@@ -81,7 +79,7 @@ class DeviceError:
 
 @dataclass(frozen=True, slots=True)
 class DeviceErrors:
-    """What a node's watcher tells, of devices of its own alone."""
+    """Errors reported by a node's watcher about its own devices."""
 
     pool: Annotated[str, Meta(max_length=120)]
     node: Name

@@ -1,20 +1,20 @@
-"""The contract of a driver. `tests/provisioning/test_driver_contract.py` holds every driver to it.
+"""The contract of drivers. `tests/provisioning/test_driver_contract.py` checks every driver against it.
 
-1. The external name derives from the workspace's UUID and stands on the backend too. Look before
-   creating.
-2. Existing with the same spec digest is success; with another, `Conflict`. Deleting what is missing
-   is success.
+1. The external name derives from the workspace's UUID and is also stored on the backend. Check for it
+   before creating.
+2. Starting a workspace that exists succeeds if the spec digest is equal and raises `Conflict` otherwise.
+   Deleting what does not exist succeeds.
 3. Return promptly, never sleep: the reconciler calls again.
-4. A failed start leaves nothing behind. Argument vectors only; every client call has a time-out.
-5. Stopping or deleting a generation closes it, even when nothing was there: a later
-   `ensure_started` with the same or a lower generation raises `Stale`.
-6. Stopping or deleting with a lower generation than the one that runs raises `Stale` and touches
-   nothing: an old message cannot end a newer incarnation.
-7. Only what has been seen to be gone is ABSENT or STOPPED; what cannot be seen is UNKNOWN.
-8. A change of a MIG layout is whole or did not happen, for whoever asks the inventory: also after a kill at
-   any point. Repeating one that stands is success. What somebody uses is never destroyed.
-9. A home is deleted by `delete_home` alone. Each call goes on where an earlier one was cut short, also by a
-   kill; nothing outside the home goes, whatever leads there. Deleting what is missing is success.
+4. A failed start leaves nothing behind. Use argument vectors only, and a timeout for every client call.
+5. Stopping or deleting a generation closes it, even if nothing was there: a later `ensure_started` with
+   the same or a lower generation raises `Stale`.
+6. Stopping or deleting with a lower generation than the running one raises `Stale` and changes nothing: an
+   old message cannot end a newer incarnation.
+7. Report ABSENT or STOPPED only if that was observed. Report UNKNOWN if the state cannot be observed.
+8. A change of a MIG layout is atomic for readers of the inventory, also after a kill at any point. Repeating
+   a completed change succeeds. Instances in use are never destroyed.
+9. Only `delete_home` deletes a home. Each call continues where an earlier one was interrupted, also by a
+   kill. Nothing outside the home is deleted, whatever links point to. Deleting a missing home succeeds.
 """
 
 from __future__ import annotations
@@ -45,139 +45,140 @@ if TYPE_CHECKING:
 
 
 class Plane(StrEnum):
-    """Which worker runs a driver's calls: the one on the node itself, or any that has the engine's API."""
+    """Which worker runs a driver's calls: the node's, or any worker that can reach the engine's API."""
 
     NODE = "node"
     ENGINE = "engine"
 
 
 class Driver(ABC):
-    """How one pool is operated. Instances are cheap; state lives on the backend, not in them."""
+    """Operates one pool. Instances are cheap; state lives on the backend, not in them."""
 
     name: ClassVar[str]
     plane: ClassVar[Plane]
     simulated: ClassVar[bool] = False
     settings: ClassVar[frozenset[str]] = frozenset()
-    """What a pool's configuration may hold, refused where it is written; empty: the driver looks itself."""
+    """Valid keys of a pool's configuration, checked when it is saved; empty: the driver validates them
+    itself."""
     limits_egress: ClassVar[bool] = False
-    """Whether it holds workspaces to `WorkspaceSpec.egress` and to its pool's `egress`."""
+    """Whether the driver enforces `WorkspaceSpec.egress` and its pool's `egress`."""
     limits_homes: ClassVar[bool] = False
-    """Whether it holds home folders to `HOME_LIMIT` of its pool's configuration."""
+    """Whether the driver enforces `HOME_LIMIT` of its pool's configuration."""
 
     def __init__(self, pool: PoolConfig) -> None:
         self.pool = pool
 
     @abstractmethod
     def validate(self, spec: WorkspaceSpec) -> None:
-        """Raise `InvalidSpec` when this pool can never run `spec`. No I/O: called within a request."""
+        """Raise `InvalidSpec` if this pool can never run `spec`. No I/O: called within a request."""
 
     def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
-        """Whether the agent of `ref` may say by itself that its app answers at `endpoint`. No I/O.
+        """Return whether the agent of `ref` may report that its app answers at `endpoint`. No I/O.
 
-        A workspace's user can imitate its agent. A driver that returns False is observed instead, and
-        its own word counts.
+        A workspace's user can imitate its agent. If False, only the driver's own observations count.
         """
         return False
 
-    def arrange(self) -> None:  # noqa: B027 - most drivers leave the machine as it is
-        """Put the machine in order before its inventory is taken; repeating it changes nothing.
+    def arrange(self) -> None:  # noqa: B027 - optional: most drivers need no preparation
+        """Prepare the machine before its inventory is taken. Idempotent.
 
-        Called by the node's worker alone. Raises nothing for what cannot be done: the inventory tells.
+        Called only by the node's worker. Raises nothing for steps that fail: the inventory reports them.
         """
 
     def release_host(self, *, keep_workspaces: bool) -> int:
-        """Undo what `arrange` did and end what serves no workspace; return how many processes still end.
+        """Undo `arrange`, end processes that serve no workspace, and return how many are still ending.
 
-        Called once the node's worker has ended; idempotent. With `keep_workspaces`, what running workspaces
-        need stays. Raises `OSError`.
+        Called after the node's worker has ended. Idempotent. `keep_workspaces` keeps what running workspaces
+        need. Raises `OSError`.
         """
         return 0
 
     @abstractmethod
     def inventory(self) -> Inventory:
-        """The nodes and devices that are there now. Raises `BackendUnavailable`."""
+        """Return the current nodes and devices. Raises `BackendUnavailable`."""
 
     @abstractmethod
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
-        """Start the workspace unless it runs already; STARTING or RUNNING on success.
+        """Start the workspace unless it already runs. Return STARTING or RUNNING.
 
-        Raises `Stale` for a closed generation, `Conflict` when the name is taken by another
-        specification, `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
+        Raises `Stale` for a closed generation, `Conflict` if the name is taken by another specification,
+        `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
         """
 
-    def prepare(self, *, owner: int) -> None:  # noqa: B027 - most drivers have nothing to make ready
-        """Make ready what shortens the next starts, and end what has become useless; may do nothing.
+    def prepare(self, *, owner: int) -> None:  # noqa: B027 - optional: most drivers have nothing to prepare
+        """Prepare spare resources that shorten the next starts, and end obsolete ones. May do nothing.
 
-        What is made ready belongs to no workspace and ends with the process `owner`, a PID of this
-        machine. Raises `BackendUnavailable`.
+        They belong to no workspace and end with the process `owner`, a PID of this machine. Raises
+        `BackendUnavailable`.
         """
 
     @abstractmethod
     def observe(self, ref: WorkspaceRef) -> Observation:
-        """What is there now, of whichever generation; `observation.ref` names the one seen."""
+        """Return the workspace's current state in any generation, named by `observation.ref`."""
 
     @abstractmethod
     def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
-        """Ask the workspace to end and close its generation; STOPPING until it has been seen to end.
+        """Ask the workspace to end and close its generation. Return STOPPING until it has ended.
 
-        It has the time that its specification gives it, or `grace_s` seconds from the first request on: the
-        first call after that ends what is left by force.
+        The workspace has the time of its specification, or `grace_s` seconds from the first request. The
+        first call after that kills what is left.
         """
 
     @abstractmethod
     def ensure_deleted(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
-        """End the workspace and remove all that belongs to it but its home; STOPPING until ABSENT.
+        """End the workspace and remove everything of it except its home. Return STOPPING until ABSENT.
 
-        For `grace_s` see `ensure_stopped`.
+        See `ensure_stopped` for `grace_s`.
         """
 
     @abstractmethod
     def delete_home(self, *, team: str, owner: str) -> bool:
-        """Delete a home for good; True when nothing is left, False when there is more to delete: call again.
+        """Delete a home permanently. Return True if nothing is left, False if the call has to be repeated.
 
-        The caller knows that nothing uses the home and nothing will. Raises `InvalidSpec` for names that no
-        home can have, `BackendUnavailable`, or another error that is not retryable where somebody has
-        arranged the home in a way that the driver does not undo.
+        The caller guarantees that nothing uses the home, now or later. Raises `InvalidSpec` for an invalid
+        team or owner name, `BackendUnavailable`, or an error that is not retryable if the home was changed in
+        a way that the driver does not undo.
         """
 
     @abstractmethod
     def list_owned(self) -> tuple[Observation, ...]:
-        """Everything on the backend that carries one of our names, for the orphan sweep."""
+        """Return everything on the backend that carries one of our names, for the orphan sweep."""
 
     def list_leftovers(self) -> tuple[Leftover, ...]:
-        """What is on this machine that no workspace, user or running process owns, and what of it has gone.
+        """Return what has no workspace, user or running process on this machine, and what was removed of it.
 
-        Never anything that has an owner, however early or late that is asked. Raises `BackendUnavailable`.
+        Never returns anything that has an owner, at any point of its life. Raises `BackendUnavailable`.
         """
         return ()
 
     def remove_leftover(self, kind: LeftoverKind, name: str) -> bool:
-        """Remove one, if it still has no owner; True when it is gone, False when there is more: call again.
+        """Remove a leftover if it has no owner. Return True if it is gone, False if to be called again.
 
-        Removing what is missing is success. Whose home it is only the caller knows; one that is in use stays.
-        Raises `InvalidSpec` for a name that none can have, `Conflict` where it has an owner.
+        Removing a missing leftover succeeds. Only the caller knows who owns a home; a home in use is kept.
+        Raises `InvalidSpec` for an invalid name and `Conflict` if it has an owner.
         """
         raise self._cannot("searched for what is left over")
 
     @abstractmethod
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
-        """The last lines that the app wrote, newest last; empty when there are none."""
+        """Return the last lines of the app's output, newest last; empty if there are none."""
 
     @abstractmethod
     def read_log(
         self, ref: WorkspaceRef, *, after: int | None, tail_lines: int = 200, whole: bool = False
     ) -> LogPiece:
-        """What this very start wrote after position `after`, in bytes; None: its last `tail_lines`.
+        """Return the output of this start after byte offset `after`; None: its last `tail_lines` lines.
 
-        Whole lines, some 64 KiB at most; with `whole`, where nothing will follow, also a last one without an
-        end. Nothing, and the same position, where there is no such start or nothing new.
+        Returns whole lines, up to about 64 KiB. `whole` also returns an unterminated last line; pass it if no
+        more output will follow. If the start does not exist or wrote nothing new, returns no text and the
+        same offset.
         """
 
-    # GPU checks and scrubs. Unlike all other calls these may take minutes: the caller gives them a thread.
+    # GPU checks and scrubs. Unlike all other calls these may take minutes: the caller runs them in a thread.
 
     @property
     def checks_at_once(self) -> bool:
-        """Whether `check_device` and `scrub_device` answer promptly, because nothing real is done."""
+        """Whether `check_device` and `scrub_device` answer promptly because they are simulated."""
         return False
 
     def check_device(
@@ -193,15 +194,14 @@ class Driver(ABC):
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
-        """The report of the CUDA validation workload on one device; never raises for what the device does.
+        """Return the report of the CUDA validation workload on one device. Never raises device errors.
 
-        `baseline_of`: the software that both baselines were measured with; with another they do not hold.
-        `peers`: UUIDs of idle devices; links to them are measured where that can be done. `meeting`: nothing
-        but the link to another node is checked, whose driver is told of the same place.
-        Here: on this machine, in processes of its own. A driver whose devices are elsewhere has its own way,
-        or says that it cannot.
+        `baseline_of`: the software versions of both baselines; they are ignored with other versions. `peers`:
+        UUIDs of idle devices; links to them are measured if possible. `meeting`: check only the link to
+        another node, whose driver gets the same meeting. The default implementation runs processes on this
+        machine. A driver whose devices are elsewhere overrides it or raises `MissingDependency`.
         """
-        # Imported by nobody who never checks a GPU.
+        # Imported here so that only processes that check a GPU load it.
         from provisioning.gpu.check import run_check
 
         if self.plane is not Plane.NODE:
@@ -222,8 +222,8 @@ class Driver(ABC):
     def scrub_device(
         self, uuid: str, *, baseline_mib: int | None = None, deadline_s: float = 120.0
     ) -> ScrubResult:
-        """Clear the device's memory and prove it clean; `baseline_mib` is what it had free the last time."""
-        # Imported by nobody who never scrubs a GPU.
+        """Clear the device's memory and verify it; `baseline_mib` is the free memory measured last time."""
+        # Imported here so that only processes that scrub a GPU load it.
         from provisioning.gpu.scrub_run import run_scrub
 
         if self.plane is not Plane.NODE:
@@ -231,8 +231,8 @@ class Driver(ABC):
         return run_scrub(uuid, baseline_mib=baseline_mib, deadline_s=deadline_s)
 
     def reset_device(self, uuid: str, *, bus: str = "", deadline_s: float = 120.0) -> ResetResult:
-        """Reset an idle GPU; `bus` is its PCI address. Never raises for what the device does."""
-        # Imported by nobody who never resets a GPU.
+        """Reset an idle GPU; `bus` is its PCI address. Device errors are reported, not raised."""
+        # Imported here so that only processes that reset a GPU load it.
         from provisioning.gpu.reset_run import run_reset
 
         if self.plane is not Plane.NODE:
@@ -240,11 +240,11 @@ class Driver(ABC):
         return run_reset(uuid, bus=bus, deadline_s=deadline_s)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
-        """Change a GPU's MIG layout; the UUIDs of the new instances, in the order of `change.create`.
+        """Change a GPU's MIG layout. Return the UUIDs of the new instances in the order of `change.create`.
 
-        What goes and what comes is scrubbed. Raises `NoCapacity` where an instance that should go is in use
-        or not there, or the GPU refuses the layout: then the old layout stands. Raises `Unclean` where memory
-        could not be proven clean, and `BackendUnavailable`. Offered where the inventory has
+        Destroyed and created instances are scrubbed. Raises `NoCapacity` if an instance to destroy is in use
+        or missing, or if the GPU rejects the layout; the old layout then remains. Raises `Unclean` if memory
+        could not be verified clean, and `BackendUnavailable`. Offered if the inventory has
         `Capability.REPARTITION`.
         """
         raise MissingDependency(

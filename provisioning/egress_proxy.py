@@ -1,27 +1,27 @@
-"""A forward proxy that leads to hosts on a list and nowhere else. Standard library only.
+"""A forward proxy that connects only to allowed hosts. Standard library only.
 
-For what has a network of its own and may reach some names: a client asks it by HTTP (`CONNECT host:443`, or
-`GET http://host/…`). It runs outside of that network, on a listening socket that it is handed, of any family:
-a TCP socket that was made in the client's network namespace, or a Unix socket.
+It serves clients in an isolated network: they send `CONNECT host:443` or `GET http://host/…`. The proxy runs
+outside that network on a listening socket of any family that it inherits: a TCP socket created in the
+client's network namespace, or a Unix socket.
 
-A name counts where the list has it, before anything is resolved. Its addresses are looked up here, once, and
-checked; what is connected to is one of those very addresses. Private networks, this machine and the
-metadata service are closed unless `networks` opens them; this machine stays closed in any case. Addresses
-in place of names are taken only from `networks`.
+A name is matched with the list before it is resolved. The proxy resolves it once, checks the addresses and
+connects to one of those. Private networks, this machine and the metadata service are blocked unless
+`networks` allows them; this machine is always blocked. IP addresses instead of names are accepted only if in
+`networks`.
 
-Of a request without TLS its head is understood, written anew and sent with its body, and nothing after it:
-what one server would take for a second request never leaves. What is inside of a tunnel is not looked at.
+The head of a request without TLS is parsed, rewritten and sent with its body, and nothing after it, so a
+smuggled second request is never sent. The content of a tunnel is not inspected.
 
 Run as `python -I -S egress_proxy.py` with a plan as JSON on standard input: `listener` (an inherited
-descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`), `uid`, whom root becomes, and `watched`, a
-pidfd: the proxy ends with that process. Refusals are written to standard error, each host once.
+descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`), `uid`, the user to switch to from root, and
+`watched`, a pidfd: the proxy ends with that process. Refusals are written to standard error, once per host.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import encodings.idna  # noqa: F401 - resolving names takes it
+import encodings.idna  # noqa: F401 - required to resolve names
 import ipaddress
 import json
 import os
@@ -42,8 +42,8 @@ CLOSED = (
     "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
     "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8",
 )  # fmt: skip
-"""Closed unless a network opens it: private networks, this machine, link-local (the metadata service),
-multicast, and IPv6 addresses that stand for addresses of IPv4."""
+"""Blocked unless a network allows them: private networks, this machine, link-local (the metadata service),
+multicast, and IPv6 addresses that embed IPv4 addresses."""
 
 HEAD_MAX_BYTES = 32 * 1024
 HEAD_TIMEOUT_S = 15.0
@@ -79,15 +79,15 @@ class HostRule:
         return f"{'*.' if self.below else ''}{self.name}{port}"
 
     def covers(self, host: str, port: int) -> bool:
-        """Whether a connection to this host and port is allowed."""
+        """Return whether a connection to this host and port is allowed."""
         named = host.endswith(f".{self.name}") if self.below else host == self.name
         return named and port in self.ports
 
 
 def host_rule(text: str) -> HostRule:
-    """`index.example.org`, `*.example.org` or `git.example.org:22`, in any case. Raises `ValueError`.
+    """Parse `index.example.org`, `*.example.org` or `git.example.org:22`. Raises `ValueError`.
 
-    Without a port it is 80 and 443. A name has a dot in it; `*.example.org` is not `example.org`.
+    The default ports are 80 and 443. A name contains a dot; `*.example.org` does not match `example.org`.
     """
     found = _PATTERN.fullmatch(text.strip().lower())
     if found is None or len(found["name"]) > 253 or found["name"].rsplit(".", 1)[1].isdigit():
@@ -102,10 +102,10 @@ def host_rule(text: str) -> HostRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What may be reached: `hosts` by name, `networks` by address and port of any kind.
+    """Allowed destinations: `hosts` by name and port, `networks` by address on any port.
 
-    `closed` are networks that names may not lead to unless `networks` has them, and `here` this machine's
-    own addresses, which stay closed.
+    `closed` are networks that names must not resolve to unless `networks` contains them. `here` are this
+    machine's own addresses, which are always blocked.
     """
 
     hosts: tuple[HostRule, ...]
@@ -114,19 +114,19 @@ class Rules:
     here: frozenset[str] = frozenset()
 
     def names(self, host: str, port: int) -> bool:
-        """Whether the list has this name."""
+        """Return whether the list contains this name."""
         return any(rule.covers(host, port) for rule in self.hosts)
 
     def opens(self, address: Address) -> bool:
-        """Whether a network of the list has this address."""
+        """Return whether an allowed network contains this address."""
         return _in(address, self.networks)
 
     def permits(self, text: str) -> bool:
-        """Whether a name of the list may lead to this address."""
+        """Return whether an allowed name may resolve to this address."""
         try:
             address = ipaddress.ip_address(text)
         except ValueError:
-            return False  # with a zone, too
+            return False  # also rejects addresses with a zone
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         address = mapped or address
         if address.is_loopback or address.is_unspecified or str(address) in self.here or _is_here(address):
@@ -139,7 +139,7 @@ def _in(address: Address, networks: Iterable[Network]) -> bool:
 
 
 def _is_here(address: Address) -> bool:
-    """Whether this machine has the address now: nobody can bind another one."""
+    """Return whether this machine has the address now: only a local address can be bound."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -150,7 +150,7 @@ def _is_here(address: Address) -> bool:
 
 
 class Refused(Exception):
-    """What a client asked for is not done: an HTTP status and the reason, for people."""
+    """A rejected client request: HTTP status and reason for people."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -160,9 +160,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that was understood.
+    """A parsed request.
 
-    `head` is what is sent on, empty for a tunnel; `body` the length of what follows it, in bytes.
+    `head` is the head to forward, empty for a tunnel; `body` the length of the body in bytes.
     """
 
     host: str
@@ -176,7 +176,7 @@ class Request:
 
 
 def request_of(head: bytes) -> Request:
-    """The request of a head without its empty line. Raises `Refused` for what could be read in two ways."""
+    """Parse a head without its empty line. Raises `Refused` if it is invalid or ambiguous."""
     lines = head.split(b"\r\n")
     if any(byte in (0, 10, 13) for line in lines for byte in line):
         raise Refused("400 Bad Request", "The head of the request holds a control character.")
@@ -220,14 +220,14 @@ def _fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
     found = []
     for line in lines:
         name, colon, value = line.partition(b":")
-        if not colon or not _TOKEN.fullmatch(name):  # a continued line begins with a space
+        if not colon or not _TOKEN.fullmatch(name):  # a continuation line begins with a space
             raise Refused("400 Bad Request", "A header of the request is not written as it has to be.")
         found.append((name.lower(), value.strip(b" \t")))
     return found
 
 
 def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """The length of the body; None where the request names none. Raises `Refused` where it is not plain."""
+    """Return the length of the body, or None if the request has none. Raises `Refused` if it is ambiguous."""
     named = [value for name, value in fields if name == b"content-length"]
     if any(name == b"transfer-encoding" for name, _ in fields):
         raise Refused("411 Length Required", "Send the body with its length, not in chunks.")
@@ -249,14 +249,14 @@ def _authority(text: str, *, default: int) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class _Activity:
-    """When a connection last carried something, in seconds of the loop's clock."""
+    """Time of the last transfer of a connection, in seconds of the loop's clock."""
 
     at: float
 
 
 @dataclass(slots=True)
 class EgressProxy:
-    """All connections of one client network."""
+    """Proxy for the connections of one client network."""
 
     rules: Rules
     max_connections: int = MAX_CONNECTIONS
@@ -265,9 +265,9 @@ class EgressProxy:
     _logged: set[str] = field(default_factory=set)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve until cancelled. `listener` is closed at the end, and every connection with it.
+        """Serve until cancelled. Closes `listener` and every connection at the end.
 
-        Beyond `max_connections` nobody is accepted until one has ended.
+        Stops accepting while `max_connections` are open.
         """
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(RESOLVERS))
@@ -286,7 +286,7 @@ class EgressProxy:
                     client, _ = await loop.sock_accept(listener)
                 except OSError:
                     room.release()
-                    await asyncio.sleep(0.1)  # no descriptors; a connection that ends gives some back
+                    await asyncio.sleep(0.1)  # out of descriptors; a closed connection frees some
                     continue
                 task = loop.create_task(self._one(client))
                 running.add(task)
@@ -302,7 +302,7 @@ class EgressProxy:
         try:
             await self._answer(client)
         except (OSError, TimeoutError):
-            pass  # either side has gone
+            pass  # either side disconnected
         finally:
             client.close()
 
@@ -335,7 +335,7 @@ class EgressProxy:
 
     @contextlib.asynccontextmanager
     async def _watched(self) -> AsyncIterator[_Activity]:
-        """Raise `TimeoutError` in what is done inside when it carries nothing for `idle_timeout_s`."""
+        """Raise `TimeoutError` in the block if it transfers nothing for `idle_timeout_s`."""
         loop = asyncio.get_running_loop()
         activity = _Activity(loop.time())
         again: asyncio.TimerHandle
@@ -353,7 +353,7 @@ class EgressProxy:
                 again.cancel()
 
     async def _connected(self, host: str, port: int) -> socket.socket:
-        """A connection to the host at an address that is permitted. Raises `Refused`."""
+        """Connect to the host at an allowed address. Raises `Refused`."""
         for address in await self._addresses(host, port):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             server = socket.socket(family, socket.SOCK_STREAM)
@@ -399,7 +399,7 @@ class EgressProxy:
 
 
 async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request, and what came after it. Raises `Refused` or `OSError`."""
+    """Read the head of a request and the bytes after it. Raises `Refused` or `OSError`."""
     loop = asyncio.get_running_loop()
     data = b""
     while True:
@@ -415,7 +415,7 @@ async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 async def _both(one: Coroutine[Any, Any, None], two: Coroutine[Any, Any, None]) -> None:
-    """Both to their ends. Raises `OSError` when one of them does, and the other has ended then."""
+    """Run both to completion. If one raises `OSError`, cancel the other and raise it."""
     tasks = [asyncio.ensure_future(one), asyncio.ensure_future(two)]
     try:
         await asyncio.gather(*tasks)
@@ -437,14 +437,14 @@ async def _copy(source: socket.socket, target: socket.socket, activity: _Activit
 async def _send_body(
     client: socket.socket, server: socket.socket, rest: bytes, length: int, activity: _Activity
 ) -> None:
-    """Exactly `length` bytes, of which `rest` has the first ones; what follows them is left unread."""
+    """Send exactly `length` bytes, beginning with `rest`; leave further bytes unread."""
     loop = asyncio.get_running_loop()
     data = rest[:length]
     while True:
         try:
             await loop.sock_sendall(server, data)
         except OSError:
-            return  # it wants no more, and may have answered
+            return  # the server stopped reading, and may have answered
         activity.at = loop.time()
         length -= len(data)
         if not length:
@@ -455,7 +455,7 @@ async def _send_body(
 
 
 def rules_of(plan: dict[str, Any]) -> Rules:
-    """The rules in a plan. Raises `KeyError` or `ValueError`."""
+    """Parse the rules of a plan. Raises `KeyError` or `ValueError`."""
     return Rules(
         hosts=tuple(map(host_rule, plan["hosts"])),
         networks=tuple(map(ipaddress.ip_network, plan["networks"])),
@@ -464,7 +464,7 @@ def rules_of(plan: dict[str, Any]) -> Rules:
 
 
 async def _run(plan: dict[str, Any]) -> None:
-    if plan.get("uid") is not None:  # with all that is imported by now, as its files may be closed to others
+    if plan.get("uid") is not None:  # after all imports, because this user may not be able to read the files
         os.setgroups([])
         os.setresgid(plan["uid"], plan["uid"], plan["uid"])
         os.setresuid(plan["uid"], plan["uid"], plan["uid"])

@@ -1,4 +1,4 @@
-"""What workspaces may reach, as nodes, pools, teams and templates say, and the tightest of what they say."""
+"""Egress policies of nodes, pools, teams and templates, and their intersection."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ CLOSED = (
     "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
     "::/128", "::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8",
 )  # fmt: skip
-"""Closed unless allowed: private networks, this machine, link-local (the metadata service), multicast."""
+"""Blocked unless allowed: private networks, this machine, link-local (the metadata service), multicast."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Egress(StrEnum):
-    """What workspaces may reach."""
+    """Kind of egress policy."""
 
     OPEN = "open"
-    """Everything but `CLOSED`, this machine and its neighbours; and what is allowed."""
+    """Everything except `CLOSED`, this machine and its neighbours, plus what is allowed."""
 
     LIST = "list"
     """Only what is allowed."""
 
     NONE = "none"
-    """Nothing."""
 
 
 FROM_LOOSEST = (Egress.OPEN, Egress.LIST, Egress.NONE)
@@ -38,9 +37,9 @@ FROM_LOOSEST = (Egress.OPEN, Egress.LIST, Egress.NONE)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be reached. `allowed` opens networks that are closed otherwise.
+    """An egress policy. `allowed` opens networks that are otherwise blocked.
 
-    `hosts` may be reached by name, through a proxy; they mean something where the policy is a list.
+    `hosts` are reachable by name, through a proxy; they apply only if the policy is a list.
     """
 
     egress: Egress = Egress.OPEN
@@ -49,21 +48,21 @@ class Policy:
 
     @property
     def routed(self) -> bool:
-        """Whether packets lead out at all; where only names are allowed, the proxy alone does."""
+        """Whether packets are routed at all; if only names are allowed, everything goes through the proxy."""
         return self.egress is Egress.OPEN or (self.egress is Egress.LIST and bool(self.allowed))
 
     @property
     def proxied(self) -> bool:
-        """Whether a proxy leads to names."""
+        """Whether a proxy connects to names."""
         return self.egress is Egress.LIST and bool(self.hosts)
 
     def words(self) -> str:
-        """What is allowed, as `policy_of` reads it."""
+        """Return what is allowed, in the format of `policy_of`."""
         return ",".join(map(str, (*self.allowed, *self.hosts)))
 
 
 def policy_of(egress: str, allowed: str) -> Policy:
-    """The policy that a setting describes. Raises `InvalidSpec` that names what is wrong."""
+    """Parse a setting. Raises `InvalidSpec` that names the invalid part."""
     try:
         kind = Egress(egress)
     except ValueError:
@@ -85,7 +84,7 @@ def policy_of(egress: str, allowed: str) -> Policy:
 
 
 def tightest(one: Policy, other: Policy) -> Policy:
-    """What both allow. Never more than either of them."""
+    """Return the intersection of both policies, never more than either."""
     egress = max(one.egress, other.egress, key=FROM_LOOSEST.index)
     if egress is Egress.NONE:
         return Policy(Egress.NONE)
@@ -98,21 +97,21 @@ def tightest(one: Policy, other: Policy) -> Policy:
         *(rule for rule in other.hosts if named(rule, one)),
     ]
     if egress is Egress.OPEN:
-        # Open both: what opens a closed network has to be there twice, names open nothing.
+        # Both are open: a blocked network must be opened by both, and names open nothing.
         networks = [network for network in networks if _allows(network, one) and _allows(network, other)]
         hosts = []
     return Policy(egress, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 
 
 def no_looser(new: Policy, old: Policy) -> bool:
-    """Whether all that `new` lets reach was allowed by `old` too."""
+    """Return whether `old` allows everything that `new` allows."""
     both = tightest(new, old)
     hosts = set(new.hosts) if new.egress is Egress.LIST else set()
     return both.egress is new.egress and set(new.allowed) <= set(both.allowed) and hosts <= set(both.hosts)
 
 
 def reachable(network: Network, policy: Policy) -> bool:
-    """Whether the whole network may be reached under the policy."""
+    """Return whether the policy allows the whole network."""
     if _allows(network, policy):
         return True
     if policy.egress is not Egress.OPEN:
@@ -122,9 +121,9 @@ def reachable(network: Network, policy: Policy) -> bool:
 
 
 def named(rule: HostRule, policy: Policy) -> bool:
-    """Whether all that the rule names may be reached by name under the policy."""
+    """Return whether the policy allows every host of the rule by name."""
     if policy.egress is Egress.OPEN:
-        return True  # names never lead to addresses that are closed
+        return True  # names never lead to blocked addresses
     return policy.egress is Egress.LIST and any(_covers(outer, rule) for outer in policy.hosts)
 
 

@@ -1,8 +1,7 @@
-"""How a driver says where a workspace answers: an http(s) address, or a socket of its node.
+"""Endpoints of workspaces as reported by drivers: an http(s) URL, or a socket on a node.
 
-A socket endpoint is `node:ws-<id>.<generation>`. It names one start of one workspace and no port or path:
-the gateway of the node on which the workspace is placed knows where its socket is
-(`provisioning.node_gateway`).
+A socket endpoint is `node:ws-<id>.<generation>`. It identifies one start of one workspace, without port or
+path: the gateway of the workspace's node knows where the socket is (`provisioning.node_gateway`).
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from provisioning.types import WorkspaceRef
 
 _SCHEME = "node:"
 PORTAL_SOCKET = ".gateway/portal.sock"
-"""Where agents reach the portal, relative to the folder of the local driver's state."""
+"""Socket at which agents reach the portal, relative to the folder of the local driver's state."""
 SOCKET_HEADER = "X-Berth-Socket"
-"""Names the socket to a node's gateway. Only the front door sets it, from the answer of forward-auth."""
+"""Names the socket for a node's gateway. Only the front door sets it, from the answer of forward-auth."""
 GATEWAY_HEADER = "X-Berth-Gateway"
-"""In the answer of forward-auth: `host:port` of the gateway of another node, behind which the socket is."""
+"""In the answer of forward-auth: `host:port` of another node's gateway, which has the socket."""
 NODE_HEADER = "X-Berth-Node"
-"""In the answer of forward-auth: the name of that node."""
+"""In the answer of forward-auth: name of that node."""
 HTTP_HEADER = "X-Berth-Http"
 HTTPS_HEADER = "X-Berth-Https"
-"""In the answer of forward-auth: `host:port` where a workspace answers that has no socket."""
+"""In the answer of forward-auth: `host:port` of a workspace without a socket."""
 SOCKET_NAME = re.compile(r"((?:ws|files)-[0-9a-f]{32})\.([1-9][0-9]{0,9})")
-"""Of a start of a workspace, or of what serves the files of a home."""
+"""Name of the socket of a workspace's start, or of a home's file server."""
 
 
 def socket_endpoint(ref: WorkspaceRef) -> str:
-    """The socket endpoint of this start of the workspace."""
+    """Return the socket endpoint of this start of the workspace."""
     return f"{_SCHEME}{ref.external_name}.{ref.generation}"
 
 
 def socket_name(endpoint: str) -> str:
-    """The `ws-<id>.<generation>` that a socket endpoint names; empty for any other endpoint."""
+    """Return the `ws-<id>.<generation>` of a socket endpoint; empty for any other endpoint."""
     name = endpoint.removeprefix(_SCHEME)
     good = endpoint.startswith(f"{_SCHEME}ws-") and SOCKET_NAME.fullmatch(name)
     return name if good else ""
@@ -45,13 +44,13 @@ FILES_PREFIX = "files-"
 
 
 def files_socket_name(team: str, owner: str) -> str:
-    """The socket of what serves the files of a home."""
+    """Return the socket name of a home's file server."""
     digest = hashlib.sha256(f"{team}/{owner}".encode()).hexdigest()[:32]
     return f"{FILES_PREFIX}{digest}.1"
 
 
 def host_and_port(endpoint: str) -> tuple[str, str] | None:
-    """Scheme and `host:port` of an http or https URL that is nothing more; None for anything else."""
+    """Return scheme and `host:port` of a bare http or https URL; None for anything else."""
     if not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint:
         return None
     try:
@@ -71,6 +70,6 @@ _ADDRESS = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]+\]):
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` is `host:port`: a name, an IPv4 address, or an IPv6 address in brackets."""
+    """Return whether `text` is `host:port`: a name, an IPv4 address, or an IPv6 address in brackets."""
     found = _ADDRESS.fullmatch(text)
     return found is not None and int(found[3]) < 65536

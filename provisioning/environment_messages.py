@@ -1,4 +1,4 @@
-"""What the two planes tell each other about building and removing software environments."""
+"""Messages between the two planes about building and removing software environments."""
 
 from __future__ import annotations
 
@@ -31,26 +31,25 @@ PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}$")]
 
 
 class SourceKind(StrEnum):
-    """What the source of an environment is."""
+    """Format of an environment's source."""
 
     PACKAGES = "packages"
-    """Names, one on each line, with versions where wanted."""
+    """Package names, one per line, with optional versions."""
 
     REQUIREMENTS = "requirements"
-    """A `requirements.txt`."""
 
     PYPROJECT = "pyproject"
-    """A `pyproject.toml`: what its project depends on."""
+    """The dependencies of a `pyproject.toml`."""
 
     LOCK = "lock"
-    """A requirements file in which every package has a version and hashes."""
+    """A requirements file with versions and hashes for every package."""
 
     FOLDER = "folder"
-    """The path of a folder that nodes have already: it is looked at, and never changed."""
+    """Path of an existing folder on the nodes. It is inspected, never changed."""
 
 
 class BuildStage(StrEnum):
-    """How far a build is."""
+    """Stage of a build."""
 
     WAITING = "waiting"
     RESOLVING = "resolving"
@@ -61,7 +60,7 @@ class BuildStage(StrEnum):
 
 
 class BuildFailure(StrEnum):
-    """Why a build came to nothing: the `code` of its failure."""
+    """Reason why a build failed: the `code` of its failure."""
 
     NO_SUCH_FOLDER = "no_such_folder"
     NO_SUCH_PACKAGE = "no_such_package"
@@ -80,12 +79,12 @@ class BuildFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentBuild:
-    """Build an environment, or find it built. It begins before `expires_at` (unix time) or not at all.
+    """A request to build an environment unless it exists. Not started after `expires_at` (Unix time).
 
-    Without a `lock` the source is resolved first, and the lock comes back with the answer. With `digest` the
-    build is refused unless that is the digest of the lock for this Python. `deadline_s` bounds the whole from
-    its beginning, waiting for another build on the node included; `disk_limit_mib` what the environment may
-    take. `build` and `lease` come back with every answer.
+    Without a `lock` the source is resolved first; the answer contains the lock. With `digest`, the build is
+    rejected unless it is the digest of the lock for this Python. `deadline_s` limits the whole build,
+    including waiting for another build on the node; `disk_limit_mib` limits the size of the environment.
+    Every answer repeats `build` and `lease`.
     """
 
     build: Name
@@ -102,7 +101,7 @@ class EnvironmentBuild:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCancel:
-    """End the build that goes on under this lease; nothing happens where there is none."""
+    """A request to cancel the build with this lease; ignored if there is none."""
 
     build: Name
     lease: Name
@@ -110,14 +109,14 @@ class EnvironmentCancel:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRemoval:
-    """Remove an environment from the node, unless something there uses it."""
+    """A request to remove an environment from the node unless it is in use there."""
 
     digest: EnvironmentDigest
 
 
 @dataclass(frozen=True, slots=True)
 class PackagesOf:
-    """Asks what a user has installed on top of an environment, in the home of a team and owner."""
+    """A request for the packages that a user installed in a home, on top of an environment."""
 
     team: Name
     owner: Name
@@ -127,9 +126,9 @@ class PackagesOf:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentProgress:
-    """How far a build is: `done` of `total` packages in this stage (0 of 0: not known).
+    """Progress of a build: `done` of `total` packages in this stage (0 of 0: unknown).
 
-    `log` is what has been written since `log_offset` characters of the whole.
+    `log` is the output from character `log_offset` of the whole log.
     """
 
     build: Name
@@ -143,7 +142,7 @@ class EnvironmentProgress:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that is in an environment, with what its files take."""
+    """A package of an environment, with the size of its files."""
 
     name: Annotated[str, Meta(max_length=200)]
     version: Annotated[str, Meta(max_length=100)]
@@ -152,7 +151,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class FailedLine:
-    """Where a build went wrong: a line of its source (from 1; 0: not known), and the line of the log."""
+    """Cause of a failed build: a line of its source (from 1; 0: unknown), and a line of the log."""
 
     source_line: Whole = 0
     log_line: Annotated[str, Meta(max_length=2000)] = ""
@@ -160,11 +159,11 @@ class FailedLine:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentBuilt:
-    """How a build ended: the environment as it is on the node, or a failure (`BuildFailure`).
+    """Result of a build: the environment on the node, or a failure (`BuildFailure`).
 
-    `programs` are the names in its `bin` that templates may start; `cuda` is the CUDA that its packages bring
-    along, such as `12.4` or `12`, empty for none. With a failure the rest may be empty. `log` is the end of
-    the log, from `log_offset` characters on: the last progress may arrive after this, which is too late.
+    `programs` are the names in its `bin` that templates may start; `cuda` is the CUDA version of its
+    packages, such as `12.4` or `12`, empty for none. With a failure the other fields may be empty. `log` is
+    the end of the log from character `log_offset`, because the last progress may arrive after this message.
     """
 
     build: Name

@@ -1,7 +1,7 @@
-"""Errors that cross the boundary between a driver and the control plane.
+"""Errors passed from a driver to the control plane.
 
-Each error says who has to act (`blame`), whether trying again can help (`retryable`), a public
-message that ends in one next action, and a detail that only the log shows.
+Each error has `blame` (who has to act), `retryable` (whether a retry can help), a public message that ends
+with one next action, and a detail that is only logged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class Blame(StrEnum):
-    """Whose turn it is to act."""
+    """Who has to act."""
 
     USER = "user"
     OPERATOR = "operator"
@@ -21,8 +21,8 @@ class Blame(StrEnum):
 class ProvisioningError(Exception):
     """Base of every error that a driver may raise.
 
-    `code` is stable and machine-readable; `message` is shown to the user and names one next
-    action; `detail` goes to the log only.
+    `code` is stable and machine-readable; `message` is shown to the user and names one next action; `detail`
+    is only logged.
     """
 
     code: ClassVar[str] = "backend_error"
@@ -36,7 +36,7 @@ class ProvisioningError(Exception):
 
 
 class InvalidSpec(ProvisioningError):
-    """The request can never run on this pool as it stands."""
+    """This pool can never run the request as it is."""
 
     code = "invalid_spec"
     retryable = False
@@ -52,7 +52,7 @@ class Conflict(ProvisioningError):
 
 
 class Stale(ProvisioningError):
-    """The command belongs to a generation that has been closed, or its lease has run out."""
+    """The command belongs to a closed generation, or its lease has expired."""
 
     code = "stale"
     retryable = False
@@ -60,7 +60,7 @@ class Stale(ProvisioningError):
 
 
 class NoCapacity(ProvisioningError):
-    """The backend has no room, whatever the snapshot said."""
+    """The backend has no free capacity, despite the snapshot."""
 
     code = "no_capacity"
     retryable = True
@@ -68,7 +68,7 @@ class NoCapacity(ProvisioningError):
 
 
 class Unclean(NoCapacity):
-    """The memory of `devices` could not be proven clean; nothing of it is given out."""
+    """The memory of `devices` could not be verified clean; they are not allocated."""
 
     code = "unclean"
 
@@ -78,7 +78,7 @@ class Unclean(NoCapacity):
 
 
 class BackendUnavailable(ProvisioningError):
-    """The backend does not answer. Nothing may be concluded about what runs there."""
+    """The backend does not answer. The state of its workspaces is unknown."""
 
     code = "backend_unavailable"
     retryable = True
@@ -86,7 +86,7 @@ class BackendUnavailable(ProvisioningError):
 
 
 class GpuBeingReset(ProvisioningError):
-    """A GPU of the node is being reset: for that long, nobody may ask the driver for any of its GPUs."""
+    """A GPU of the node is being reset: during that time its GPU driver must not be queried."""
 
     code = "gpu_being_reset"
     retryable = True
@@ -94,7 +94,7 @@ class GpuBeingReset(ProvisioningError):
 
 
 class StartFailed(ProvisioningError):
-    """The backend refused or failed to start the environment; nothing is left behind."""
+    """The backend failed to start the workspace; nothing is left behind."""
 
     code = "start_failed"
     retryable = True

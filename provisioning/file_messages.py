@@ -1,4 +1,4 @@
-"""Questions of the control plane about the files of a home; `provisioning/agent/files` answers them."""
+"""Requests of the control plane about the files of a home, answered by `provisioning/agent/files`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Name = Annotated[str, Meta(max_length=MAX_NAME)]
 
 @dataclass(frozen=True, slots=True)
 class FilesQuestion:
-    """What the server of a home is asked: `do` and what goes with it (`server.Server.answer`)."""
+    """A request to a home's file server: `do` and its parameters (`server.Server.answer`)."""
 
     pool: PoolConfig
     team: Name

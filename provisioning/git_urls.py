@@ -1,8 +1,8 @@
-"""Which addresses of Git repositories, and which names of branches, tags and commits, are taken.
+"""Validation of Git URLs and of names of branches, tags and commits.
 
-An address is `https://host[:port]/path`, `ssh://[user@]host[:port]/path` or `user@host:path`. Whatever else
-Git would take (files, helpers such as `ext::`, options, a password in the address) is refused, by the portal
-when it is written and by the node again before anything is started. Standard library only.
+Valid URLs are `https://host[:port]/path`, `ssh://[user@]host[:port]/path` and `user@host:path`. Everything
+else that Git accepts (files, helpers such as `ext::`, options, a password in the URL) is rejected, by the
+portal at input and again by the node before it runs Git. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KNOWN_HOSTS = (
     "gitlab.com ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfuCHKVTjquxvt6CM6tdG4SLp1Btn/nOeHHE5UOzRdf",
     "bitbucket.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIazEu89wgQZ4bqs3d63QSMzYVa0MuJ2e2gKTKqu+UUO",
 )
-"""Keys of hosts that many use, as these publish them; other hosts' keys come with the secret."""
+"""Published SSH keys of common hosts; keys of other hosts come with the secret."""
 
 _PLAIN = re.compile(r"[!-~]+\Z")
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
@@ -31,13 +31,13 @@ _SSH = re.compile(
 )
 _SHORT = re.compile(rf"(?P<user>{_USER})@(?P<host>{_HOST}):(?P<path>[A-Za-z0-9._~/][A-Za-z0-9._~/%+@,=-]*)\Z")
 _HIDDEN = re.compile(r"%(?:[01][0-9a-fA-F]|7[fF]|2[eEfF]|5[cC])")
-"""A control character, dot or slash in the form of an escape."""
+"""An escaped control character, dot or slash."""
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@#-]*\Z")
 
 
 class UrlProblem(StrEnum):
-    """Why an address or a name is not taken."""
+    """Why a URL or name is rejected."""
 
     EMPTY = "empty"
     TOO_LONG = "too_long"
@@ -50,7 +50,7 @@ class UrlProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GitUrl:
-    """An address that is taken. `port` is 0 where it is the scheme's; `folder` is what a clone is called."""
+    """A valid URL. `port` is 0 for the scheme's default; `folder` is the default name of a clone."""
 
     url: str
     scheme: str
@@ -61,12 +61,12 @@ class GitUrl:
 
     @property
     def origin(self) -> str:
-        """`https://host[:port]`, as Git's settings name it; empty for SSH."""
+        """`https://host[:port]` as in Git's settings; empty for SSH."""
         return f"https://{self.host}{f':{self.port}' if self.port else ''}" if self.scheme == "https" else ""
 
 
 def parsed(url: str) -> GitUrl | UrlProblem:
-    """The address, or why it is none that is taken."""
+    """Parse a URL; return the reason if it is rejected."""
     if not url:
         return UrlProblem.EMPTY
     if len(url) > MAX_URL:
@@ -104,7 +104,7 @@ def _has_credentials(scheme: str, authority: str) -> bool:
 
 
 def ref_problem(ref: str) -> UrlProblem | None:
-    """Why this is no name of a branch, tag or commit, or None; empty is the repository's own branch."""
+    """Return why a name of a branch, tag or commit is invalid, or None. Empty means the default branch."""
     if not ref:
         return None
     if len(ref) > MAX_REF:

@@ -1,8 +1,8 @@
-"""Gives a home to the user of the machine that works in it from now on, once.
+"""Changes the owner of a home to the machine user that works in it from now on.
 
-A folder is given after everything in it, so one that has been given is done with, whoever was killed in
-between: the next call goes on from there. Links are given themselves, never what they lead to, and other
-file systems are left alone. Nobody may use the home meanwhile.
+A folder is changed after its contents, so a changed folder is complete. After a kill, the next call continues
+from there. Links themselves are changed, not their targets; other file systems are skipped. Nothing else may
+use the home meanwhile.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 MAX_DEPTH = 200
 LEAST = 2000
-"""How many entries a call gives in any case, so that each goes further than the one before."""
+"""Minimum number of entries per call, so that every call makes progress."""
 
 
 class TooDeep(OSError):
-    """Folders are nested so deep that they are not walked through."""
+    """Folders are nested too deeply to be traversed."""
 
 
 def hand_over(home: str | os.PathLike[str], uid: int, *, limit_s: float) -> bool:
-    """Whether the home and all that is in it belongs to `uid`; False after `limit_s` seconds. Root only.
+    """Return True if the home and its contents belong to `uid`; False after `limit_s` seconds. Root only.
 
-    Programs lose their set-user-ID and set-group-ID bits, devices stay root's. Raises `OSError`, also where
+    Programs lose their set-user-ID and set-group-ID bits; devices remain root's. Raises `OSError`, also if
     the home is a link.
     """
     descriptor = os.open(home, _FOLDER)
@@ -53,7 +53,7 @@ class _Walk:
         self.given = 0
 
     def folder(self, descriptor: int, depth: int) -> bool:
-        """Give what is in an open folder, then the folder; False when time was up."""
+        """Change the contents of an open folder, then the folder; return False if the time is up."""
         if depth > MAX_DEPTH:
             raise TooDeep(f"folders are nested deeper than {MAX_DEPTH}")
         for name in _names(descriptor):
@@ -100,7 +100,7 @@ def _names(descriptor: int) -> Iterator[str]:
 
 
 def owner_of(path: Path) -> int | None:
-    """Whose the path is, and not what it leads to; None where there is nothing."""
+    """Return the owner of a path without following links; None if it does not exist."""
     try:
         return path.lstat().st_uid
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def owner_of(path: Path) -> int | None:
 
 
 def renew(folder: Path, uid: int) -> None:
-    """An empty folder of `uid` alone in the place of what is there, whose links are not followed."""
+    """Replace a path by an empty, private folder of `uid`, without following links."""
     if folder.is_symlink():
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)

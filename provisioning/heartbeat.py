@@ -1,6 +1,6 @@
-"""A sign of life of every Celery process, kept in Redis, so that health is one cheap read.
+"""Heartbeat of every Celery process, stored in Redis, so that a health check is one cheap read.
 
-`celery inspect ping` would ask over the same broker and wait its full time-out for whoever is missing.
+`celery inspect ping` would use the same broker and wait its full timeout for missing processes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PULSE_KEY = f"{KEY_PREFIX}pulse"
 """A hash: process name (`control@host`, `node@host`, `beat@host`) → JSON `{"at": unix time, "pid": …}`."""
 PULSE_INTERVAL_S = 5.0
 PULSE_LATE_S = 20.0
-"""Without a pulse for this long, a process counts as not answering."""
+"""A process without a heartbeat for this long counts as not responding."""
 
 
 class Pulse:
-    """Writes one process's pulse. Redis being away is no error: the pulse is then late, as it should be."""
+    """Writes one process's heartbeat. If Redis is unavailable, the heartbeat is late, as intended."""
 
     def __init__(self, broker_url: str, name: str) -> None:
         self._name = name
         self._client = redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2)
 
     def show(self) -> None:
-        """Write the pulse now."""
+        """Write the heartbeat now."""
         value = json.dumps({"at": time.time(), "pid": os.getpid()})
         try:
             self._client.hset(PULSE_KEY, self._name, value)
@@ -44,7 +44,7 @@ class Pulse:
             log.warning("no pulse: %s", error)
 
     def withdraw(self) -> None:
-        """Take the pulse away: this process ends on purpose."""
+        """Delete the heartbeat, because this process ends on purpose."""
         try:
             self._client.hdel(PULSE_KEY, self._name)
             self._client.close()
@@ -53,7 +53,7 @@ class Pulse:
 
 
 class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Shows the pulse from the worker's own event loop, once it consumes: a stuck loop shows none."""
+    """Writes the heartbeat from the worker's event loop while it consumes, so a blocked loop writes none."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -79,12 +79,12 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def install(app: Celery) -> None:
-    """Give every worker of `app` a pulse."""
+    """Add a heartbeat to every worker of `app`."""
     app.steps["consumer"].add(PulseStep)
 
 
 def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
-    """The hash as read from Redis: process name → time of its last pulse. What is not ours is left out."""
+    """Parse the hash read from Redis: process name → time of its last heartbeat. Ignores invalid entries."""
     pulses: dict[str, float] = {}
     for name, value in raw.items():
         try:
@@ -95,15 +95,15 @@ def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
 
 
 def is_fresh(broker_url: str, name: str) -> bool:
-    """Whether the process `name` has shown a pulse lately. Raises `redis.RedisError`."""
+    """Return whether the process `name` has a recent heartbeat. Raises `redis.RedisError`."""
     with redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
-        # The library's type also stands for its asynchronous client.
+        # The library's type also covers its asynchronous client.
         raw = cast("dict[bytes, bytes]", client.hgetall(PULSE_KEY))
     return time.time() - parse(raw).get(name, 0.0) <= PULSE_LATE_S
 
 
 def main(role: str) -> int:
-    """A container's health check: `python -m provisioning.heartbeat control|node|beat`; 0 when it is well."""
+    """Health check of containers: `python -m provisioning.heartbeat control|node|beat`; 0 if healthy."""
     url = os.environ.get("BERTH_NODE_REDIS_URL" if role == "node" else "BERTH_REDIS_URL", "")
     name = f"{role}@{os.environ.get('BERTH_NODE_NAME') or socket.gethostname()}"
     try:

@@ -1,4 +1,4 @@
-"""Orders and answers about a home that goes from one machine to another, and about its archives."""
+"""Commands and answers for moving homes between machines and for archives of homes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Words = Annotated[str, Meta(max_length=2000)]
 
 
 class MoveDo(StrEnum):
-    """What a node is asked for."""
+    """Command of a home move."""
 
     OFFER = "offer"
-    """The old machine: let who has the ticket read the home for a while."""
+    """Old machine: allow the holder of the ticket to read the home for a while."""
     FETCH = "fetch"
-    """The new machine: read on for some seconds, and put the home in its place when all of it is there."""
+    """New machine: copy for some seconds, and put the home in place once it is complete."""
     DISCARD = "discard"
-    """The new machine: take away what has come."""
+    """New machine: delete the partial copy."""
     REMOVE = "remove"
-    """The old machine: take away the home, which is elsewhere now."""
+    """Old machine: delete the home, which has moved."""
 
 
 class MovePhase(StrEnum):
-    """How far the new machine is."""
+    """Progress of the new machine."""
 
     COPYING = "copying"
     CHECKING = "checking"
@@ -38,7 +38,7 @@ class MovePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HomeMoveOrder:
-    """One command about a move. `ticket` reads the home by the name `host`; an offer has its digest alone."""
+    """One command of a move. `ticket` authorizes reading the home from `host`; offers have its digest."""
 
     move: Name
     lease: Name
@@ -55,10 +55,10 @@ class HomeMoveOrder:
 
 @dataclass(frozen=True, slots=True)
 class HomeMoved:
-    """What became of an order. `done` of an offer, of what was to be taken away, or of the whole copy.
+    """Result of a `HomeMoveOrder`. `done` if the offer, the deletion or the complete copy is finished.
 
-    `bytes_` and entries are what is here, of how many; 0 of 0 where that is not known yet. Of what was
-    refused `failure` has the reason, and for want of room `needed` and `free` bytes.
+    `bytes_done` and `entries_done` count what has arrived, of the totals; totals are 0 until known. `failure`
+    is the reason of a failed order; if the disk is too small, with `needed` and `free` bytes.
     """
 
     move: Name
@@ -77,25 +77,25 @@ class HomeMoved:
 
 
 class ArchiveDo(StrEnum):
-    """What the node is asked for that has a home."""
+    """Command of a home archive, for the node that has the home."""
 
     MAKE = "make"
-    """Make an archive, or go on with that."""
+    """Create an archive, or continue."""
     RESTORE = "restore"
-    """Make the home anew from an archive, or go on with that, and put it in its place when it is whole."""
+    """Restore the home from an archive, or continue, and put it in place once it is complete."""
     CLEAR = "clear"
-    """Take away what is half made, and the home that was replaced."""
+    """Delete partial files and the home that was replaced."""
     DELETE = "delete"
-    """Take away an archive."""
+    """Delete an archive."""
     EMPTY = "empty"
-    """Put an empty home in the place of the one of which this is the archive, if it is as it was."""
+    """Replace the archived home by an empty one, if it has not changed."""
     LEAVE = "leave"
-    """Do not empty it any more, unless that is done; what is half made goes."""
+    """Cancel emptying the home unless it is done; delete partial files."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeArchiveOrder:
-    """One command about an archive. `job` is the same until what was asked for has come to its end."""
+    """One command of an archive. `job` stays the same until the operation has finished."""
 
     archive: Name
     job: Name
@@ -107,18 +107,18 @@ class HomeArchiveOrder:
     expires_at: float
     most_bytes: Amount = 0
     empties: bool = False
-    """Of what is made: the home is emptied after it."""
+    """For MAKE: the home is emptied afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeArchived:
-    """What became of an order: whether it is `done`, and else how far it is, in bytes before compression.
+    """Result of a `HomeArchiveOrder`: `done`, or progress in bytes before compression.
 
-    Of an archive that is done `size_bytes` on the disk, the bytes and entries of the home, and how many
-    pipes, sockets and devices are not in it. `placed` says that the home is the one of the archive, or the
-    empty one. `refused` says why it cannot be done: `disk_full` (of the disk `free` bytes may be used),
-    `archives_full`, `unreadable` (the path `about`), `changed` (`about`, since the archive was begun),
-    `bad_stream` or `not_found`; `failure` what went wrong otherwise.
+    A finished archive has `size_bytes` on disk, bytes and entries of the home, and the number of omitted
+    pipes, sockets and devices. `placed`: the restored or empty home is in place. `refused` is the reason of a
+    refusal: `disk_full` (`free` bytes are available), `archives_full`, `unreadable` (the path `about`),
+    `changed` (`about`, since the archive was begun), `bad_stream` or `not_found`; `failure` is any other
+    error.
     """
 
     archive: Name

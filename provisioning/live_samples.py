@@ -1,4 +1,4 @@
-"""The newest sample of each GPU, as nodes show it in Redis for charts that move. Losing it loses nothing."""
+"""Latest sample of each GPU, written by nodes to Redis for live charts. Losing it is harmless."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from provisioning.celery_config import KEY_PREFIX
 from provisioning.gpu.samples import Sample
 
 LIVE_KEY = f"{KEY_PREFIX}samples"
-"""A hash: device UUID → JSON of its newest `Sample`."""
+"""A hash: device UUID → JSON of its latest `Sample`."""
 LIVE_TTL_S = 60
 
 
 def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dict[str, Sample]:
-    """The hash as read from Redis: UUID → sample no older than `LIVE_TTL_S`. What is not ours is left out."""
+    """Parse the hash read from Redis: UUID → sample up to `LIVE_TTL_S` old. Invalid entries are ignored."""
     now_s = time.time() if now_s is None else now_s
     found: dict[str, Sample] = {}
     for uuid, value in raw.items():

@@ -1,19 +1,19 @@
-"""A log that grows, read on from where one stopped. Positions are bytes from the beginning of its start."""
+"""Reads a growing log in pieces. Positions are byte offsets from the beginning of its start."""
 
 from __future__ import annotations
 
 from provisioning.types import LogPiece
 
 PIECE_BYTES = 64 * 1024
-"""As much as one piece has at most."""
+"""Maximum size of a piece."""
 CUT_OFF = "[…]\n"
-"""Stands where what was to come next is no longer kept."""
+"""Marks a gap: the requested text is no longer stored."""
 
 
 def last_lines(data: bytes, end: int, lines: int, *, whole: bool) -> LogPiece:
-    """The last lines of `data`, which ends at position `end`.
+    """Return the last lines of `data`, which ends at offset `end`.
 
-    The last one is left for later while it has no end, unless `whole` says that nothing follows.
+    An unterminated last line is left for later, unless `whole` says that no more output will follow.
     """
     kept = data if whole else data[: data.rfind(b"\n") + 1]
     text = b"".join(kept.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
@@ -21,9 +21,9 @@ def last_lines(data: bytes, end: int, lines: int, *, whole: bool) -> LogPiece:
 
 
 def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False) -> LogPiece:
-    """What is told next of `data`, which begins at `position`: whole lines, a piece at most.
+    """Return the next piece of `data`, which begins at offset `position`, in whole lines.
 
-    `cut_off` says that something before it was to be told and is gone.
+    `cut_off` says that requested text before it is gone.
     """
     piece, more = data[:PIECE_BYTES], len(data) > PIECE_BYTES
     ends = piece.rfind(b"\n") + 1
@@ -31,7 +31,7 @@ def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False
         if more or not whole:
             piece = piece[:ends]
     elif more:
-        # One line longer than a piece: cut between two characters.
+        # A line longer than a piece: cut between two characters.
         piece = piece[: len(piece) - _begun(piece)]
     elif not whole:
         piece = b""
@@ -40,7 +40,7 @@ def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False
 
 
 def _begun(data: bytes) -> int:
-    """How many bytes at the end are the beginning of a character of UTF-8."""
+    """Return the length of an incomplete UTF-8 character at the end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:

@@ -1,4 +1,4 @@
-"""What names a machine, wherever its disk goes."""
+"""Identification of a machine, independent of its disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MACHINE_ID = Path("/etc/machine-id")
 
 
 def machine_id(instance: str, path: Path = MACHINE_ID) -> str:
-    """What names this machine, as a hash; by `instance` where the machine has no id."""
+    """Return a hash that identifies this machine, based on `instance` if it has no machine ID."""
     try:
         text = path.read_text().strip()
     except OSError:

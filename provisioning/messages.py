@@ -1,4 +1,4 @@
-"""JSON forms of the values in `provisioning.types`, for Celery messages. Input is validated."""
+"""Conversion of the values in `provisioning.types` to and from JSON for Celery messages, with validation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import msgspec
 
 T = TypeVar("T")
 MAX_BYTES = 64 * 1024 * 1024
-"""Of one message from the other plane: an inventory of the largest pool has less than half of it."""
+"""Maximum size of one message from the other plane; an inventory of the largest pool has less than half."""
 
 
 def dump(value: object) -> Any:
-    """Plain dicts, lists and scalars that any JSON serializer takes."""
+    """Return plain dicts, lists and scalars for any JSON serializer."""
     return msgspec.to_builtins(value)
 
 
 def load(data: Any, kind: type[T]) -> T:
-    """The typed value, or `ValueError` naming the field that is wrong."""
+    """Return the typed value. Raises `ValueError` that names the invalid field."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -25,10 +25,10 @@ def load(data: Any, kind: type[T]) -> T:
 
 
 def receive(data: Any, kind: type[T]) -> T:
-    """`load` for what the other plane has sent; `ValueError` also for what no database and no page can hold.
+    """Load a message of the other plane; also raises `ValueError` for values that cannot be stored.
 
-    Refused are nesting without an end, numbers beyond their field, and more than `MAX_BYTES`. Texts lose
-    their NUL characters and half surrogate pairs. A number that is not finite counts as none.
+    Rejects excessive nesting, numbers out of range, and more than `MAX_BYTES`. Removes NUL characters and
+    lone surrogates from texts. Numbers that are not finite become null.
     """
     name = getattr(kind, "__name__", str(kind))
     try:
@@ -48,7 +48,7 @@ def receive(data: Any, kind: type[T]) -> T:
 
 
 def _storable(value: Any) -> Any:
-    """The value with texts that every database takes."""
+    """Return the value with texts that every database accepts."""
     if isinstance(value, str):
         return value.replace("\0", "").encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):

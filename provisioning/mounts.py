@@ -1,8 +1,8 @@
-"""Folders of a node that workspaces may be shown: how they are named, listed and asked for.
+"""Folders of a node that can be mounted in workspaces: naming, listing and requests.
 
-A node lists them in `BERTH_MOUNTS`, as `imagenet=/srv/imagenet scratch=/srv/scratch:rw`; a template names
-them, as `imagenet` or `scratch:rw`. A message never holds a path: which folder stands behind a name is its
-node's to say, and so is whether it may be written to. In a workspace it is `/data/NAME`.
+A node lists them in `BERTH_MOUNTS`, as `imagenet=/srv/imagenet scratch=/srv/scratch:rw`; a template refers to
+them as `imagenet` or `scratch:rw`. Messages never contain paths: only the node decides which folder a name
+stands for, and whether it is writable. Workspaces see it as `/data/NAME`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from provisioning.errors import InvalidSpec, MissingDependency, ProvisioningErro
 
 VARIABLE = "BERTH_MOUNTS"
 NEED = "mount:"
-"""How the need of a folder begins, and what a node provides that has it."""
+"""Prefix of the need for a folder, and of what a node provides."""
 WRITABLE = ":rw"
 INSIDE = "/data"
 MOST = 8
-"""How many one workspace is shown at most."""
+"""Maximum number of folders per workspace."""
 WORD = re.compile(r"[a-z0-9][a-z0-9-]{0,39}(:rw)?")
-"""What a template names: a folder for reading, or with `:rw` for writing, too."""
+"""Name in a template: a folder for reading, or with `:rw` also for writing."""
 LOOK_S = 2.0
-"""How long a folder may take to answer: that of a file server that is away answers never."""
+"""Time limit for reading a folder: a file server that is down may never answer."""
 _LISTED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]{0,39})=(?P<path>/[^\s:]*)(?P<writable>:rw)?")
 _looking: dict[str, _Look] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFolder:
-    """A folder of a node's list; `path` is the node's, as it stands there."""
+    """A folder of a node's list; `path` is as written there."""
 
     name: str
     path: str
@@ -42,7 +42,7 @@ class ListedFolder:
 
 @dataclass(frozen=True, slots=True)
 class ShownFolder:
-    """A folder as one workspace gets it: the node's path, the path inside, and whether it may write there."""
+    """A folder as mounted in one workspace: path on the node, path inside, and whether it is writable."""
 
     source: Path
     inside: str
@@ -51,16 +51,16 @@ class ShownFolder:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a node provides of its list, as needs, and a sentence for each folder that it cannot show."""
+    """What a node provides from its list, as needs, and a warning for each unusable folder."""
 
     provides: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def listed(text: str) -> Mapping[str, ListedFolder]:
-    """The folders of a node's list by name; no folder is looked at.
+    """Parse a node's list; return folders by name without accessing them.
 
-    Raises `InvalidSpec`, with the way out, for what cannot be read or stands there twice.
+    Raises `InvalidSpec`, with the fix, for a malformed or repeated entry.
     """
     found: dict[str, ListedFolder] = {}
     for word in text.split():
@@ -74,7 +74,7 @@ def listed(text: str) -> Mapping[str, ListedFolder]:
 
 
 def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
-    """What a node with this list provides: the folders that are there, where a sandbox can show them.
+    """Return what a node with this list provides: existing folders, if it has a sandbox.
 
     `own` are folders that hold Berth's state and homes.
     """
@@ -100,10 +100,10 @@ def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
 
 
 def shown(words: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
-    """What a workspace is shown for what its template names.
+    """Return the folders to mount for the names of a template.
 
-    Raises `MissingDependency` where the node has no such folder, or shows it for reading alone, and
-    `InvalidSpec` for a list that cannot be read.
+    Raises `MissingDependency` if the node does not list a folder, or lists it read-only, and `InvalidSpec`
+    for a malformed list.
     """
     folders, found = listed(text), []
     for word in words:
@@ -124,18 +124,18 @@ def shown(words: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[Show
 
 
 def need_of(word: str) -> str:
-    """What a node has to provide for what a template names."""
+    """Return the need for a name of a template."""
     return f"{NEED}{word}"
 
 
 def inside(word: str) -> str:
-    """Where a workspace finds what its template names."""
+    """Return the path in a workspace for a name of a template."""
     return f"{INSIDE}/{word.removesuffix(WRITABLE)}"
 
 
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
-    """The folder itself. Raises `MissingDependency` where there is none, or nothing answers; `InvalidSpec`
-    where it would show the machine itself or what is Berth's own."""
+    """Return the resolved folder. Raises `MissingDependency` if it does not exist or does not answer, and
+    `InvalidSpec` if it overlaps with Berth's own folders."""
     look = _looking.get(folder.path)
     if look is None:
         look = _looking[folder.path] = _Look(folder.path)
@@ -160,7 +160,7 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
 
 
 class _Look(threading.Thread):
-    """Looks at a folder; one at a time for each, as it may take for ever."""
+    """Checks a folder in a thread, which may block forever; one at a time per folder."""
 
     def __init__(self, path: str) -> None:
         super().__init__(name=f"look at {path}", daemon=True)

@@ -1,17 +1,18 @@
-"""The configuration of the gateway of a node that is another machine: Caddy, the one way into its workspaces
-and out to the portal. The control plane's own machine needs none: there the front door does the same
-(`portal.embedded.proxy`), and shares the parts below.
+"""Configuration of Caddy as the gateway of a node on another machine.
 
-In: it takes connections over TLS from whoever shows a certificate of Berth's own authority, and requests from
-the front door alone, by the name in its certificate: that of another node is refused. The header
-`X-Berth-Socket` names one start of one workspace (`provisioning.endpoints`), and the connection is handed to
-that start's Unix socket. There is no port that another program could hold, and a socket whose workspace has
-ended refuses. The front door sets the header from what forward-auth has answered.
+The gateway is the only way to the node's workspaces, and from them to the portal. On the control plane's own
+machine the front door does this (`portal.embedded.proxy`), with the shared parts below.
 
-Out: agents reach the portal through a Unix socket, and of the portal only the paths of agents.
+Inbound: it accepts TLS connections with client certificates of Berth's own authority, and requests only from
+the front door, by the name in its certificate. Certificates of other nodes are rejected. The header
+`X-Berth-Socket` names one start of one workspace (`provisioning.endpoints`), and the connection is forwarded
+to the Unix socket of that start. There is no port that another program could take over, and the socket of an
+ended workspace refuses connections. The front door sets the header from the answer of forward-auth.
 
-Caddy runs in the folder of the local driver's state, so that the paths of sockets are short: they may have
-107 bytes.
+Outbound: agents reach the portal through a Unix socket, limited to the paths of agents.
+
+Caddy runs in the folder of the local driver's state to keep socket paths short: they are limited to 107
+bytes.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from typing import Any
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, SOCKET_NAME, host_and_port
 
 FRONT_DOOR_NAME = "front-door.berth.internal"
-"""The name in the front door's certificate."""
+"""Name in the front door's certificate."""
 PORTAL_NAME = "portal.berth.internal"
-"""The name in the certificate of the portal's doors for machines."""
+"""Name in the certificate of the portal's endpoints for machines."""
 NODE_NAME = "node.berth.internal"
-"""What the names in the certificates of nodes' gateways end with."""
+"""Suffix of the names in certificates of node gateways."""
 
 AGENT_PATHS = "^/agent/v1/[a-z]+$"
 SECOND_NS = 10**9
 HEADER_TIMEOUT_NS = 15 * SECOND_NS
 IDLE_TIMEOUT_NS = 300 * SECOND_NS
-# Apps close idle connections after five seconds and more (Node.js): whoever closes first must not be they.
+# Apps close idle connections after 5 seconds or more (Node.js). The gateway must close them first.
 APP_IDLE_NS = 4 * SECOND_NS
-# As what is not known to be a stream is passed on at the latest.
+# Maximum delay of a response that is not known to be a stream.
 FLUSH_NS = SECOND_NS // 10
 AGENT_BODY_MAX_BYTES = 4 << 20
 
@@ -44,7 +45,7 @@ SERVER: dict[str, Any] = {
     "automatic_https": {"disable": True},
     "protocols": ["h1"],
     "read_header_timeout": HEADER_TIMEOUT_NS,
-    # Off. Caddy 2.11.7 has them on, and then a connection whose body was not there in time is never closed.
+    # Disabled. With the default of Caddy 2.11.7, a connection whose body is late is never closed.
     "read_idle_timeout": -1,
     "write_idle_timeout": -1,
     "idle_timeout": IDLE_TIMEOUT_NS,
@@ -52,13 +53,13 @@ SERVER: dict[str, Any] = {
 
 
 def node_name(node: str) -> str:
-    """The name in the certificate of a node's gateway."""
+    """Return the name in the certificate of a node's gateway."""
     return f"{node}.{NODE_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: the authority's certificate, and one's own with its key."""
+    """PEM files: the authority's certificate, and the own certificate and key."""
 
     authority: Path
     certificate: Path
@@ -68,16 +69,16 @@ class Certificates:
 def caddy_config(
     *, listen: str, certificates: Certificates, portal_url: str, storage: Path, elsewhere: bool = False
 ) -> str:
-    """Caddy's JSON.
+    """Return Caddy's configuration as JSON.
 
-    `listen` is `host:port`, `portal_url` an http(s) URL of host and port, `storage` a folder of its own.
-    With `elsewhere` the URL is that of the portal's door for machines on another one, to which the node
-    proves itself by its certificate.
+    `listen` is `host:port`, `portal_url` an http(s) URL of host and port, `storage` a folder for Caddy
+    itself. With `elsewhere` the URL is the portal's endpoint for machines on another host, to which the node
+    authenticates with its certificate.
     """
     workspaces = {
         **SERVER,
         "listen": [listen],
-        # The Host header is the workspace's, for the app; the name in TLS is the gateway's.
+        # The Host header is the workspace's, for the app; the TLS server name is the gateway's.
         "strict_sni_host": False,
         "tls_connection_policies": [
             {
@@ -88,7 +89,7 @@ def caddy_config(
                 },
             }
         ],
-        # The front door has set X-Forwarded-*; nobody else gets here.
+        # Only the front door connects, and it sets X-Forwarded-*.
         "trusted_proxies": {"source": "static", "ranges": ["0.0.0.0/0", "::/0"]},
         "routes": [
             {
@@ -123,7 +124,7 @@ _SOCKET = f"^{SOCKET_NAME.pattern}$"
 
 
 def shows(name: str) -> dict[str, Any]:
-    """A matcher: the client's certificate is for `name`, by its subject as well as by its DNS name."""
+    """Return a matcher for client certificates of `name`, by subject and by DNS name."""
     return {
         "vars": {"{http.request.tls.client.subject}": [f"CN={name}"]},
         "vars_regexp": {
@@ -133,27 +134,28 @@ def shows(name: str) -> dict[str, Any]:
 
 
 def transport(*, idle_ns: int, idle: int, **more: Any) -> dict[str, Any]:
-    """How a server on this machine, or another one, is spoken to.
+    """Return the transport to an upstream server on this or another machine.
 
-    `idle` is how many connections are kept, and `idle_ns` how long: less than the other side does.
+    `idle` is the number of idle connections to keep, `idle_ns` for how long: less than the upstream keeps
+    them.
     """
     return {
         "protocol": "http",
         "versions": ["1.1"],
         "dial_timeout": 5 * SECOND_NS,
-        # Fewer, larger reads: a gigabyte comes some percent faster than with Caddy's 4 KiB.
+        # Fewer, larger reads: large downloads are a few percent faster than with Caddy's 4 KiB.
         "read_buffer_size": 65_536,
         "keep_alive": {"max_idle_conns_per_host": idle, "idle_timeout": idle_ns},
-        # What a client does not ask for is not compressed either, to be unpacked here.
+        # Otherwise Caddy would request compression and decompress here.
         "compression": False,
-        # Whatever HTTP_PROXY says.
+        # Ignore HTTP_PROXY.
         "network_proxy": {"from": "none"},
         **more,
     }
 
 
 def client_tls(certificates: Certificates, *, server_name: str) -> dict[str, Any]:
-    """TLS to a server that has to show a certificate of the authority for `server_name`."""
+    """Return the TLS settings to a server whose certificate of the authority is for `server_name`."""
     return {
         "ca": {"provider": "file", "pem_files": [str(certificates.authority)]},
         "client_certificate_file": str(certificates.certificate),
@@ -163,7 +165,7 @@ def client_tls(certificates: Certificates, *, server_name: str) -> dict[str, Any
 
 
 def to_socket(found: str = "socket") -> dict[str, Any]:
-    """A handler: to the Unix socket whose name and generation are the first groups of the matcher `found`."""
+    """Return a handler to the Unix socket that is named by the groups of the matcher `found`."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{{http.regexp.{found}.1}}/app.{{http.regexp.{found}.2}}.sock"}],
@@ -173,9 +175,9 @@ def to_socket(found: str = "socket") -> dict[str, Any]:
 
 
 def agents_server(portal_url: str, *, tls: dict[str, Any]) -> dict[str, Any]:
-    """The socket by which agents reach the portal: their paths and nothing else.
+    """Return the server on the Unix socket for agents, limited to their paths.
 
-    `tls` is for an https URL. Raises `ValueError` for what is no http(s) URL of host and port.
+    `tls` applies to an https URL. Raises `ValueError` unless the URL is http(s) with host and port.
     """
     place = host_and_port(portal_url)
     if place is None:
@@ -206,7 +208,7 @@ def agents_server(portal_url: str, *, tls: dict[str, Any]) -> dict[str, Any]:
 
 
 def caddy(servers: dict[str, Any], *, storage: Path, certificates: list[dict[str, Any]] | None = None) -> str:
-    """Caddy's JSON for these servers: no administration, no log of requests, and a quick end."""
+    """Return Caddy's JSON for these servers: no admin API, no access log, fast shutdown."""
     config: dict[str, Any] = {
         "admin": {"disabled": True, "config": {"persist": False}},
         "storage": {"module": "file_system", "root": str(storage)},
@@ -214,7 +216,7 @@ def caddy(servers: dict[str, Any], *, storage: Path, certificates: list[dict[str
             "logs": {
                 "default": {
                     "level": "WARN",
-                    # Requests hold what nobody shall read in a log.
+                    # Requests contain secrets that must not be logged.
                     "encoder": {
                         "format": "filter",
                         "wrap": {"format": "json"},

@@ -1,8 +1,8 @@
-"""Apps whose program can be imported before anybody has asked for them.
+"""Apps that can be preloaded before a workspace is requested.
 
-A recipe belongs to one start command, word for word. A driver that keeps started, unclaimed processes
-(docs/adr/0013) imports the recipe's modules in them; a workspace whose command and environment fit the recipe
-may take one over, every other workspace starts its own program.
+A recipe belongs to exactly one start command. A driver that keeps spare processes (docs/adr/0013) imports the
+recipe's modules in them. A workspace whose command and environment match may take one over; all others start
+their own program.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 
 from provisioning.types import AppSpec
 
-# The server starts in half the time without rfc3987_syntax, which compiles a grammar when it is
-# imported (0.7 of 1.35 s of CPU). jsonschema does without it: event schemas are then not checked for
-# the format "iri", which none of them uses. Only the server is meant; kernels import what they like.
+# The server starts in half the time without rfc3987_syntax, which compiles a grammar at import (0.7 of 1.35 s
+# of CPU). jsonschema works without it: event schemas are then not checked for the format "iri", which none of
+# them uses. This affects only the server; kernels can import it.
 JUPYTER_MAIN = (
     "import sys; sys.modules['rfc3987_syntax'] = None; from jupyterlab.labapp import main; sys.exit(main())"
 )
 
-# Read by the interpreter, the loader or the C library when a program begins, so too late afterwards.
+# Read by the interpreter, the loader or the C library at program start, so later changes have no effect.
 FIXED_AT_START = ("PYTHON", "LD_", "LC_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_")
 FIXED_NAMES = frozenset({"PATH", "LANG", "LANGUAGE", "HOME", "TMPDIR"})
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is imported ahead of a command.
+    """What to preload for a command.
 
-    `command` is the beginning of the app's argv: an interpreter, `-c` and the code that is run in the
-    end. `blocked` modules are kept from being imported by the app. `kernel_modules` are imported first,
-    into a process of which kernels are forked; `kernel_options` tell the app to use it. `direct`: it is a
-    Jupyter server, which answers on the workspace's socket itself.
+    `command` is the beginning of the app's argv: an interpreter, `-c` and the code to run in the end.
+    `blocked` modules are kept from being imported by the app. `kernel_modules` are imported first, into a
+    process that forks kernels; `kernel_options` make the app use it. `direct`: it is a Jupyter server that
+    accepts connections on the workspace's socket itself.
     """
 
     name: str
@@ -45,18 +45,18 @@ class Recipe:
     direct: bool = False
 
     def fits(self, app: AppSpec) -> bool:
-        """Whether `app` may take over a process that has been made ready by this recipe."""
+        """Return whether `app` may take over a process prepared with this recipe."""
         changed = [
             key for key in app.env if key in FIXED_NAMES or key.startswith(FIXED_AT_START) or key in ("TZ",)
         ]
         return app.argv[:3] == self.command and not changed
 
     def loading(self, modules: tuple[str, ...]) -> Recipe:
-        """The recipe with more modules, which the app loads from its environment when it starts."""
+        """Return the recipe with further modules that the app loads at its start."""
         return replace(self, modules=(*self.modules, *modules)) if modules else self
 
     def as_json(self) -> dict[str, Any]:
-        """For `provisioning/agent/apps/app_host.py`."""
+        """Return the recipe as JSON for `provisioning/agent/apps/app_host.py`."""
         return asdict(self)
 
 
@@ -64,7 +64,7 @@ JUPYTERLAB = Recipe(
     name="jupyterlab",
     program="jupyter-lab",
     command=("python3", "-c", JUPYTER_MAIN),
-    # What a server without any workspace's configuration has imported when it answers for the first time.
+    # Modules that a server without workspace configuration has imported after its first response.
     modules=(
         "jupyterlab.labapp",
         "IPython.display",
@@ -114,10 +114,10 @@ RECIPES = (JUPYTERLAB,)
 
 
 def recipe_for(app: AppSpec) -> Recipe | None:
-    """The recipe that fits `app`, or None."""
+    """Return the recipe that fits `app`, or None."""
     return next((recipe for recipe in RECIPES if recipe.fits(app)), None)
 
 
 def recipes_among(programs: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """The recipes whose program is installed; `programs` maps names to paths, empty where there is none."""
+    """Return the recipes whose program is installed; `programs` maps names to paths or ""."""
     return tuple(recipe for recipe in RECIPES if programs.get(recipe.program))

@@ -1,12 +1,12 @@
-"""Gives a network namespace a proxy (`egress_proxy.py`) on its loopback. Standard library only.
+"""Provides a proxy (`egress_proxy.py`) on the loopback of a network namespace. Standard library only.
 
-The listening socket is made in the namespace, on a port below 1024, so nobody in there can have been
-first; the proxy that serves it stays outside, apart from whoever asked for it, and ends with the sandbox.
+The listening socket is created in the namespace on a port below 1024, so no program inside can have taken it.
+The proxy that serves it runs outside, in its own session, and ends with the sandbox.
 
 Run as `python -I -S proxy_inside.py MARK` with a plan as JSON on standard input: `pid` and `start_ticks` of a
-process of the sandbox, `port`, `log` (a file), and what `egress_proxy.py` wants but for `listener` and
-`watched`. MARK is a path by which the proxy is found among processes. Exit code 0 once the socket listens,
-or another one with the reason on standard error.
+process of the sandbox, `port`, `log` (a file), and the plan of `egress_proxy.py` without `listener` and
+`watched`. MARK is a path that identifies the proxy among processes. Exits with 0 once the socket listens,
+otherwise with another code and the reason on standard error.
 """
 
 # ruff: noqa: PTH120, PTH123, S606 - pathlib would double the time that this program takes to start
@@ -38,9 +38,9 @@ def setns(descriptor: int, kind: int, what: str) -> None:
 
 
 def listener_in(network: int, port: int) -> int:
-    """A socket that listens on 127.0.0.1:`port` of the open network namespace. Raises `OSError`.
+    """Return a socket that listens on 127.0.0.1:`port` of the open network namespace. Raises `OSError`.
 
-    Made by a child that enters the namespace, with the rights of the user namespace that owns it.
+    A child creates it inside the namespace, with the rights of the user namespace that owns it.
     """
     owner = fcntl.ioctl(network, NS_GET_USERNS)
     ours, theirs = socket.socketpair()
@@ -69,7 +69,7 @@ def listener_in(network: int, port: int) -> int:
 
 
 def become_proxy(plan: dict[str, Any], mark: str) -> None:
-    """Never returns."""
+    """Execute the proxy. Never returns."""
     try:
         os.setsid()
         log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

@@ -1,8 +1,8 @@
-"""Clients of Redis: plain on loopback, over mutual TLS from another machine.
+"""Redis clients: unencrypted on loopback, with mutual TLS from another machine.
 
 A URL for another machine is `rediss://user:password@host:port/0?` with `ssl_ca_certs`, `ssl_certfile`,
-`ssl_keyfile` (paths) and `ssl_server_name`, the name in the server's certificate: machines are reached by
-addresses that no certificate names.
+`ssl_keyfile` (paths) and `ssl_server_name`, the name in the server's certificate: certificates do not contain
+the addresses of machines.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SCHEME = "rediss://"
 
 
 class TLSConnection(redis.SSLConnection):
-    """A connection whose server is believed by one authority alone, under a name of its own."""
+    """A connection that trusts only one authority and a fixed server name."""
 
     def __init__(self, *, ssl_server_name: str = "", **options: Any) -> None:
         super().__init__(**options)
         self._server_name = ssl_server_name
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        """Instead of the library's, which knows no other name than the host's and adds the system's roots."""
+        """Replace the library's method, which only checks the host's name and adds the system's roots."""
         context = ssl.create_default_context(cafile=self.ca_certs)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if self.certfile:
@@ -37,7 +37,7 @@ class TLSConnection(redis.SSLConnection):
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """PEM files, and the name that the server's certificate has."""
+    """PEM files, and the name in the server's certificate."""
 
     authority: Path
     certificate: Path
@@ -46,7 +46,7 @@ class TLS:
 
 
 def url(*, host: str, port: int, user: str, password: str, tls: TLS) -> str:
-    """The URL by which Celery and `client` reach Redis on another machine."""
+    """Return the URL by which Celery and `client` reach Redis on another machine."""
     options = {
         "ssl_cert_reqs": "required",
         "ssl_ca_certs": str(tls.authority),
@@ -60,7 +60,7 @@ def url(*, host: str, port: int, user: str, password: str, tls: TLS) -> str:
 
 
 def client(url: str, **options: Any) -> redis.Redis:
-    """A client for a `redis://` or `rediss://` URL; `options` as of `redis.Redis`."""
+    """Return a client for a `redis://` or `rediss://` URL; `options` as of `redis.Redis`."""
     if url.startswith(SCHEME):
         options["connection_class"] = TLSConnection
     return redis.Redis.from_url(url, **options)

@@ -1,9 +1,9 @@
-"""Kombu's Redis transport: over TLS as in `redis_client`, and going on after lost acknowledgements.
+"""Kombu's Redis transport: with TLS as in `redis_client`, and robust against lost acknowledgements.
 
-Kombu counts a message as held until Redis has taken its acknowledgement, and swallows the error where Redis
-does not. After as many of these as a worker may hold it asks for nothing more, not even when Redis is back,
-while it looks alive. Here a message that has been answered is held no longer, whatever Redis says. It is
-delivered again when its time is over (`visibility_timeout`), which leases make harmless.
+Kombu counts a message as held until Redis has accepted its acknowledgement, and ignores a failure to do so.
+After as many failures as its prefetch limit, a worker consumes nothing more, even when Redis is back, while
+it looks alive. Here an acknowledged message no longer counts as held, whatever Redis answers. It is
+redelivered after `visibility_timeout`, which leases make harmless.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from provisioning.redis_client import TLSConnection
 
 
 class QoS(redis.QoS):
-    """Counts what this worker holds."""
+    """Counts the messages that this worker holds."""
 
     def ack(self, delivery_tag: str) -> None:
         self._quick_ack(delivery_tag)
@@ -35,5 +35,5 @@ class Transport(redis.Transport):
 
 
 def install() -> None:
-    """What `redis://` and `rediss://` mean in this process, from now on."""
+    """Use this transport for `redis://` and `rediss://` in this process from now on."""
     TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:Transport"))

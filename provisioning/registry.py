@@ -15,7 +15,7 @@ DRIVERS: dict[str, str] = {
 
 
 def driver_class(name: str) -> type[Driver]:
-    """The class registered under `name`. Raises `UnknownDriver` or `MissingDependency`."""
+    """Return the class registered under `name`. Raises `UnknownDriver` or `MissingDependency`."""
     try:
         path = DRIVERS[name]
     except KeyError:
@@ -34,5 +34,5 @@ def driver_class(name: str) -> type[Driver]:
 
 
 def driver_for(pool: PoolConfig) -> Driver:
-    """A driver that operates `pool`."""
+    """Return a driver that operates `pool`."""
     return driver_class(pool.driver)(pool)

@@ -1,4 +1,4 @@
-"""What a node tells of workspaces that take more of a shared GPU's memory than their part."""
+"""Reports of workspaces that exceed their share of a shared GPU's memory."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from msgspec import Meta
 from provisioning.types import Name, Whole, Word
 
 PROVIDES_SHARES = "gpu_shares"
-"""What a node provides that holds workspaces to their part of a GPU's memory."""
+"""Provided by nodes that enforce shares of GPU memory."""
 
 
 class ShareStep(StrEnum):
-    """What the node has seen, or done."""
+    """What the node has observed or done."""
 
     OVER = "over"
-    """It holds more than its part; nothing has been done yet."""
+    """The workspace exceeds its share; no action yet."""
     BACK = "back"
-    """It is within its part again."""
+    """The workspace is within its share again."""
     ASKED = "asked"
-    """A process was asked to end (SIGTERM)."""
+    """A process got SIGTERM."""
     KILLED = "killed"
-    """A process was ended (SIGKILL)."""
+    """A process got SIGKILL."""
     UNKNOWN = "unknown"
-    """The driver does not tell how much a process holds: nothing is held to its part there."""
+    """The driver does not report memory per process, so shares are not enforced."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareNote:
-    """One step with one workspace on one device. `process` is its program's name, which it chooses itself.
+    """One step concerning a workspace on a device. `process` is its program's self-chosen name.
 
-    `ends_in_s` is after how many seconds, at the earliest, a process is asked to end (of OVER).
+    `ends_in_s` is the minimum time in seconds until a process is asked to end (for OVER).
     """
 
     workspace_id: Name
@@ -48,7 +48,7 @@ class ShareNote:
 
 @dataclass(frozen=True, slots=True)
 class ShareNotes:
-    """What a node's guard tells, of workspaces of its own alone."""
+    """Notes of a node's guard about its own workspaces."""
 
     pool: Annotated[str, Meta(max_length=120)]
     node: Name

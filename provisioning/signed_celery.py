@@ -1,7 +1,7 @@
-"""Celery applications whose messages are signed, and whose workers run nothing that is not.
+"""Celery applications that sign messages, and whose workers run only signed messages.
 
-Both sit where no task can be forgotten: every sending goes through `send_task`, and every message of a worker
-through the strategy of its task, before anything of it is run.
+Both are enforced for every task: sending always goes through `send_task`, and receiving through the task's
+strategy before anything runs.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ SENDER = "berth_sender"
 SEALED = "reply"
 TELL_EVERY_S = 60.0
 KEYS_FRESH_S = 10.0
-"""How long a worker goes by the keys that it has read: a key may have been given up since."""
+"""How long a worker caches the keys: a key may have been revoked since."""
 REFUSED_TASK = "control.message_refused"
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedReport:
-    """What a worker tells of messages that it has dropped: `count` for one reason, and the last one's task.
+    """A worker's report of rejected messages: `count` for one reason, and the task of the last one.
 
-    `claimed` is who is said to have sent them. `off_s` is how far their time was from the worker's.
+    `claimed` is the claimed sender. `off_s` is the difference between the message's time and the worker's.
     """
 
     claimed: Short
@@ -59,17 +59,17 @@ class RefusedReport:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who an application is, and whom it believes. `keys` are read anew each time that they are asked for."""
+    """An application's identity and trusted keys. `keys` reads the keys on each call."""
 
     name: str
     key: Callable[[], str]
     keys: Callable[[], Keys]
     queues: Callable[[], Collection[str]]
-    """The queues that it works for: what is addressed to another one is refused."""
+    """Queues that it consumes: messages addressed to another queue are rejected."""
 
 
 class SignedTask(Task):  # type: ignore[misc]
-    """A task that its worker runs for signed messages only; for nodes' where it is declared `from_nodes`."""
+    """A task that runs only for signed messages; for messages of nodes only if declared `from_nodes`."""
 
     Strategy = "provisioning.signed_celery:strategy"
     abstract = True
@@ -77,7 +77,7 @@ class SignedTask(Task):  # type: ignore[misc]
 
 
 class SignedCelery(Celery):  # type: ignore[misc]
-    """A Celery application that signs what it sends in the name of `identity`."""
+    """A Celery application that signs its messages as `identity`."""
 
     task_cls = SignedTask
 
@@ -88,7 +88,7 @@ class SignedCelery(Celery):  # type: ignore[misc]
         self._signer: Signer | None = None
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """As Celery's. Raises `ValueError` where there is no key."""
+        """Send a signed task. Raises `ValueError` without a key."""
         to = str(options.get("queue") or self.conf.task_default_queue)
         body = [list(args or ()), dict(kwargs or {})]
         stamp = self._own_signer().stamp(name, to, body, now=time.time())
@@ -96,12 +96,12 @@ class SignedCelery(Celery):  # type: ignore[misc]
         return super().send_task(name, args, kwargs, headers=headers, **options)
 
     def seal(self, body: Any, *, key: str) -> str:
-        """What is written under a key of Redis for who waits there. Raises `ValueError` without a key."""
+        """Return a signed body to store under a Redis key. Raises `ValueError` without a key."""
         stamp = self._own_signer().stamp(SEALED, key, body, now=time.time())
         return json.dumps({"body": body, "stamp": stamp})
 
     def unseal(self, raw: bytes, *, key: str) -> tuple[str, Any]:
-        """The sender and the body of what `seal` made for this key. Raises `Refused`."""
+        """Return sender and body of a value made by `seal` for this key. Raises `Refused`."""
         try:
             found = json.loads(raw)
             body, stamp = found["body"], found["stamp"]
@@ -118,11 +118,11 @@ class SignedCelery(Celery):  # type: ignore[misc]
 
 @dataclass
 class Gate:
-    """Decides in a worker's main process which messages count."""
+    """Decides in a worker's main process which messages are accepted."""
 
     identity: Identity
     refused: Counter[str] = field(default_factory=Counter)
-    """How many messages were dropped since the worker began, by reason."""
+    """Number of rejected messages since the worker started, by reason."""
     _seen: Seen = field(default_factory=Seen)
     _keys: Keys = field(default_factory=dict)
     _read_at: float = float("-inf")
@@ -130,7 +130,7 @@ class Gate:
     _told: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def admit(self, headers: dict[str, Any], payload: Any, *, from_nodes: bool) -> str:
-        """The sender of a message that counts. Raises `Refused`."""
+        """Verify a message and return its sender. Raises `Refused`."""
         body = _body_of(headers, payload)
         stamp, task = headers.get(STAMP), str(headers.get("task"))
         to = self.identity.queues()
@@ -141,7 +141,7 @@ class Gate:
         except Refused as refused:
             if refused.reason not in {Refusal.UNKNOWN_SENDER, Refusal.FORGED}:
                 raise
-            # A node may be new, and a key another one since this process began.
+            # The node may be new, or its key may have changed since the last read.
             self._read_keys()
             found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
         now = time.time()
@@ -153,12 +153,13 @@ class Gate:
         elif not from_nodes or headers.get("eta"):
             raise Refused(Refusal.NOT_ALLOWED, found.sender)
         else:
-            # It may come twice, as its worker may be killed: leases and rows decide whether it still counts.
+            # Redelivery is possible because workers may be killed: leases and rows decide whether it still
+            # counts.
             signing.check_age(found, now=now, max_age_s=ANSWER_MAX_AGE_S)
         return found.sender
 
     def _read_keys(self) -> None:
-        """Where they cannot be read, those of before count: each task asks once more who may send it."""
+        """Reload the keys. On failure the cached ones stay valid: each task checks its sender again."""
         try:
             self._keys = self.identity.keys()
             self._read_at = time.monotonic()
@@ -166,7 +167,7 @@ class Gate:
             log.error("the keys of those who send messages cannot be read: %s", error)
 
     def note(self, app: Celery, refused: Refused, task: str) -> None:
-        """Count, and say once a minute for each sender and reason: in the log, and to the control plane."""
+        """Count a rejection; log and report it once a minute per sender and reason."""
         self.refused[refused.reason.value] += 1
         sender = refused.sender[:120]
         if len(self._told) > 1000:
@@ -194,13 +195,13 @@ class Gate:
 
 
 def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any) -> Callable[..., Any]:
-    """Celery's own strategy, behind the gate."""
+    """Wrap Celery's default strategy with the gate."""
     handle = celery_strategy.default(task, app, consumer, **options)
 
     def gated(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
         try:
             if body is not None:
-                raise Refused(Refusal.UNSIGNED)  # the form before protocol 2, which has no headers
+                raise Refused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
             sender = app.gate.admit(message.headers, message.payload, from_nodes=task.from_nodes)
         except Refused as refused:
             app.gate.note(app, refused, task.name)
@@ -213,12 +214,12 @@ def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any)
 
 
 def sender() -> str:
-    """Who sent the message of the task that runs: `control`, `node.<name>`; empty outside of a task."""
+    """Return the sender of the running task's message: `control` or `node.<name>`; empty outside a task."""
     return str(current_task.request.get(SENDER) or "") if current_task else ""
 
 
 def _body_of(headers: dict[str, Any], payload: Any) -> list[Any]:
-    """Arguments of the message, which may have nothing else done after it. Raises `Refused`."""
+    """Return the message's arguments. Raises `Refused` if it has callbacks or belongs to a group."""
     well = isinstance(payload, list) and len(payload) == 3 and isinstance(payload[2], dict)
     if not well or any(payload[2].values()) or headers.get("group"):
         raise Refused(Refusal.UNSIGNED)

@@ -1,7 +1,7 @@
-"""Signatures of what the two planes send each other: who sent it, to whom, when, and that nobody changed it.
+"""Signatures of messages between the two planes: they prove sender, receiver, time and integrity.
 
-Each side has an Ed25519 key of its own, given as its 32 bytes in hexadecimal. A stamp goes with every message
-and covers the name of its task, its arguments, the sender, the receiver and the time.
+Each side has its own Ed25519 key, given as 32 bytes in hexadecimal. Every message has a stamp that covers the
+task name, arguments, sender, receiver and time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ CONTROL = "control"
 """The control plane as a sender; a node is `node.<name>`."""
 
 LEEWAY_S = 120.0
-"""How old a message to a node may be, and how far in the future any message: clocks are never quite alike."""
+"""Maximum age of a message to a node, and how far in the future any message may be: clocks differ
+slightly."""
 
 ANSWER_MAX_AGE_S = 86_400.0
-"""How old what a node has sent may be: it waits while the control plane is away."""
+"""Maximum age of a message from a node: messages wait while the control plane is down."""
 
 SEEN_AT_MOST = 100_000
 Keys = Mapping[str, Collection[Ed25519PublicKey]]
@@ -39,7 +40,7 @@ Short = Annotated[str, Meta(max_length=200)]
 
 
 class Refusal(StrEnum):
-    """Why a message does not count."""
+    """Why a message is rejected."""
 
     UNSIGNED = "unsigned"
     UNKNOWN_SENDER = "unknown_sender"
@@ -52,10 +53,10 @@ class Refusal(StrEnum):
 
 
 class Refused(Exception):
-    """A message is dropped.
+    """A rejected message.
 
-    `sender` is proven for TOO_OLD, FUTURE, NOT_ALLOWED and REPEATED, else claimed. `off_s` is how far its
-    time is from ours, negative for the past.
+    `sender` is verified for TOO_OLD, FUTURE, NOT_ALLOWED and REPEATED, otherwise only claimed. `off_s` is the
+    difference to our time, negative for the past.
     """
 
     def __init__(self, reason: Refusal, sender: str = "", off_s: float = 0.0) -> None:
@@ -67,7 +68,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What goes with a message. `to` is the name of a queue, `at` unix time, `nonce` used once."""
+    """Signature of a message with metadata. `to` is a queue name, `at` Unix time, `nonce` unique."""
 
     sender: Short
     to: Short
@@ -77,21 +78,21 @@ class Stamp:
 
 
 class Signer:
-    """Stamps messages in the name of `sender`. Raises `ValueError` for what is no key."""
+    """Signs messages as `sender`. Raises `ValueError` for an invalid key."""
 
     def __init__(self, sender: str, key: str) -> None:
         self.sender = sender
         self._key = private_key(key)
 
     def stamp(self, task: str, to: str, body: Any, *, now: float) -> dict[str, Any]:
-        """The stamp of a message as JSON takes it; `body` is what the task is called with."""
+        """Return the stamp of a message as JSON; `body` are the arguments of the task."""
         nonce = secrets.token_hex(16)
         signature = self._key.sign(_signed(self.sender, to, now, nonce, task, body))
         return asdict(Stamp(self.sender, to, now, nonce, base64.b64encode(signature).decode()))
 
 
 def check(stamp: Any, *, task: str, body: Any, to: Collection[str], keys: Keys) -> Stamp:
-    """The stamp, if one of the sender's keys has made it for this message. Raises `Refused`."""
+    """Verify a stamp with the sender's keys and return it. Raises `Refused`."""
     try:
         found = msgspec.convert(stamp, Stamp)
         signature = base64.b64decode(found.signature, validate=True)
@@ -116,7 +117,7 @@ def check(stamp: Any, *, task: str, body: Any, to: Collection[str], keys: Keys) 
 
 
 def check_age(stamp: Stamp, *, now: float, max_age_s: float) -> None:
-    """Raises `Refused` for what is too old, or further in the future than `LEEWAY_S`."""
+    """Raise `Refused` if the message is older than `max_age_s`, or further in the future than `LEEWAY_S`."""
     age_s = now - stamp.at
     if age_s > max_age_s:
         raise Refused(Refusal.TOO_OLD, stamp.sender, -age_s)
@@ -125,13 +126,13 @@ def check_age(stamp: Stamp, *, now: float, max_age_s: float) -> None:
 
 
 class Seen:
-    """Remembers which messages have come, as long as they would pass `check_age`."""
+    """Remembers received messages as long as they would pass `check_age`."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def once(self, stamp: Stamp, *, now: float) -> None:
-        """Raises `Refused` for a message that has come before."""
+        """Raise `Refused` if the message was received before."""
         while self._until and (len(self._until) >= SEEN_AT_MOST or next(iter(self._until.values())) < now):
             self._until.popitem(last=False)
         if stamp.nonce in self._until:
@@ -143,7 +144,7 @@ class Seen:
 
 
 def private_key(text: str) -> Ed25519PrivateKey:
-    """The key of 64 hexadecimal digits. Raises `ValueError`, which does not quote it."""
+    """Parse a private key of 64 hexadecimal digits. Raises `ValueError`, which does not quote it."""
     try:
         raw = bytes.fromhex(text.strip())
     except ValueError:
@@ -154,12 +155,12 @@ def private_key(text: str) -> Ed25519PrivateKey:
 
 
 def public_text(key: str) -> str:
-    """The public key to a private one, both in hexadecimal. Raises `ValueError`."""
+    """Return the public key of a private key, both in hexadecimal. Raises `ValueError`."""
     return private_key(key).public_key().public_bytes_raw().hex()
 
 
 def public_keys(text: str) -> tuple[Ed25519PublicKey, ...]:
-    """Public keys in hexadecimal, with spaces, commas or lines between them. Raises `ValueError`."""
+    """Parse public keys in hexadecimal, separated by spaces, commas or newlines. Raises `ValueError`."""
     found = []
     for word in re.split(r"[\s,]+", text.strip()) if text.strip() else ():
         try:
@@ -170,12 +171,12 @@ def public_keys(text: str) -> tuple[Ed25519PublicKey, ...]:
 
 
 def sender_of(node_name: str) -> str:
-    """A node as a sender, which is the name of its queue too."""
+    """Return the name of a node as a sender, which is also its queue name."""
     return f"node.{node_name}"
 
 
 def node_keys(folder: Path) -> Keys:
-    """The nodes whose public keys lie in `folder`, as `<node>.pub`. Raises `ValueError` or `OSError`."""
+    """Return nodes' public keys from `folder` (`<node>.pub`). Raises `ValueError` or `OSError`."""
     if not folder.is_dir():
         return {}
     return {
@@ -185,7 +186,7 @@ def node_keys(folder: Path) -> Keys:
 
 
 def _signed(sender: str, to: str, at: float, nonce: str, task: str, body: Any) -> bytes:
-    """The bytes that are signed. A body reads the same before it is sent and after it has been read."""
+    """Return the signed bytes. JSON of a body is stable across encoding and decoding."""
     text: str = json.dumps(body)  # type: ignore[no-untyped-call]
     digest = hashlib.sha256(text.encode()).hexdigest()
     head: str = json.dumps([sender, to, at, nonce, task, digest])  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Values that cross the boundary between the control plane and the node plane.
+"""Values exchanged between the control plane and the node plane.
 
-All are frozen; integers only (milli-CPU, milli-GPU, MiB), times are UTC seconds since the epoch.
-`provisioning.messages` turns them into JSON and back, validated.
+All are frozen. Amounts are integers (milli-CPU, milli-GPU, MiB); times are UTC seconds since the epoch.
+`provisioning.messages` converts them to JSON and back, and validates them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 JsonScalar = str | int | float | bool | None
-# Bounds of what nodes report: those of the columns that keep it. A message beyond them is refused.
+# Bounds of what nodes report: those of the columns that store it. A message beyond them is rejected.
 _INT32 = 2**31 - 1
 Whole = Annotated[int, Meta(ge=0, le=_INT32)]
 Signed = Annotated[int, Meta(ge=-_INT32, le=_INT32)]
@@ -28,24 +28,25 @@ Line = Annotated[str, Meta(max_length=2000)]
 Text = Annotated[str, Meta(max_length=65_536)]
 Program = Annotated[str, Meta(min_length=1, max_length=200)]
 EnvironmentDigest = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
-"""As `provisioning.environments.content.digest_of` makes it; empty for none."""
+"""Digest computed by `provisioning.environments.content.digest_of`; empty for none."""
 EnvironmentName = Annotated[str, Meta(pattern="^([a-z0-9][a-z0-9-]{0,62})?$")]
 MountName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}(:rw)?$")]
-"""A folder of the node that a workspace is shown, as `provisioning.mounts` names it."""
+"""Folder of the node that a workspace mounts, by its name in `provisioning.mounts`."""
 WHOLE_DEVICE_MILLI = 1000
 HOME_HOLD = "home_hold"
-"""Of a node's `facts`: a `HomeHold`, where there is a limit."""
+"""Key in a node's `facts`: a `HomeHold`, present when homes are limited."""
 PRESSURE = "pressure"
-"""Of a node's `facts`: `cpu`, `memory`, `io` → percent of the last minute in which something on the machine
-waited for it, None where the kernel does not tell."""
+"""Key in a node's `facts`: `cpu`, `memory`, `io` → percent of the last minute in which a task on the machine
+waited for it (PSI), or None if the kernel does not report it."""
 HEADROOM = "headroom"
-"""Of a node's `facts`: what the machine has left over five minutes (`drivers/local/headroom.py`)."""
+"""Key in a node's `facts`: unused capacity of the machine over 5 minutes (`drivers/local/headroom.py`)."""
 HOME_LIMIT = "home_limit_mib"
-"""Of a pool's `config`: how much a home may hold, 0 for any amount. The portal adds it to what it sends."""
+"""Key in a pool's `config`: limit per home in MiB, 0 for no limit. The portal adds it to the configuration
+that it sends."""
 
 
 class Capability(StrEnum):
-    """What a pool can do, as its driver reports it and REST shows it. Not every one has a driver yet."""
+    """Something a pool can do, as reported by its driver and shown by REST. Some have no driver yet."""
 
     WHOLE_GPU = "whole_gpu"
     MIG = "mig"
@@ -63,14 +64,14 @@ class Capability(StrEnum):
 
 
 class DeviceKind(StrEnum):
-    """What an accelerator is to the scheduler."""
+    """Kind of accelerator."""
 
     GPU = "gpu"
     MIG = "mig"
 
 
 class Isolation(StrEnum):
-    """How a node keeps tenants apart."""
+    """How a node isolates tenants from each other."""
 
     NONE = "none"
     SANDBOX = "sandbox"
@@ -80,7 +81,7 @@ class Isolation(StrEnum):
 
 
 class LimitEnforcement(StrEnum):
-    """How a node holds a workspace to its CPU and memory."""
+    """Mechanism that enforces CPU and memory limits on a node."""
 
     CGROUP = "cgroup"
     RLIMIT = "rlimit"
@@ -88,7 +89,7 @@ class LimitEnforcement(StrEnum):
 
 
 class LimitedResource(StrEnum):
-    """What a node can hold a workspace to. DISK is the home folder."""
+    """Resource that a node can limit per workspace. DISK is the home folder."""
 
     CPU = "cpu"
     MEMORY = "memory"
@@ -97,14 +98,14 @@ class LimitedResource(StrEnum):
 
 
 class HomeHold(StrEnum):
-    """What holds homes to their limit: the kernel, or that they are measured and growth is stopped."""
+    """How homes are limited: by the kernel's project quota, or by measuring them and stopping growth."""
 
     PROJECT_QUOTA = "project_quota"
     MEASURED = "measured"
 
 
 class ObservedState(StrEnum):
-    """What was seen of a workspace on its backend. UNKNOWN never means dead."""
+    """Observed state of a workspace on its backend. UNKNOWN never means dead."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -116,7 +117,7 @@ class ObservedState(StrEnum):
 
 
 class Op(StrEnum):
-    """What the control plane asks of a driver."""
+    """Operation that the control plane requests from a driver."""
 
     START = "start"
     OBSERVE = "observe"
@@ -126,10 +127,10 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeHello:
-    """A node's sign of life.
+    """A node's heartbeat.
 
-    `machine_id` is a digest of the machine's own, `instance` what it chose when it joined (empty for the
-    control plane's own node), `boot` names its last start, `clock` is its unix time.
+    `machine_id` is a digest of the machine's own ID. `instance` is the ID that the node chose when it joined
+    (empty for the control plane's own node). `boot` identifies its last start. `clock` is its Unix time.
     """
 
     machine_id: Annotated[str, Meta(max_length=128)]
@@ -141,7 +142,7 @@ class NodeHello:
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """A pool as its driver sees it. `config` holds the driver's own settings."""
+    """A pool as seen by its driver. `config` holds the driver's own settings."""
 
     slug: str
     driver: str
@@ -150,10 +151,10 @@ class PoolConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRef:
-    """Names one incarnation of a workspace on a backend.
+    """Identifies one incarnation of a workspace on a backend.
 
-    `generation` grows with every start. Stopping or deleting closes a generation: a later start
-    with the same or a lower one is refused as stale, so a late message cannot revive anything.
+    `generation` grows with every start. Stopping or deleting closes a generation: a later start with the same
+    or a lower one is rejected as stale, so a late message cannot revive a workspace.
     """
 
     workspace_id: str
@@ -161,13 +162,13 @@ class WorkspaceRef:
 
     @property
     def external_name(self) -> str:
-        """The name on the backend, derived from the workspace's UUID alone."""
+        """Name on the backend, derived only from the workspace's UUID."""
         return external_name(self.workspace_id)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A piece of a start's log, and up to which byte it is told; `more` asks to go on at once."""
+    """A piece of a start's log. `reached` is the byte offset of its end; `more` if more is available now."""
 
     text: str
     reached: int
@@ -175,17 +176,17 @@ class LogPiece:
 
 
 def external_name(workspace_id: str) -> str:
-    """`ws-` and the 32 hexadecimal digits of the UUID: a legal DNS label, unique by itself."""
+    """Return `ws-` and the 32 hexadecimal digits of the UUID: a valid, unique DNS label."""
     return "ws-" + workspace_id.replace("-", "").lower()
 
 
 def home_key(team: str, owner: str) -> str:
-    """Relative path of a home volume: one for each user in each team."""
+    """Return the relative path of a home volume: one per user and team."""
     return f"{team}/{owner}"
 
 
 class Within(StrEnum):
-    """What the devices of one node must have in common. A tighter bond is preferred in any case."""
+    """What the devices of one node must share. A closer link is preferred in any case."""
 
     NODE = "node"
     NUMA = "numa"
@@ -194,11 +195,11 @@ class Within(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorRequest:
-    """`count` devices, each with `share_milli` of a device (1000 is a whole one).
+    """A request for `count` devices, each with `share_milli` of a device (1000 is a whole one).
 
-    `model` names the one model that will do, `models` several; both empty means any. `memory_mib` is
-    what a whole device must have at least, and what a share takes of its device. `mig_profile` asks for
-    MIG instances of that profile, such as `1g.10gb`. `within` requires a bond between the devices.
+    `model` names the only accepted model, `models` several; both empty accept any. `memory_mib` is the
+    minimum of a whole device, or the amount that a share takes. `mig_profile` requests MIG instances of that
+    profile, such as `1g.10gb`. `within` requires a link between the devices.
     """
 
     count: int = 0
@@ -211,13 +212,13 @@ class AcceleratorRequest:
 
     @property
     def allowed_models(self) -> tuple[str, ...]:
-        """The models that will do; empty means any."""
+        """Accepted models; empty accepts any."""
         return (self.model, *self.models) if self.model else self.models
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """What has to be found free, per node, on `nodes` nodes at once.
+    """Resources required per node, on `nodes` nodes at once.
 
     `labels` are pairs that a node must carry; `needs` are names that it must provide, such as `rdma`,
     `dpu_offload`, `memory_tier:cxl` or `licence:vgpu`.
@@ -236,11 +237,11 @@ class ResourceRequest:
 class AppSpec:
     """The program of a workspace.
 
-    `argv` may hold the placeholders `{port}`, `{home}`, `{token}`, `{token_file}` (a file with the
-    token, mode 0600) and `{name}`; they are replaced inside the workspace, argument by argument, with
-    no shell in between. `env` likewise.
+    `argv` may contain the placeholders `{port}`, `{home}`, `{token}`, `{token_file}` (a file with the token,
+    mode 0600) and `{name}`. They are replaced inside the workspace, argument by argument, without a shell;
+    likewise in `env`.
 
-    `ready_path` is the HTTP path on the app's port whose answer (any status below 500) means ready.
+    `ready_path` is the HTTP path on the app's port; any status below 500 means ready.
     """
 
     argv: tuple[str, ...]
@@ -253,7 +254,7 @@ class AppSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """How the agent inside the workspace calls back. `token` is good for this workspace alone."""
+    """How the agent inside the workspace reaches the portal. `token` is valid for this workspace only."""
 
     url: str
     token: str = field(repr=False)
@@ -262,14 +263,14 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class EgressLimit:
-    """`egress` is `open`, `list` or `none`; `allow` lists networks and hosts, separated by commas."""
+    """An egress limit: `egress` is `open`, `list` or `none`; `allow` lists networks and hosts with commas."""
 
     egress: Word
     allow: Text = ""
 
 
 class CheckoutKind(StrEnum):
-    """What a repository is to a workspace."""
+    """Purpose of a repository in a workspace."""
 
     REPOSITORY = "repository"
     DOTFILES = "dotfiles"
@@ -277,10 +278,10 @@ class CheckoutKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckoutSpec:
-    """A repository that the agent clones beside the app (`provisioning/git_urls.py` says which addresses).
+    """A repository that the agent clones while the app runs (`provisioning/git_urls.py` defines valid URLs).
 
-    `ref` is a branch, tag or commit, empty for the repository's own branch. With `credential` the portal
-    hands the agent a credential for it, as it does secrets. `limit_mib` is how large it may be, 0 for any.
+    `ref` is a branch, tag or commit; empty for the default branch. With `credential` the agent fetches a
+    credential from the portal, like secrets. `limit_mib` is its maximum size, 0 for no limit.
     """
 
     kind: CheckoutKind
@@ -296,14 +297,14 @@ class CheckoutSpec:
 class WorkspaceSpec:
     """Everything a driver needs to start one workspace. `app_token` is the upstream secret.
 
-    With `secrets` its agent asks the portal for the workspace's secrets before it starts the app: no value of
-    one is in here.
+    With `secrets` the agent fetches the workspace's secrets from the portal before it starts the app. The
+    specification contains no secret values.
 
-    `environment` is the digest of the software environment that it runs in; empty for the node's own notebook
-    environment. What its user installs is kept by `environment_name` (empty: by the digest), so that it is
-    there in the next version too; with `reset_packages` that is removed first.
-    `egress` says what it may reach, besides what its pool and its node say: the tightest of all counts.
-    `checkouts` are cloned once its app has been started, which goes on whatever becomes of them.
+    `environment` is the digest of its software environment; empty selects the node's notebook environment.
+    Packages that the user installs are stored by `environment_name` (by the digest if empty), so they survive
+    a new version. `reset_packages` removes them before the start. `egress` combines with the limits of the
+    pool and the node; the strictest applies. `checkouts` are cloned after the app has started; a failed clone
+    does not affect the app.
     """
 
     ref: WorkspaceRef
@@ -325,14 +326,14 @@ class WorkspaceSpec:
 
     @property
     def home_key(self) -> str:
-        """Relative path of the home volume: one for each user in each team."""
+        """Relative path of the home volume: one per user and team."""
         return home_key(self.team, self.owner)
 
     def digest(self) -> str:
-        """SHA-256 of the specification without its secrets; equal digests mean equal workspaces.
+        """Return the SHA-256 of the specification without its secrets; equal digests mean equal workspaces.
 
-        `reset_packages`, `secrets` and `checkouts` are left out: they say what to do on the way, not what it
-        is.
+        `reset_packages`, `secrets` and `checkouts` are left out: they describe steps of the start, not the
+        workspace.
         """
         body = asdict(self)
         body.pop("app_token")
@@ -346,9 +347,10 @@ class WorkspaceSpec:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """A device, or a share of one, given to a workspace.
+    """A device, or a share of one, granted to a workspace.
 
-    `memory_mib` is what a share may hold of its memory; 0 for a whole one, and where that goes by `milli`.
+    `memory_mib` limits a share's device memory; 0 for a whole device, and where the limit follows from
+    `milli`.
     """
 
     uuid: str
@@ -358,7 +360,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True, slots=True)
 class MigSlice:
-    """A MIG instance to create: its profile and where it begins on the GPU's memory axis."""
+    """A MIG instance to create: its profile and its start on the GPU's memory axis."""
 
     profile: str
     start: int
@@ -375,10 +377,10 @@ class MigRepartition:
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """What a workspace gets on one node.
+    """Resources of a workspace on one node.
 
-    `repartitions` come first: the instances that they create have no UUID yet, so `devices` lacks them.
-    It is empty unless the caller of the placement engine allowed repartitioning.
+    `repartitions` are applied first. The instances that they create have no UUID yet and are missing in
+    `devices`. Empty unless the caller of the placement engine allowed repartitioning.
     """
 
     node: str
@@ -388,18 +390,17 @@ class NodePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a workspace goes: one entry for each node."""
+    """Placement of a workspace: one entry per node."""
 
     nodes: tuple[NodePlacement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a driver saw of one workspace.
+    """State of one workspace as observed by a driver.
 
-    `ready` is set when the app has been seen to answer. `endpoint` is the URL at which the gateway
-    reaches the app. `code` and `message` explain FAILED and UNKNOWN; `log_tail` holds the app's
-    last lines when it failed.
+    `ready` is set once the app has answered. `endpoint` is the URL at which the gateway reaches the app.
+    `code` and `message` explain FAILED and UNKNOWN; `log_tail` holds the last lines of a failed app.
     """
 
     ref: WorkspaceRef
@@ -415,12 +416,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One accelerator as inventory saw it. `nodes` are the device files that a tenant needs.
+    """One accelerator in an inventory. `nodes` are the device files that a tenant needs.
 
-    A GPU with `mig_mode` is handed out by its instances only, which are devices of their own: `kind` MIG,
-    with `parent_uuid`, `mig_profile` and `mig_start` (-1: not told). `island` names the NVLink island on
-    its node (empty: none), `numa` the NUMA node (-1: not known), `compute_capability` such as `9.0`.
-    `facts` is small JSON for people, and changes only when the device does: live values are in samples.
+    A GPU with `mig_mode` is allocated only by its instances, which are devices of their own: `kind` MIG, with
+    `parent_uuid`, `mig_profile` and `mig_start` (-1: not reported). `island` names the NVLink island on its
+    node (empty: none), `numa` the NUMA node (-1: unknown), `compute_capability` such as `9.0`. `facts` is
+    small JSON for people that changes only with the device; live values are in samples.
     """
 
     uuid: Name
@@ -443,10 +444,10 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class HeldEnvironment:
-    """A software environment that is whole on a node, with the programs that it brings along.
+    """A complete software environment on a node, with the programs that it provides.
 
-    With `folder` it is one that was there already, under that path; `python` is its Python in full,
-    `package_count` how many packages it has, `fingerprint` equal where Python and packages are.
+    With `folder` it is an existing environment at that path. `python` is its full Python version,
+    `package_count` its number of packages; equal `fingerprint`s mean equal Python and packages.
     """
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -460,14 +461,14 @@ class HeldEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One host as inventory saw it.
+    """One host in an inventory.
 
-    `programs` maps each program that a template may start to its path, or to the empty string
-    where it is not installed. `limited` is what no workspace there can take too much of. `warnings` are
-    sentences for the operator, each with its fix.
-    `accelerator_state` is `ok`, `no_driver`, `no_gpu`, `driver_mismatch`, `gpu_lost`, `reset_required`,
-    `no_permission`, `timeout` or `error` (empty: not told). `provides` answers a request's `needs`: `rdma`,
-    `dpu_offload`, `memory_tier:cxl`, `cpu:amx` … `facts` is JSON for people, as on a device.
+    `programs` maps each program that a template may start to its path, or to an empty string if it is not
+    installed. `limited` lists the resources that are limited per workspace. `warnings` are sentences for the
+    operator, each with its fix. `accelerator_state` is `ok`, `no_driver`, `no_gpu`, `driver_mismatch`,
+    `gpu_lost`, `reset_required`, `no_permission`, `timeout` or `error` (empty: not reported). `provides` is
+    matched with a request's `needs`: `rdma`, `dpu_offload`, `memory_tier:cxl`, `cpu:amx` … `facts` is JSON
+    for people, as on a device.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=120)]
@@ -493,7 +494,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a pool has, seen at `observed_at`."""
+    """Nodes and capabilities of a pool, as of `observed_at`."""
 
     nodes: Annotated[tuple[NodeInfo, ...], Meta(max_length=100_000)]
     capabilities: frozenset[Capability]
@@ -502,7 +503,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A `ProvisioningError` on its way back to the control plane."""
+    """A `ProvisioningError` as sent to the control plane."""
 
     code: Name
     message: Text
@@ -512,9 +513,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One request to a driver. It is refused after `expires_at`, and its result carries `lease`.
+    """One request to a driver. Rejected after `expires_at`; its result carries `lease`.
 
-    `grace_s` is for STOP and DELETE (`Driver.ensure_stopped`).
+    `grace_s` applies to STOP and DELETE (`Driver.ensure_stopped`).
     """
 
     op: Op
@@ -529,9 +530,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class HomeDeletion:
-    """A request to a driver to delete a home for good, or to go on with it.
+    """A request to a driver to delete a home permanently, or to continue doing so.
 
-    It is refused after `expires_at`; `deletion` and `lease` come back with the answer.
+    Rejected after `expires_at`; the answer repeats `deletion` and `lease`.
     """
 
     deletion: str
@@ -544,7 +545,7 @@ class HomeDeletion:
 
 @dataclass(frozen=True, slots=True)
 class HomeDeleted:
-    """The answer to a `HomeDeletion`: whether nothing is left of the home (`done`), or a failure."""
+    """The answer to a `HomeDeletion`: `done` if nothing of the home is left, or a failure."""
 
     deletion: Word
     lease: Word
@@ -553,7 +554,7 @@ class HomeDeleted:
 
 
 class LeftoverKind(StrEnum):
-    """What can be left on a node that nobody owns."""
+    """Kind of leftover on a node."""
 
     WORKSPACE = "workspace"
     PROCESS = "process"
@@ -564,10 +565,10 @@ class LeftoverKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something on a node without an owner there; `name` is what it is found by again.
+    """Something on a node that has no owner there; `name` identifies it.
 
-    `removed_at` is when the node has removed it by itself; 0 while it is there. `size_mib` is None where
-    nothing was measured.
+    `removed_at` is when the node removed it by itself, 0 while it exists. `size_mib` is None if it was not
+    measured.
     """
 
     kind: LeftoverKind
@@ -579,7 +580,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRemoval:
-    """A request to remove a leftover; refused after `expires_at`. `orphan` and `lease` come back."""
+    """A request to remove a leftover, valid until `expires_at`. The answer repeats `orphan` and `lease`."""
 
     orphan: str
     lease: str
@@ -591,7 +592,7 @@ class LeftoverRemoval:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRemoved:
-    """The answer: whether nothing of it is left (`done`; else there is more to do), or a failure."""
+    """The answer to a `LeftoverRemoval`: `done` if nothing is left (otherwise call again), or a failure."""
 
     orphan: Word
     lease: Word
@@ -601,10 +602,10 @@ class LeftoverRemoved:
 
 @dataclass(frozen=True, slots=True)
 class HomeUsage:
-    """What a home (`<team>/<owner>`) takes on a disk; `hidden` where more is in there than was seen.
+    """Disk usage of a home (`<team>/<owner>`); `hidden` if parts of it could not be read.
 
-    `files` counts folders too. Of them there may be `most_files`, its share of the disk's inodes; 0 where
-    there is no limit, or where the file system makes inodes as long as there is room.
+    `files` includes folders. `most_files` limits them to a share of the disk's inodes; 0 if there is no
+    limit, or if the file system allocates inodes dynamically.
     """
 
     home: Annotated[str, Meta(max_length=200)]

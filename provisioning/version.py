@@ -1,4 +1,4 @@
-"""The version of Berth, which both planes tell each other: they work together where major and minor agree."""
+"""Version of Berth, exchanged between both planes: they are compatible if major and minor are equal."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ VERSION = "0.1.0"
 
 
 def agrees(version: str, own: str = VERSION) -> bool:
-    """Whether `version` has the same major and minor number."""
+    """Return whether `version` has the same major and minor number."""
     return version.split(".")[:2] == own.split(".")[:2]

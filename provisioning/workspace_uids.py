@@ -1,7 +1,7 @@
-"""The user ids that this machine keeps for workspaces (`BERTH_NODE_UIDS`), where the node worker is root.
+"""User IDs reserved for workspaces on this machine (`BERTH_NODE_UIDS`), if root runs the node worker.
 
-The first part is for owners of workspaces, the last one for spares, and the very last id for builds of
-environments. Imports the standard library and `provisioning.errors` only.
+The first part is for owners of workspaces, the last part for spares, and the very last ID for builds of
+environments. Imports only the standard library and `provisioning.errors`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ VARIABLE = "BERTH_NODE_UIDS"
 DEFAULT = "200000-265535"
 LEAST, FEWEST, HIGHEST = 1000, 64, 2**31 - 2
 SPARE_PART = 16
-"""One of so many numbers is for spares."""
+"""Fraction for spares: one of this many IDs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """User ids that nothing else on the machine uses. Both ends are of it."""
+    """User IDs that nothing else on the machine uses, both ends included."""
 
     first: int
     last: int
@@ -30,22 +30,22 @@ class Range:
 
     @property
     def owners(self) -> range:
-        """Those for owners of workspaces."""
+        """User IDs for owners of workspaces."""
         return range(self.first, self.last + 1 - (self.last - self.first + 1) // SPARE_PART)
 
     @property
     def spares(self) -> range:
-        """Those for spares."""
+        """User IDs for spares."""
         return range(self.owners.stop, self.last)
 
     @property
     def builds(self) -> int:
-        """That of builds of environments; one build goes on at a time."""
+        """User ID for builds of environments; one build runs at a time."""
         return self.last
 
 
 def configured(environ: Mapping[str, str]) -> Range | None:
-    """The range of this node; None where it has none. Raises `InvalidSpec`, with the way out."""
+    """Return this node's range; None if disabled. Raises `InvalidSpec`, with the fix."""
     text = environ.get(VARIABLE, "").strip() or DEFAULT
     if text == "none":
         return None
@@ -61,7 +61,7 @@ def configured(environ: Mapping[str, str]) -> Range | None:
 
 
 def is_for_workspaces(uid: int, environ: Mapping[str, str]) -> bool:
-    """Return whether `uid` is in the range that `environ` sets; False where that is no valid range."""
+    """Return whether `uid` is in the range set by `environ`; False for an invalid range."""
     try:
         reserved = configured(environ)
     except InvalidSpec:

@@ -1,4 +1,4 @@
-"""`berth files archives …`: archives of the home that a workspace uses."""
+"""`berth files archives …`: archives of the home used by a workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Archive = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List them, the newest first."""
+    """List archives, newest first."""
     rows = client.archives.list(find(client, arguments)["id"])
     if arguments.json:
         return print_json(rows)
@@ -33,7 +33,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def make(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Have one made; with --wait 1 where it fails."""
+    """Create an archive; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
     made = client.archives.create(workspace_id, name=arguments.name)
     if arguments.wait:
@@ -44,7 +44,7 @@ def make(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Have the home made anew from one, after a question; with --wait 1 where it is not."""
+    """Restore the home from an archive after confirmation; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
     archive = _named(client, workspace_id, arguments.archive)
     confirm(arguments, f"Replace everything in your home folder with “{archive['name']}”, for good?")
@@ -60,7 +60,7 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Give up what is under way with one."""
+    """Cancel the current operation on an archive."""
     workspace_id = find(client, arguments)["id"]
     archive = _named(client, workspace_id, arguments.archive)
     client.archives.cancel(workspace_id, archive["id"])
@@ -68,19 +68,19 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Have one deleted, after a question; with --wait until it has gone."""
+    """Delete an archive after confirmation; --wait waits until it is gone."""
     workspace_id = find(client, arguments)["id"]
     archive = _named(client, workspace_id, arguments.archive)
     confirm(arguments, f"Delete the archive “{archive['name']}” for good?")
     client.archives.delete(workspace_id, archive["id"])
     if arguments.wait:
-        with contextlib.suppress(Missing):  # it has gone then
+        with contextlib.suppress(Missing):  # it is gone
             _waited(client, arguments, workspace_id, {**archive, "state": "deleting"})
     return print_json({"deleted": archive["id"]}) if arguments.json else 0
 
 
 def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
-    """The archive of this id or name. Raises `Missing`, and `Usage` where several have the name."""
+    """Return the archive with this ID or name. Raises `Missing`, and `Usage` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
     found = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not found:
@@ -97,7 +97,7 @@ def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
 def _waited(
     client: BerthClient, arguments: argparse.Namespace, workspace_id: str, archive: Archive
 ) -> Archive:
-    """It when nothing is under way with it any more. Raises `TimedOut`, and `Missing` when it has gone."""
+    """Return the archive when its operation has ended. Raises `TimedOut`, and `Missing` when it is gone."""
     ends_at = time.monotonic() + arguments.timeout
     said = ""
     while archive["state"] in (*UNDER_WAY, "deleting"):
@@ -114,14 +114,14 @@ def _waited(
         try:
             archive = client.archives.get(workspace_id, archive["id"])
         except Unreachable:
-            # The portal may be restarting; the node does not mind.
+            # The portal may be restarting; the node continues.
             if time.monotonic() > ends_at:
                 raise
     return archive
 
 
 def _words(archive: Archive) -> str:
-    """What it is, or how far."""
+    """Return the state or progress of an archive."""
     done = f", {archive['bytes_done'] // MIB} MiB" if archive["state"] in UNDER_WAY else ""
     return f"{archive['name']} is {archive['state']}{done} on {archive['node']}{_why(archive)}"
 

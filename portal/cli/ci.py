@@ -1,4 +1,4 @@
-"""`berth login --ci`: the token that a platform signed for this job, for a short one of a service account."""
+"""`berth login --ci`: exchanges the signed token of a CI job for a short-lived token of a service account."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def token(
     service_account: str = "",
     transport: httpx.BaseTransport | None = None,
 ) -> str:
-    """A token of the portal at `url`. Raises `NotSignedIn` (no job's token, or refused) and `Unreachable`."""
+    """Return a token of the portal. Raises `NotSignedIn` (no job token, or rejected) or `Unreachable`."""
     with httpx.Client(timeout=TIMEOUT_S, transport=LoopbackTransport(transport)) as client:
         try:
             return _exchange(client, url, _id_token(client, environ, audience or url), service_account)
@@ -31,7 +31,7 @@ def token(
 
 
 def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -> str:
-    """The job's own token: `BERTH_ID_TOKEN`, as of GitLab's `id_tokens`, or asked of GitHub Actions."""
+    """Return the job's token: `BERTH_ID_TOKEN` (as in GitLab), or requested from GitHub Actions."""
     if given := environ.get("BERTH_ID_TOKEN", ""):
         return given
     asked, secret = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{name}", "") for name in ("URL", "TOKEN"))

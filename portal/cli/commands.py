@@ -1,4 +1,4 @@
-"""What each command does."""
+"""Implementation of the commands."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from portal.cli.terminal import Progress
 from portal.cli.waiting import line_of, wait_gone, wait_ready, wait_stopped, why_of
 
 MINIMAL = "minimal"
-"""The environment of a workspace that names none: what its node has by itself."""
+"""Environment of a workspace that names none: that of its node."""
 CLEAN_UP_TRIES = 3
 CLEAN_UP_RETRY_S = 1.0
 Workspace = dict[str, Any]
 
 
 def login(arguments: argparse.Namespace) -> int:
-    """Look whether the token works, then keep it."""
+    """Verify the token, then save it."""
     url = config.check_url(arguments.url or os.environ.get("BERTH_URL") or config.DEFAULT_URL)
     if arguments.ci:
         from portal.cli import ci
@@ -110,7 +110,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         return code
     except (KeyboardInterrupt, Unreachable):
         if workspace is None and arguments.clean_up:
-            # It may have been made before its answer was here: with the key the portal says which one.
+            # The workspace may exist although the response was lost: repeating the key returns it.
             with held_signals(), contextlib.suppress(CliError):
                 workspace = client.workspaces.create(**request, retries=0)
         raise
@@ -121,7 +121,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
-    """One's own workspace of this name. Raises `Usage` where it is another one than is asked for."""
+    """Return the user's own workspace of this name. Raises `Usage` if it differs from the request."""
     rows = client.workspaces.list(
         owner=client.users.me()["username"], name=arguments.name, team=arguments.team
     )
@@ -138,7 +138,7 @@ def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | No
 
 
 def _clean_up(client: BerthClient, workspace: Workspace) -> None:
-    """Delete what did not become ready. Where that cannot be asked for, say so."""
+    """Delete a workspace that did not become ready; report if that fails."""
     error: CliError | None = None
     for _ in range(CLEAN_UP_TRIES):
         try:
@@ -159,7 +159,7 @@ def _clean_up(client: BerthClient, workspace: Workspace) -> None:
 
 
 def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """The repository to clone; None leaves it to the template."""
+    """Return the repository to clone; None leaves it to the template."""
     if arguments.no_git:
         return {"url": ""}
     if not arguments.git:
@@ -218,7 +218,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> int:
-    """Columns as wide as they have to be; those from `numbers_from` on stand at the right."""
+    """Print columns as wide as needed; those from `numbers_from` are right-aligned."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
         cells = [
@@ -267,7 +267,7 @@ AMOUNTS = ("used", "quota", "limit", "borrowed", "queued", "mine", "cap")
 
 
 def _amount(row: dict[str, Any], name: str) -> str:
-    """An amount in what people count: GPUs, cores, GiB. A dash where nothing limits."""
+    """Format an amount in its unit: GPUs, cores, GiB. A dash means unlimited."""
     if row[name] is None:
         return "-"
     number = f"{row[name] / row['factor']:.3f}".rstrip("0").rstrip(".")
@@ -285,7 +285,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.browser:
         import webbrowser
 
-        # Through the portal, where the browser is signed in: it hands out the ticket.
+        # Through the portal, where the browser is signed in and gets the ticket.
         if not webbrowser.open(f"{workspace['portal_url']}open/"):
             raise CliError("No browser was found.", f"Open {workspace['portal_url']} yourself.")
     return 0
@@ -359,7 +359,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List what one has installed; or remove it at the next start, keep it, make an environment of it."""
+    """List the user's own packages, remove or keep them at the next start, or save an environment."""
     workspace = find(client, arguments)
     if arguments.everybody and not arguments.save:
         raise Usage("--everybody goes with --save.", "Name the environment: --save NAME.")
@@ -383,7 +383,7 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
-    """The workspace of this id, or one's own of this name. Raises `Missing`, `Usage`."""
+    """Return the workspace with this id, or the user's own with this name. Raises `Missing`, `Usage`."""
     wanted = arguments.workspace
     try:
         identity = uuid.UUID(wanted)
@@ -403,7 +403,7 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
 
 @contextlib.contextmanager
 def _progress(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
-    """What shows how a workspace comes along: with --json nothing but the result is printed."""
+    """Yield a function that shows progress; with --json it prints nothing."""
     if arguments.json:
         yield _silent
         return
@@ -412,7 +412,7 @@ def _progress(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
 
 
 def _silent(text: str) -> None:
-    """Where nothing is said."""
+    """Print nothing."""
 
 
 def print_line(text: str) -> int:
@@ -440,14 +440,14 @@ def export(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def plan_site(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Say what applying a file would change."""
+    """Print what applying a file would change."""
     found = client.site.plan(_site_text(arguments.file), prune=arguments.prune)
     _print_steps(found, arguments, "The site is as the file says.")
     return 0 if found["same"] else DIFFERS
 
 
 def apply_site(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Make the site as a file says."""
+    """Apply a site file."""
     found = client.site.apply(_site_text(arguments.file), prune=arguments.prune)
     _print_steps(found, arguments, "Nothing had to be changed.")
     return 0

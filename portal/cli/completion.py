@@ -1,4 +1,4 @@
-"""`berth completion SHELL`: a script of the shell's that knows all commands and options; asks no portal."""
+"""`berth completion SHELL`: a shell script with all commands and options; makes no requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from portal.cli.parser import parser
 
 Option = tuple[tuple[str, ...], str, bool]
-"""Its spellings, what it does, and whether a value follows."""
+"""Its spellings, its help, and whether it takes a value."""
 
 
 @dataclass
 class Command:
-    """A command: its words, those that may follow, and its options."""
+    """A command: its words, its subcommands, and its options."""
 
     words: tuple[str, ...]
     verbs: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ complete -F _berth berth
 
 
 def _zsh(commands: list[Command]) -> str:
-    """zsh runs bash's own, by its emulation: one list of commands for both."""
+    """zsh runs the bash script in its emulation, so one list of commands serves both."""
     return (
         "#compdef berth\n# Completion of berth for zsh: write into ~/.zshrc, after compinit:"
         "  source <(berth completion zsh)\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(commands)

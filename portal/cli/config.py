@@ -1,4 +1,4 @@
-"""Where the command line keeps the portal's address and the token: readable by its user alone."""
+"""Stores the portal's URL and the token in a file that only its user can read."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def path_of(environ: Mapping[str, str]) -> Path:
 
 
 def check_url(url: str) -> str:
-    """The address without a slash at its end. Raises `Usage`."""
+    """Return the URL without a trailing slash. Raises `Usage`."""
     url = url.strip().rstrip("/")
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  (raises where it is no number)
+        parts.port  # noqa: B018  (raises for an invalid port)
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -40,13 +40,13 @@ def check_url(url: str) -> str:
 
 
 def load(environ: Mapping[str, str]) -> Config:
-    """BERTH_URL and BERTH_TOKEN, else the file that `berth login` wrote. Raises `NotSignedIn`."""
+    """Return BERTH_URL and BERTH_TOKEN, else the file written by `berth login`. Raises `NotSignedIn`."""
     stored = _read(path_of(environ))
     given = environ.get("BERTH_URL", "")
     url = check_url(given or stored.get("url") or DEFAULT_URL)
     token = environ.get("BERTH_TOKEN", "")
     if not token and (not given or url == stored.get("url")):
-        # A stored token is never sent to another portal than the one that it came from.
+        # A stored token is only sent to the portal that issued it.
         token = stored.get("token", "")
     if not token:
         raise NotSignedIn(
@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def forget(environ: Mapping[str, str]) -> bool:
-    """Delete the file; whether there was one."""
+    """Delete the file; return whether it existed."""
     path = path_of(environ)
     try:
         path.unlink()
@@ -81,11 +81,11 @@ def forget(environ: Mapping[str, str]) -> bool:
 
 
 def save(config: Config, environ: Mapping[str, str]) -> Path:
-    """Write the file anew, whole or not at all, readable by its user alone."""
+    """Replace the file atomically; only its user can read it."""
     path = path_of(environ)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # mkstemp makes files that nobody else can read.
+        # mkstemp creates files with mode 0600.
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".config-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""`berth cp`: files and, with -r, whole folders between here and a workspace's home, running or not.
+"""`berth cp`: copies files and, with -r, folders between this machine and a workspace's home, running or not.
 
-Of folders what stands in the way is looked for before anything moves. Symbolic links and special files are
-left out both ways and named: no link is followed, neither here nor there, and none is made.
+Conflicts in folders are detected before anything is copied. Symbolic links and special files are skipped in
+both directions and reported; no link is followed or created.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from portal.cli.files import PIECE, home_path, send, wire
 from portal.cli.terminal import Progress
 
 NAMED = 10
-"""So many of what was left out are named; the others are counted."""
+"""Number of skipped paths to name; the others are only counted."""
 LEFT_OUT = "BERTH.left_out"
-"""The header of a tar's last entry by which a node names what it could not read (`packing.py`)."""
+"""Header of a tar's last entry in which a node lists unreadable paths (`packing.py`)."""
 FOLDER = "folder"
 NOT_A_FOLDER = "not_a_folder"
 EXISTS = "file_exists"
@@ -37,7 +37,7 @@ EXISTS = "file_exists"
 
 @dataclass
 class _Plan:
-    """What is to be sent: where it goes to, in the order in which it is made."""
+    """Files and folders to send, with their target paths, in order of creation."""
 
     folders: list[str] = field(default_factory=list)
     files: list[tuple[Path, str]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Plan:
 
 
 def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Copy between here and a workspace, whose side is written NAME:PATH, as of scp."""
+    """Copy between this machine and a workspace, written NAME:PATH as in scp."""
     *sources, target = arguments.paths
     if not sources:
         raise Usage(
@@ -74,7 +74,7 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _side(text: str) -> tuple[str, str]:
-    """The workspace and the path in its home; an empty name for a path here, as `./a:b` is."""
+    """Split into workspace and path in its home; the name is empty for a local path such as `./a:b`."""
     name, colon, path = text.partition(":")
     return (name, path) if colon and name and "/" not in name else ("", text)
 
@@ -108,7 +108,7 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
 
 
 def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
-    """All that there is below the sources. Raises `Usage` for what cannot be read."""
+    """Collect everything below the sources. Raises `Usage` for unreadable ones."""
     if len(sources) > 1 and not is_folder:
         raise Usage(f"There is no folder {target}.", "Several are copied into a folder that is there.")
     plan = _Plan()
@@ -116,7 +116,7 @@ def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
         last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
         contents = last in ("", ".", "..")
         at = _below(target, last) if is_folder and not contents else target
-        # The one that is named is followed, if it is a link; nothing below it is.
+        # A link is followed if it is a source itself, never below one.
         source = Path(name)
         try:
             if not source.is_dir():
@@ -150,14 +150,14 @@ def _walk(folder: Path, at: str, plan: _Plan) -> None:
 
 
 class _There:
-    """What is in folders of the home, each asked for once."""
+    """Contents of folders in the home; each folder is requested once."""
 
     def __init__(self, client: BerthClient, workspace_id: str) -> None:
         self._client, self._id = client, workspace_id
         self._seen: dict[str, dict[str, str] | None] = {}
 
     def names(self, folder: str) -> dict[str, str] | None:
-        """Paths in a folder with the kind of each; None where there is no such folder."""
+        """Return the paths in a folder with their kinds; None if the folder does not exist."""
         if folder not in self._seen:
             try:
                 rows = list(self._client.files.list(self._id, folder))
@@ -167,14 +167,14 @@ class _There:
         return self._seen[folder]
 
     def kind(self, path: str) -> str | None:
-        """What is there; None for nothing, and where the folder that it would be in is missing."""
+        """Return the kind of the entry at a path; None if it or its folder does not exist."""
         if not path:
             return FOLDER
         return (self.names(path.rpartition("/")[0]) or {}).get(path)
 
 
 def _is_folder(there: _There, path: str) -> bool:
-    """Whether the target is a folder. Raises `Missing` where the one that it would be in is none."""
+    """Return whether the target is a folder. Raises `Missing` if its parent folder does not exist."""
     kind = there.kind(path)
     parent = path.rpartition("/")[0]
     if kind is None and there.names(parent) is None:
@@ -183,7 +183,7 @@ def _is_folder(there: _There, path: str) -> bool:
 
 
 def _looked_at(plan: _Plan, there: _There, *, force: bool) -> list[str]:
-    """Those of the folders that have to be made. Raises `Usage` for what is in the way."""
+    """Return the folders to create. Raises `Usage` for conflicting entries."""
     new: list[str] = []
     made: set[str] = set()
     for path in plan.folders:
@@ -212,13 +212,13 @@ def _make(client: BerthClient, workspace_id: str, path: str) -> None:
     try:
         client.files.create_folder(workspace_id, path)
     except Refused as refused:
-        # Somebody else has made it meanwhile; if it is no folder, the first file says so.
+        # Created by someone else meanwhile. If it is not a folder, the first upload fails.
         if refused.code != EXISTS:
             raise
 
 
 def _half_way(error: CliError | OSError, sent: int, of: int) -> CliError:
-    """The same error, with how far it came."""
+    """Return the error with the number of files sent so far."""
     words = f"{sent} of {of} files were sent and stay."
     if isinstance(error, CliError):
         error.message = f"{error.message} {words}"
@@ -282,7 +282,7 @@ class _Fetched:
 
 
 def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
-    """Unpack what the node sends into a folder of our own, all of it or an error."""
+    """Unpack the node's archive into a private folder, completely or with an error."""
     fetched = _Fetched()
     with client.files.transfer("GET", url) as answer:
         pieces = answer.iter_bytes(PIECE)
@@ -295,18 +295,18 @@ def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
         except tarfile.TarError as error:
             raise Unreachable("What came is not whole.", "Copy again.") from error
         for _ in pieces:
-            pass  # one that was cut off behind the archive is not whole either
+            pass  # also detects a stream truncated after the archive
     return fetched
 
 
 def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetched: _Fetched) -> None:
     fetched.unread += filter(None, entry.pax_headers.get(LEFT_OUT, "").split("\n"))
-    # Each name begins with that of the folder, which has another one here.
+    # Each name begins with that of the source folder, which is called differently here.
     name = entry.name.partition("/")[2]
     if not name:
         return
     if entry.isdir() or entry.isreg():
-        # The filter lets no name lead out of the folder, and takes rights away that nobody should give.
+        # The filter rejects names outside the folder and removes unsafe permissions.
         archive.extract(entry.replace(name=name, deep=False), into, filter="data")
         fetched.files += entry.isreg()
         fetched.size += entry.size
@@ -315,7 +315,7 @@ def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetche
 
 
 class _Stream:
-    """Pieces as a file that can only be read on."""
+    """Adapts pieces to a sequential file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -331,7 +331,7 @@ class _Stream:
 
 
 def _require_room(source: Path, target: Path) -> None:
-    """Raise `Usage` where a file would take the place of a folder, or the other way round."""
+    """Raise `Usage` if a file would replace a folder, or the other way round."""
     with os.scandir(source) as entries:
         found = list(entries)
     for entry in found:
@@ -347,7 +347,7 @@ def _require_room(source: Path, target: Path) -> None:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Move all into folders that are there; files are replaced, each at once."""
+    """Move everything into existing folders; each file is replaced atomically."""
     with os.scandir(source) as entries:
         found = list(entries)
     for entry in found:
@@ -372,7 +372,7 @@ def _below(folder: str, name: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """The last name of a path of the home, as it is called here."""
+    """Return the last name of a path in the home, decoded."""
     return os.fsdecode(unquote_to_bytes(path.rpartition("/")[2]))
 
 

@@ -1,4 +1,4 @@
-"""`berth efficiency`: how much of their GPU time workspaces use, with one hint each."""
+"""`berth efficiency`: GPU utilisation of workspaces, with one hint each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.cli.commands import find, print_json, print_line, print_table
 
 
 def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Of one workspace, or of all of one's own that run."""
+    """Print the utilisation of one workspace, or of the user's own running workspaces."""
     if arguments.workspace:
         rows = [find(client, arguments)]
     else:
@@ -36,7 +36,7 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _measured(of: dict[str, Any]) -> float | None:
-    """Null where it has no whole GPU, of which alone something can be said."""
+    """Return None without a whole GPU, because utilisation is only measured for whole GPUs."""
     return None if of["since"] is None else of["measured"]
 
 

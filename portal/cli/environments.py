@@ -1,4 +1,4 @@
-"""What `berth environments …` does: software environments, and their builds until they are over."""
+"""`berth environments …`: software environments, and following their builds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portal.cli.errors import EXIT_REFUSED, CliError, Missing, TimedOut, Unreach
 
 LOOK_S = 2.0
 LINES_BEFORE = 5
-"""How many lines of the log stand before the one that went wrong."""
+"""Lines of the log to show before the failed one."""
 Version = dict[str, Any]
 
 
@@ -36,7 +36,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def build(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Build an environment of a file, as its next version where it is there already; --wait follows it."""
+    """Build an environment from a file, as a new version if it exists; --wait follows the build."""
     given: dict[str, str] = {}
     if arguments.source:
         kind, text = _source(arguments.source)
@@ -63,13 +63,13 @@ def build(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _made(client: BerthClient, arguments: argparse.Namespace, given: dict[str, str]) -> tuple[str, Version]:
-    """A new environment of the name; its short name and first version."""
+    """Create an environment; return its slug and first version."""
     made = client.environments.create(name=arguments.name, slug=arguments.name, team=arguments.team, **given)
     return made["slug"], next(client.environments.versions(made["slug"]))
 
 
 def _source(name: str) -> tuple[str, str]:
-    """What kind of source a file is, and its text. Raises `Usage`."""
+    """Return the kind and text of a source file. Raises `Usage`."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +82,7 @@ def _source(name: str) -> tuple[str, str]:
 
 
 def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
-    """The version when it is ready, or has failed for good. Raises `TimedOut`; its build goes on then."""
+    """Return the version when it is ready or has finally failed. Raises `TimedOut`; the build continues."""
     ends_at = time.monotonic() + timeout_s
     shown = ""
     while True:
@@ -92,7 +92,7 @@ def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, 
             if version["state"] == "ready" or (version["state"] == "failed" and not version["retry_at"]):
                 return version
         except Unreachable as error:
-            # The portal may be restarting; the build does not mind.
+            # The portal may be restarting; the build continues.
             if time.monotonic() > ends_at:
                 raise
             line = f"{error.message} Trying again …"
@@ -108,7 +108,7 @@ def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, 
 
 
 def _line(client: BerthClient, slug: str, version: Version) -> str:
-    """How far it is, in a line."""
+    """Return the progress as one line."""
     if version["state"] == "failed":
         return f"{version['message']} It is tried again."
     newest = next(client.environments.builds(slug, version["number"]), None)
@@ -121,7 +121,7 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
 
 
 def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
-    """Why it failed, with the line of the file and the lines of the log around the one that went wrong."""
+    """Return the reason of a failure, with its lines of the file and of the log."""
     params = (version["failure"] or {}).get("params", {})
     said = [each for each in (version["message"], version.get("next_action")) if each]
     if (number := params.get("source_line")) and source:
@@ -135,7 +135,7 @@ def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple
 
 
 def _around(log: str, params: dict[str, Any]) -> list[str]:
-    """The line of the log that went wrong, marked, and those before it; else the last ones."""
+    """Return the failed line of the log, marked, and those before it; else the last lines."""
     lines = log.rstrip("\n").split("\n")
     wanted = " ".join(str(params.get("log_line") or "").split())
     alike = [at for at, line in enumerate(lines) if wanted and wanted in " ".join(line.split())]
@@ -150,4 +150,4 @@ def _show(text: str) -> None:
 
 
 def _silent(text: str) -> None:
-    """Where JSON is printed."""
+    """Print nothing, because JSON is printed."""

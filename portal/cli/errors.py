@@ -1,4 +1,4 @@
-"""What can go wrong between here and the portal, with the exit code that says so."""
+"""Errors of commands, with their exit codes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ EXIT_TIMEOUT = 6
 EXIT_NEEDS_APPROVAL = 7
 EXIT_INTERRUPTED = 130
 NEEDS_APPROVAL = "needs_approval"
-"""The code of the problem document, and the outcome of a preview."""
+"""Code of the problem document, and outcome of a preview."""
 
 
 class CliError(Exception):
-    """A sentence, one next action, and the exit code."""
+    """An error message, one next action, and the exit code."""
 
     exit_code = EXIT_REFUSED
 
@@ -26,7 +26,7 @@ class CliError(Exception):
 
 
 class Refused(CliError):
-    """The portal said no. `status` and `code` are those of its problem document."""
+    """The portal rejected the request. `status` and `code` are those of its problem document."""
 
     def __init__(
         self, message: str, next_action: str = "", *, status: int, code: str, request_id: str = ""
@@ -36,7 +36,7 @@ class Refused(CliError):
         self.code = code
         self.request_id = request_id
         if code == NEEDS_APPROVAL:
-            # Waiting for it may take days: programs do something else then.
+            # An approval may take days, so scripts need to tell this case apart.
             self.exit_code = EXIT_NEEDS_APPROVAL
 
 
@@ -45,7 +45,7 @@ class NotSignedIn(CliError):
 
 
 class Unreachable(CliError):
-    """No answer, or none that a portal gives."""
+    """No answer, or one that is not from a portal."""
 
     exit_code = EXIT_UNREACHABLE
 

@@ -1,4 +1,4 @@
-"""`berth exec`: a command inside a workspace, by a kernel of its Jupyter, until it ends."""
+"""`berth exec`: runs a command inside a workspace through a kernel of its Jupyter, until it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from portal.cli.loopback import LOOPBACK, Connection
 from portal.cli.signals import held_signals
 
 OPEN_S = 30.0
-# What runs in the kernel. Jupyter drops what comes faster than a megabyte a second; it is written slower.
+# Runs in the kernel. Jupyter drops output above about one megabyte per second, so it is throttled.
 PROGRAM = """\
 import codecs as _codecs, os as _os, subprocess as _subprocess, sys as _sys, time as _time
 def _run(argv):
@@ -53,7 +53,7 @@ _code = _run(%s)
 
 
 def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print what the command writes; returns its exit code."""
+    """Print the command's output; return its exit code."""
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise Usage("No command was given.", "Write it after the name: berth exec NAME -- nvidia-smi")
@@ -65,7 +65,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _kernel(connection: Connection, name: str) -> Iterator[str]:
-    """A kernel of our own; it ends with us, and what it has started with it."""
+    """Start a separate kernel; it ends with this command, together with what it has started."""
     kernel = _made(connection, name)
     try:
         yield kernel
@@ -142,7 +142,7 @@ def _request(identifier: str, argv: list[str]) -> dict[str, Any]:
 
 
 def _code(content: dict[str, Any]) -> int:
-    """The exit code that the kernel tells. Raises `CliError` where it has none."""
+    """Return the exit code from the kernel's reply. Raises `CliError` if there is none."""
     try:
         return int(content["user_expressions"]["code"]["data"]["text/plain"])
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""`berth files …`: the files of a workspace's home, whether it runs or not."""
+"""`berth files …`: files of a workspace's home, whether it is running or not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def get(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Fetch a file, or a folder as tar or zip."""
+    """Download a file, or a folder as tar or zip."""
     workspace, path = find(client, arguments), home_path(arguments.path)
     form = arguments.form or "file"
     ending = "" if form == "file" else f".{form}"
@@ -42,7 +42,7 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
     if to.exists() and not arguments.force:
         raise Usage(f"{to} is there already.", "Name another one with --to, or add --force.")
     url = client.files.download_url(workspace["id"], path=path, form=form)
-    # The name is given when all of it is there.
+    # Renamed once the download is complete.
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         with client.files.transfer("GET", url) as answer, half.open("xb") as file:
@@ -59,7 +59,7 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def put(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Send files into a folder."""
+    """Upload files to a folder."""
     workspace, folder = find(client, arguments), home_path(arguments.into)
     sent = []
     for name in arguments.files:
@@ -78,7 +78,7 @@ def put(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def send(client: BerthClient, workspace_id: str, source: Path, path: str, *, replace: bool) -> int:
-    """Send one file; how many bytes it has. Raises `OSError` where it cannot be read."""
+    """Upload one file; return its size in bytes. Raises `OSError` if it cannot be read."""
     with source.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         url = client.files.upload_url(workspace_id, path=path, replace=replace)
@@ -103,13 +103,13 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def home_path(text: str) -> str:
-    """A path of the home as people write it: `~/data/`, `./data`."""
+    """Normalize a path of the home as entered by users: `~/data/`, `./data`."""
     path = text.removeprefix("~/").removeprefix("./")
     return "" if path in ("~", ".") else path.strip("/")
 
 
 def wire(name: str) -> str:
-    """A name as it comes and goes: what is not printable, and `%`, by its bytes."""
+    """Return a name in wire form: `%` and characters that are not printable are percent-encoded."""
     return "".join(
         each if each.isprintable() and each != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(each))
         for each in name
@@ -117,7 +117,7 @@ def wire(name: str) -> str:
 
 
 def _pieces(file: Any, size: int) -> Iterator[bytes]:
-    """As much as was said: what is written meanwhile is not sent."""
+    """Yield exactly `size` bytes: data appended meanwhile is not sent."""
     while size > 0 and (data := file.read(min(PIECE, size))):
         size -= len(data)
         yield data

@@ -1,8 +1,8 @@
-"""`berth port-forward`: ports of this machine that lead to ports inside a workspace.
+"""`berth port-forward`: forwards ports of this machine to ports inside a workspace.
 
-Each connection is a WebSocket of its own to an extension of the workspace's Jupyter, which leads it on (its
-docstring has the protocol: `provisioning/agent/jupyter/extensions/berth_forward.py`). Connections live in a
-thread with an event loop; the main thread looks whether the workspace runs still.
+Each connection is a separate WebSocket to an extension of the workspace's Jupyter, which forwards it
+(protocol: `provisioning/agent/jupyter/extensions/berth_forward.py`). Connections run in a thread with an
+event loop; the main thread checks whether the workspace still runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OLD = " Restart a workspace that was started before Berth was updated."
 
 
 def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Forward until the workspace ends or somebody interrupts; never returns."""
+    """Forward until the workspace ends or the command is interrupted; never returns."""
     workspace = find(client, arguments)
     inside.require_running(workspace)
     name = workspace["name"]
@@ -62,7 +62,7 @@ def _forwards(answer: Any) -> bool:
 
 
 def _listener(local: int, port: int) -> socket.socket:
-    """Listens on the loopback address alone. Raises `Usage`."""
+    """Listen on the loopback address only. Raises `Usage`."""
     try:
         return socket.create_server((LOOPBACK, local), backlog=128)
     except OSError as error:
@@ -80,14 +80,14 @@ def _say(local: int, port: int, name: str, *, as_json: bool) -> None:
 
 
 class _Connect(connect):
-    """A redirect means that the door is closed; the token goes nowhere else."""
+    """Rejects redirects: they mean that access is denied, and the token must go nowhere else."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class Forwards:
-    """Listeners and their connections, in a thread of their own."""
+    """Listeners and their connections, in a separate thread."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection, self._name = connection, name
@@ -100,7 +100,7 @@ class Forwards:
         self._thread.start()
 
     def add(self, listener: socket.socket, port: int) -> None:
-        """Lead what comes to `listener` to the workspace's `port`."""
+        """Forward connections of `listener` to the workspace's `port`."""
         listener.setblocking(False)
         self._ports[listener] = port
         self._loop.call_soon_threadsafe(self._listen, listener)
@@ -110,13 +110,13 @@ class Forwards:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take one connection. Not by a task, which would lose one that comes as it is cancelled."""
+        """Accept one connection. Not in a task, whose cancellation could lose a connection."""
         try:
             line, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            # As many are open as may be.
+            # The limit of open descriptors is reached.
             self._note(f"No more connections can be taken: {error.strerror}.")
             self._loop.remove_reader(listener)
             self._loop.call_later(AGAIN_S, self._listen, listener)
@@ -126,14 +126,14 @@ class Forwards:
         task.add_done_callback(self._leading.discard)
 
     def watch(self, client: BerthClient, workspace_id: str) -> int:
-        """Look on until the workspace runs no more, or may not be seen. Raises what has become of it."""
+        """Wait until the workspace stops running or is no longer visible; raise the reason."""
         while True:
             self._soon.wait(LOOK_S)
             self._soon.clear()
             try:
                 state = client.workspaces.get(workspace_id)["state"]
             except Unreachable:
-                continue  # the portal may be restarting; connections do not mind
+                continue  # the portal may be restarting; open connections are not affected
             if state != "running":
                 raise CliError(
                     f"{self._name} is {state}: nothing is forwarded any more.",
@@ -141,13 +141,13 @@ class Forwards:
                 )
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
 
         async def end() -> None:
             self._ending = True
             for listener in self._ports:
                 self._loop.remove_reader(listener)
-            await asyncio.sleep(0)  # now all have begun, and end what they have opened
+            await asyncio.sleep(0)  # lets pending tasks start, so that they close what they opened
             ending = list(self._leading)
             for task in ending:
                 task.cancel()
@@ -174,7 +174,7 @@ class Forwards:
         except (WebSocketException, OSError, TimeoutError) as error:
             self._note(f"{self._name} does not answer: {error or type(error).__name__}.", look=True)
         except asyncio.CancelledError:
-            writer.transport.abort()  # all ends, whether it has been read or not
+            writer.transport.abort()  # unread data is discarded
             raise
         finally:
             writer.close()
@@ -191,7 +191,7 @@ class Forwards:
             compression=None,
             max_size=None,
             open_timeout=OPEN_S,
-            # Who takes nothing for long answers no ping either, and is all right.
+            # A client that reads nothing for long does not answer pings either, which is fine.
             ping_timeout=None,
             **options,
         )
@@ -205,7 +205,7 @@ class Forwards:
 async def _both(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, channel: ClientConnection
 ) -> None:
-    """Carry bytes both ways until both sides are over. Raises `ConnectionClosed` where it is cut."""
+    """Copy bytes in both directions until both have ended. Raises `ConnectionClosed` if interrupted."""
     sending = asyncio.create_task(_send(reader, channel))
     try:
         async for piece in channel:
@@ -217,7 +217,7 @@ async def _both(
                 await writer.drain()
         await writer.drain()
     except OSError:
-        pass  # whoever was connected here has gone, which is nobody's fault
+        pass  # the local client disconnected
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
@@ -231,4 +231,4 @@ async def _send(reader: asyncio.StreamReader, channel: ClientConnection) -> None
     except OSError:
         await channel.close()
     except ConnectionClosed:
-        return  # who receives is told why
+        return  # the receiving side gets the reason

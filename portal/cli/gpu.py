@@ -23,11 +23,11 @@ EXIT_PORTAL = 69
 EXIT_TIMEOUT = 75
 LOOK_EVERY_S = 1.0
 WORST = (5, 2, EXIT_UNAVAILABLE, 3, 1, 0)
-"""Which exit code stands for several devices: the first of these that one of them has."""
+"""Precedence of exit codes with several devices: the first that occurs is returned."""
 
 
 class _Failed(CliError):
-    """An error with an exit code that is none of a verdict."""
+    """An error with an exit code that does not collide with verdicts."""
 
     def __init__(self, message: str, next_action: str = "", exit_code: int = EXIT_PORTAL) -> None:
         super().__init__(message, next_action)
@@ -35,7 +35,7 @@ class _Failed(CliError):
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Run it; returns the exit code of the worst verdict."""
+    """Run the check; return the exit code of the worst verdict."""
     if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
         raise _Failed("--uuid, --device and --node exclude each other.", "Give one of them.", EXIT_USAGE)
     if bool(arguments.node) != bool(arguments.with_node):
@@ -51,7 +51,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace) -> int:
-    # Imported here: what asks the portal has to work where the command line alone is installed.
+    # Imported here, because checks by the portal must work where only the command line is installed.
     try:
         from provisioning.gpu.check import render, run_check
     except ModuleNotFoundError as error:
@@ -85,7 +85,7 @@ def _here(arguments: argparse.Namespace) -> int:
 
 
 def _uuids() -> list[str]:
-    """Whatever can be checked here: MIG instances instead of the GPUs that are partitioned into them."""
+    """Return the devices that can be checked here: MIG instances instead of partitioned GPUs."""
     from provisioning.gpu.inventory import scan
 
     found = scan()
@@ -129,16 +129,16 @@ def _through_portal(arguments: argparse.Namespace) -> int:
             try:
                 run = client.gpu_checks.get(run["id"])
             except Unreachable as error:
-                # The portal may be restarting; the check does not mind.
+                # The portal may be restarting; the check continues.
                 print(f"{error.message} Trying again …", file=sys.stderr)
         if run.get("partner"):
-            # What the other end has seen stands in this one's verdict by now.
+            # By now this end's verdict includes the results of the other end.
             run = client.gpu_checks.get(run["id"])
     return _end(run, arguments)
 
 
 def _node(client: BerthClient, name: str) -> str:
-    """The id of the node of this name."""
+    """Return the ID of the node with this name."""
     found = list(client.nodes.list(name=name))
     if len(found) != 1:
         many = f"There are {len(found)} nodes" if found else "There is no node"
@@ -147,7 +147,7 @@ def _node(client: BerthClient, name: str) -> str:
 
 
 def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
-    """Whether a check has not ended; that of a link has when it has at both ends."""
+    """Return whether a check is still running; a link check runs until both ends have finished."""
     goes_on = ("queued", "running")
     if run["state"] in goes_on:
         return True

@@ -1,4 +1,4 @@
-"""What `berth homes …` does: unused and archived homes; all of a machine go to another one, for operators."""
+"""`berth homes …`: unused and archived homes; for operators, moving all homes of a machine to another one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ POLL_S = 2.0
 
 
 def move(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Say what lies there, ask, have it moved and wait; 1 where some stayed.
+    """Show the homes of a node, confirm, move them and wait; exit code 1 if some stayed.
 
-    Given again it goes on with what is under way, and tries what stayed.
+    A repeated call continues a running move and retries homes that stayed.
     """
     node = _node(client, arguments)
     there = client.nodes.homes(node["id"])
@@ -41,7 +41,7 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """A line for each; with --json what REST has."""
+    """Print one line per home; with --json the REST objects."""
     filters = {"archived": "true"} if arguments.archived else {}
     if not arguments.all:
         filters["owner"] = client.users.me()["username"]
@@ -54,13 +54,13 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def keep(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Say that it is still needed."""
+    """Mark a home as still needed."""
     kept = client.homes.keep(_one(client, arguments)["id"])
     return print_json(kept) if arguments.json else print_line(_line(kept))
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Have it restored and wait; 1 where it was not."""
+    """Restore a home and wait; exit code 1 on failure."""
     row = _one(client, arguments)
     if row["archive"] is None:
         raise Missing("This home folder is not archived.", "Start a workspace to use it.")
@@ -88,7 +88,7 @@ def _one(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """One home in a line."""
+    """Return one home as a line."""
     archive = row["archive"]
     days = None if row["unused_s"] is None else row["unused_s"] // 86_400
     state = "in use, or not counted"
@@ -118,7 +118,7 @@ def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Until it has ended; what changes is printed. An interruption leaves it going."""
+    """Wait until the move has ended, printing changes. An interruption does not stop the move."""
     said = ""
     while True:
         line = _progress(going)
@@ -137,7 +137,7 @@ def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[st
 
 
 def _words(there: dict[str, Any]) -> str:
-    """What lies on the node, in a few sentences."""
+    """Summarize the homes on a node."""
     many = there["homes"]
     parts = [
         f"{many} home folder{'' if many == 1 else 's'} on {there['node']}, {there['used_mib']} MiB measured"

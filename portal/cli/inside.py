@@ -1,4 +1,4 @@
-"""What commands ask inside a workspace: requests to the Jupyter that runs there, by its own origin."""
+"""Requests of commands to the Jupyter inside a workspace, through its own origin."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from portal.cli.errors import CliError, NotSignedIn, Refused, Unreachable
 from portal.cli.loopback import Connection
 
 ROUTE_S = 30.0
-"""So long its address may answer 503: the front door hears of it some moments after it is ready."""
+"""How long its URL may return 503: the front door learns of a ready workspace with a short delay."""
 
 
 def require_running(workspace: dict[str, Any]) -> None:
-    """Raise `CliError` unless it runs."""
+    """Raise `CliError` unless the workspace is running."""
     if workspace["state"] != "running":
         raise CliError(
             f"{workspace['name']} is {workspace['state']}.", f"Run `berth start {workspace['id']} --wait`."
@@ -23,7 +23,7 @@ def require_running(workspace: dict[str, Any]) -> None:
 
 
 def ask(connection: Connection, method: str, path: str, name: str, **options: Any) -> httpx.Response:
-    """What Jupyter answers. Raises `NotSignedIn` where the door is closed, and `Unreachable`."""
+    """Return Jupyter's response. Raises `NotSignedIn` if access is denied, and `Unreachable`."""
     ends_at = time.monotonic() + ROUTE_S
     while True:
         try:
@@ -58,7 +58,7 @@ def _closed(answer: httpx.Response) -> bool:
 
 
 def _page(connection: Connection, name: str) -> httpx.Response:
-    """The workspace's first page: whether the door is closed, or an app knows no such thing."""
+    """Request the workspace's first page, to distinguish denied access from an app without this path."""
     try:
         return connection.http.get("/")
     except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""`berth logs`: what a workspace's program writes, once or as it goes on."""
+"""`berth logs`: output of a workspace's app, once or continuously."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.cli.errors import Unreachable
 
 RETRY_S = 1.0
 REMEMBERED = 2000
-"""So many last lines that were printed are known, for when a workspace fails and what it kept is told."""
+"""Printed lines to remember, for matching the saved log of a failed workspace."""
 
 
 def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -30,14 +30,14 @@ def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespace) -> int:
-    """Print what comes until the workspace has ended; with --json a line for each of the log's."""
+    """Print output until the workspace has ended; with --json one object per line of the log."""
     after, seen = 0, deque[str](maxlen=REMEMBERED)
     while True:
         try:
             for told in client.workspaces.stream_logs(workspace_id, after=after, tail=arguments.tail):
                 after, text = told["id"], told["text"]
                 if told["kept"]:
-                    # Its node has nothing any more. What was kept may have been printed in part.
+                    # The log is from the portal's saved copy, which may have been printed in part.
                     fresh = fresh_lines(list(seen), text.splitlines())
                     text = "".join(f"{line}\n" for line in fresh)
                 seen.extend(text.splitlines())
@@ -47,7 +47,7 @@ def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespac
                 if told["over"]:
                     return _end(told, as_json=arguments.json)
         except Unreachable as error:
-            # The portal may be restarting. It goes on after what it has said.
+            # The portal may be restarting; the stream continues after the last message.
             print(f"{error.message} Trying again …", file=sys.stderr, flush=True)
             time.sleep(RETRY_S)
 
@@ -73,7 +73,7 @@ def _write(text: str) -> None:
 
 
 def fresh_lines(seen: list[str], now: list[str]) -> list[str]:
-    """The lines of `now` that follow the end of `seen`; all of them where the two do not meet."""
+    """Return the lines of `now` that follow the end of `seen`; all lines if they do not overlap."""
     if not seen:
         return now
     for start in range(len(now), 0, -1):

@@ -1,4 +1,4 @@
-"""`berth whoami|logout|show|templates|flavors|preview`: what there is, and what would become of a request."""
+"""`berth whoami|logout|show|templates|flavors|preview`: read-only commands and previews."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whoami(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def logout(arguments: argparse.Namespace) -> int:
-    """Forget the stored token. It stays valid until it is revoked."""
+    """Delete the stored token. It stays valid until it is revoked."""
     was_there = config.forget(os.environ)
     if arguments.json:
         return print_json({"forgotten": was_there})
@@ -109,7 +109,7 @@ def _gpus(resources: dict[str, Any]) -> str:
 
 
 def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Say what would become of a request; the exit code is 0 where it starts by itself, now or later."""
+    """Preview a request; exit code 0 if it would start without further action, now or later."""
     verdict = client.admission.preview(
         template=arguments.template,
         flavor=arguments.flavor,

@@ -1,7 +1,7 @@
-"""Lets a program reach a workspace's origin with a token, also where `*.localhost` is not resolved.
+"""Lets programs reach a workspace's origin with a token, even if `*.localhost` is not resolved.
 
-Browsers know that every name below `localhost` is this machine; Python's resolver does not. Such
-requests go to 127.0.0.1 with their own Host header.
+Browsers resolve every name below `localhost` to this machine; Python's resolver does not. Such requests go to
+127.0.0.1 with their original Host header.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ LOOPBACK = "127.0.0.1"
 
 
 def address_of(host: str) -> str:
-    """What to connect to for `host`: the loopback address for names below `localhost`."""
+    """Return the address to connect to for `host`: loopback for names below `localhost`."""
     name = host.lower().rstrip(".")
     return LOOPBACK if name == "localhost" or name.endswith(".localhost") else host
 
 
 class LoopbackTransport(httpx.BaseTransport):
-    """Sends requests for `*.localhost` to this machine; leaves all others alone."""
+    """Sends requests for `*.localhost` to this machine; passes all others on."""
 
     def __init__(self, inner: httpx.BaseTransport | None = None) -> None:
         self._inner = inner or httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        # The Host header was set from the URL when the request was built, and stays.
+        # The Host header was set when the request was built, and is kept.
         host = address_of(request.url.host)
         if host != request.url.host:
             request.extensions = {**request.extensions, "sni_hostname": request.url.host}
@@ -41,7 +41,7 @@ class LoopbackTransport(httpx.BaseTransport):
 
 @dataclass(frozen=True, slots=True)
 class WebSocketTarget:
-    """Arguments for a WebSocket client: connect to `host`:`port`, ask for `uri`, send `headers`."""
+    """Arguments for a WebSocket client: connect to `host`:`port`, request `uri`, send `headers`."""
 
     uri: str
     host: str
@@ -50,10 +50,10 @@ class WebSocketTarget:
 
 
 class Connection:
-    """A workspace's origin, for programs. `base_url` is what the API returns as the workspace's `url`.
+    """A workspace's origin, for programs. `base_url` is the workspace's `url` in the API.
 
-    The token needs the scope `workspaces:connect`. Redirects are not followed: they mean that the
-    token was not accepted as a sign-in. Close it, or use it in a `with` statement.
+    The token needs the scope `workspaces:connect`. Redirects are not followed: they mean that the token was
+    not accepted. Close it, or use it in a `with` statement.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Connection:
         )
 
     def websocket(self, path: str) -> WebSocketTarget:
-        """Where and how to open a WebSocket at `path`."""
+        """Return how to open a WebSocket at `path`."""
         scheme = "wss" if self._scheme == "https" else "ws"
         origin = self._origin.partition("://")[2]
         return WebSocketTarget(
@@ -95,7 +95,7 @@ class Connection:
         return {"Authorization": f"Bearer {self._token}"}
 
     def close(self) -> None:
-        """Close the connections that are kept open."""
+        """Close open connections."""
         self.http.close()
 
     def __enter__(self) -> Connection:

@@ -1,4 +1,4 @@
-"""The command `berth`: workspaces from a shell. Imports only what a run needs, so that it starts at once."""
+"""The command `berth`: workspaces from a shell. Imports only what a command needs, to start fast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODULES = {
     "events": "watching",
     "efficiency": "efficiency",
 }
-"""In which module a command is; in `commands` where it is not named."""
+"""Modules of commands; the default is `commands`."""
 GROUPS = {
     "user": "users",
     "secret": "secrets",
@@ -40,11 +40,11 @@ GROUPS = {
     "requests": "requests",
     "service_account": "service_accounts",
 }
-"""Commands of commands, and the module of each."""
+"""Command groups and their modules."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given:
         parser().print_help()
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.ExitStack() as quiet:
             if arguments.quiet:
-                # What comes there is progress and notes; errors are raised, and told below.
+                # stderr only has progress and notes; errors are raised and reported below.
                 quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
             return _run(arguments)
     except CliError as error:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return EXIT_TERMINATED if isinstance(ending, Terminated) else EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left; Python must not complain about it at its own end either.
+        # The reader of our output has exited; prevent Python's own error message at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # Imports here: the check needs no client, and `--help` and mistyped commands need neither.
+    # Imported here: the GPU check needs no client, and `--help` and mistyped commands need neither.
     if arguments.function == "gpu_check":
         from portal.cli import gpu
 
@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _function(name: str) -> Callable[..., int]:
-    """What does it. Each module is imported only where it is needed."""
+    """Return the function of a command. Each module is imported only when needed."""
     for group, module in GROUPS.items():
         if name.startswith(f"{group}_"):
             return _of(module, name.removeprefix(f"{group}_"))

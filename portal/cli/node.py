@@ -1,4 +1,4 @@
-"""`berth node`: this machine as a node of a portal on another one."""
+"""`berth node`: runs this machine as a node of another machine's portal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioning.service.console import LABEL_WIDTH, Console, Problem
 
 
 class _Failed(CliError):
-    """What has to be put right on this machine or at the portal, which `code` names where it said no."""
+    """A problem to fix on this machine or at the portal; `code` is the portal's reason for a refusal."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message, problem.fix)
@@ -28,9 +28,9 @@ class _Failed(CliError):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one command; its exit code. Raises `CliError`."""
+    """Run one command; return its exit code. Raises `CliError`."""
     folder = NodeFolder.find(arguments.home, os.environ)
-    # What a program reads stands alone on standard output.
+    # With --json, standard output contains only the JSON.
     console = Console(sys.stderr if arguments.json else None)
     verb = arguments.function.removeprefix("node_")
     try:

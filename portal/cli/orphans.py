@@ -1,4 +1,4 @@
-"""What `berth orphans …` does: what lies on nodes and nobody owns, for operators."""
+"""`berth orphans …`: processes and folders on nodes without an owner, for operators."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from portal.cli.users import confirm
 POLL_S = 2.0
 THERE = ("found", "removing")
 SHORT, SHORTEST = 8, 4
-"""So much of an id is shown; `rm` takes any beginning from the second on that only one has."""
+"""Length of displayed ids, and minimum length of a unique prefix for `rm`."""
 Orphan = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """What is there with its age, size and what becomes of it; with --all also what has gone of late."""
+    """List orphans with age, size and fate; with --all also recently removed ones."""
     rows = list(client.orphans.list(pool=arguments.pool, node=arguments.node, kind=arguments.kind))
     if not arguments.all:
         rows = [row for row in rows if row["state"] in THERE]
@@ -42,7 +42,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Ask, of a home folder for its name, and have it removed; with --wait until it is. 1 where it stays."""
+    """Confirm, with the name for a home folder, and delete it; --wait waits. Exit code 1 if it remains."""
     row = _one(client.orphans.list(), arguments.orphan)
     typed = _typed(row, arguments) if row["kind"] == "home" else ""
     if not typed:
@@ -60,7 +60,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _one(rows: Iterable[Orphan], wanted: str) -> Orphan:
-    """The one that is there with this id, beginning of an id, or name. Raises `Missing`, `Usage`."""
+    """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `Usage`."""
     there = [row for row in rows if row["state"] in THERE]
     found = [row for row in there if row["name"] == wanted or _begins(row, wanted)]
     if not found:
@@ -76,7 +76,7 @@ def _begins(row: Orphan, wanted: str) -> bool:
 
 
 def _typed(row: Orphan, arguments: argparse.Namespace) -> str:
-    """The name of a home folder, as it was typed: nothing brings it back, so --yes is not enough."""
+    """Return the typed name of a home folder: deletion is permanent, so --yes is not enough."""
     if arguments.confirm:
         return str(arguments.confirm)
     if not sys.stdin.isatty():
@@ -94,7 +94,7 @@ def _typed(row: Orphan, arguments: argparse.Namespace) -> str:
 
 
 def _ended(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
-    """When it is gone, or its node has said why not. Raises `TimedOut`; its removal goes on then."""
+    """Return the orphan when it is gone or its node failed. Raises `TimedOut`; the removal continues."""
     ends_at = time.monotonic() + timeout_s
     while row["state"] == "removing":
         if time.monotonic() > ends_at:
@@ -127,7 +127,7 @@ def _size(mib: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Some time in its largest whole unit."""
+    """Format a duration in its largest whole unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""The arguments of `berth`: commands, options and what their help says."""
+"""Arguments of `berth`: commands, options and their help."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """`--version`, looked up only where it is asked for."""
+    """`--version`, which determines the version only when requested."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, **more)

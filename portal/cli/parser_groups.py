@@ -396,7 +396,8 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
 
     def verb(name: str, words: str) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        # Its lines are written again in place; what came from elsewhere is made harmless where it comes in.
+        # Progress lines are rewritten in place, so output is not filtered; foreign text is sanitized at
+        # input.
         made.set_defaults(function=f"node_{name.replace('-', '_')}", raw=True)
         made.add_argument(
             "--home",

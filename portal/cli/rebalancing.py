@@ -1,4 +1,4 @@
-"""What `berth rebalancing …` does: proposals to move running work, for operators and auditors."""
+"""`berth rebalancing …`: proposals to move running work, for operators and auditors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from portal.cli.errors import Missing, Usage
 from portal.cli.users import confirm
 
 SHORT, SHORTEST = 8, 4
-"""So much of an id is shown; `apply` takes any beginning from the second on that only one has."""
+"""Length of displayed ids, and minimum length of a unique prefix for `apply`."""
 Proposal = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """What stands as a proposal now; with --all also what has become of earlier ones."""
+    """List open proposals; with --all also earlier ones and their outcome."""
     rows = list(client.rebalance_proposals.list(**({} if arguments.all else {"state": "open"})))
     if arguments.json:
         return print_json(rows)
@@ -33,7 +33,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Say what it interrupts, ask, and have its workspaces asked to move."""
+    """Show what a proposal interrupts, confirm, and ask its workspaces to move."""
     row = _one(client.rebalance_proposals.list(state="open"), arguments.proposal)
     confirm(arguments, f"Move {_moves(row)}? {row['interrupts']}")
     row = client.rebalance_proposals.apply(row["id"])
@@ -43,7 +43,7 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _one(rows: Iterable[Proposal], wanted: str) -> Proposal:
-    """The open one with this id, or beginning of an id. Raises `Missing`, `Usage`."""
+    """Return the open proposal with this id or id prefix. Raises `Missing`, `Usage`."""
     begins = wanted.lower()
     found = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
     if not found:

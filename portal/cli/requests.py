@@ -1,4 +1,4 @@
-"""`berth requests …`: requests for more quota, and what becomes of them."""
+"""`berth requests …`: requests for more quota and decisions on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.cli.commands import print_json, print_line, print_table
 from portal.cli.errors import Missing, Usage
 
 UNITS = {"workspaces": 1, "memory_mib": 1024, "disk_mib": 1024, "gpu_hours": 3_600_000}
-"""How many of REST's units are one of what people count: GiB, GPU-hours. GPUs and cores have thousandths."""
+"""REST units per unit shown to users: GiB, GPU-hours. GPUs and cores use thousandths."""
 THOUSANDTHS = 1000
 
 
@@ -60,7 +60,7 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
-    """The request of this id, or the only open one whose id begins so. Raises `Missing`, `Usage`."""
+    """Return the request with this id, or the only open one with this prefix. Raises `Missing`, `Usage`."""
     try:
         return client.quota_requests.get(str(uuid.UUID(wanted)))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `berth secret …` does. A value comes on standard input: arguments stand in lists of processes."""
+"""`berth secret …`. Values are read from standard input, because arguments are visible in process lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def set(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Save the value of a secret, or where Vault keeps it; a value is printed nowhere."""
+    """Save the value of a secret, or its location in Vault; values are never printed."""
     saved = client.secrets.put(
         arguments.name,
         team=arguments.team,
@@ -49,7 +49,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _place(text: str) -> dict[str, str]:
-    """Where Vault keeps a value. Raises `Usage` for what names no key."""
+    """Return the location of a value in Vault. Raises `Usage` if the key is missing."""
     path, sign, key = text.rpartition("#")
     if not (path and sign and key):
         raise Usage(f"{text} names no path and key in Vault.", "Write it as berth/users/ada/wandb#api_key")
@@ -57,7 +57,7 @@ def _place(text: str) -> dict[str, str]:
 
 
 def _value(arguments: argparse.Namespace) -> str:
-    """What is typed unseen, or comes on standard input. Raises `Usage` for what is no value."""
+    """Read a value without echo, or from standard input. Raises `Usage` for an invalid one."""
     if sys.stdin.isatty():
         value = getpass.getpass("Value: ")
     else:

@@ -1,4 +1,4 @@
-"""What `berth service-account …` does: accounts of teams for programs, and their tokens."""
+"""`berth service-account …`: service accounts of teams and their tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def create(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Make one; its name is all that is printed, so that a script can go on with it."""
+    """Create a service account; print only its name, for use in scripts."""
     made = client.service_accounts.create(
         _team(client, arguments), name=arguments.username, description=arguments.description
     )
@@ -58,7 +58,7 @@ def tokens(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def issue(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Make a token; its secret is all that is printed."""
+    """Create a token; print only its secret."""
     ends = datetime.now(UTC) + timedelta(days=arguments.days) if arguments.days else None
     made = client.service_accounts.create_token(
         _team(client, arguments),
@@ -71,7 +71,7 @@ def issue(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Make a token that takes the place of another; its secret is all that is printed."""
+    """Replace a token by a new one; print only its secret."""
     token = _token(client, arguments)
     return _print_secret(client.tokens.rotate(token["id"], overlap_hours=arguments.overlap_hours), arguments)
 
@@ -92,13 +92,13 @@ def _print_secret(made: dict[str, Any], arguments: argparse.Namespace) -> int:
 
 
 def _account(arguments: argparse.Namespace) -> str:
-    """The account's name, whether or not it was given with what all begin with."""
+    """Return the account's name with the common prefix."""
     given = str(arguments.username)
     return given if given.startswith(PREFIX) else PREFIX + given
 
 
 def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
-    """The team given, else the only one. Raises `Usage` where there is a choice."""
+    """Return the given team, else the only one. Raises `Usage` if it is ambiguous."""
     if arguments.team:
         return str(arguments.team)
     teams = [row["slug"] for row in client.users.me()["teams"]]
@@ -108,7 +108,7 @@ def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
 
 
 def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The one token of the account that is meant by its id, its beginning or its name.
+    """Return the account's token with this id, prefix or name.
 
     Raises `Missing` for none and `Usage` for several.
     """
@@ -125,7 +125,7 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def _minute(at: str | None) -> str:
-    """A time of the API to the minute, in UTC; a dash for none."""
+    """Format an API timestamp to the minute, in UTC; a dash for none."""
     if not at:
         return "-"
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%MZ")

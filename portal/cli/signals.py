@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does: what it has to clean up, it cleans up."""
+"""Makes SIGTERM end a command like Ctrl-C, with cleanup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_TERMINATED = 143
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come, as from a pipeline that was cancelled."""
+    """SIGTERM was received, for example from a cancelled pipeline."""
 
 
 def _raise(*_: Any) -> None:
@@ -21,7 +21,7 @@ def _raise(*_: Any) -> None:
 
 @contextlib.contextmanager
 def terminating() -> Iterator[None]:
-    """SIGTERM raises `Terminated` inside; only a main thread can have it so."""
+    """Raise `Terminated` on SIGTERM within the block; only works in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -34,7 +34,7 @@ def terminating() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[None]:
-    """Neither signal interrupts what is inside: platforms send both, one after the other."""
+    """Ignore both signals within the block: CI platforms send both in sequence."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What is shown on a terminal: text from workspaces and from other people must not command it."""
+"""Terminal output: text from workspaces and other people must not contain control sequences."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import re
 from collections.abc import Mapping
 from typing import IO, Any
 
-# Sequences that terminals obey: CSI (colours, cursor), OSC, DCS and the like with their end, and single ones.
+# Sequences that terminals interpret: CSI (colours, cursor), OSC, DCS and similar with their terminator, and
+# single ones.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[PX\]^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
-# All other control characters, and those that turn the direction of text around.
+# All other control characters, and characters that change the direction of text.
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
 
 
 def harmless(text: str) -> str:
-    """The text without what a terminal would obey. Line breaks and tabs stay; the rest is shown as codes."""
+    """Remove control sequences, and show control characters except line breaks and tabs as codes."""
     text = _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class HarmlessStream:
-    """A stream to a terminal, which gets `harmless` text only; all else is the stream's own."""
+    """A stream to a terminal that only gets `harmless` text; other attributes are the stream's own."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -35,7 +36,7 @@ class HarmlessStream:
         return len(text)
 
     def unguarded(self, text: str) -> None:
-        """Write sequences of our own."""
+        """Write our own control sequences."""
         self._stream.write(text)
         self._stream.flush()
 
@@ -48,14 +49,14 @@ class HarmlessStream:
 
 
 def guarded(stream: Any) -> Any:
-    """The stream, as a `HarmlessStream` where it leads to a terminal: a file or a pipe gets all as it is."""
+    """Wrap a stream to a terminal in `HarmlessStream`; files and pipes get unchanged text."""
     return HarmlessStream(stream) if stream is not None and stream.isatty() else stream
 
 
 class Progress:
-    """How something comes along: one line that is written anew on a terminal, else a line for each step.
+    """Progress output: a line that is rewritten on a terminal, otherwise one line per step.
 
-    Lines for each step are also for CI, TERM=dumb and NO_COLOR; colours there are none. In a `with`
+    CI, TERM=dumb and NO_COLOR also select one line per step; there are no colours. Use it in a `with`
     statement, so that the line is ended.
     """
 
@@ -69,7 +70,7 @@ class Progress:
         if not self._in_place:
             print(text, file=self._stream, flush=True)
             return
-        # Ours are the only sequences: what is shown was written by others.
+        # Only our own sequences: the text was written by others.
         self._stream.unguarded(f"\r\x1b[K{harmless(text).replace(chr(10), ' ')}")
         self._begun = True
 

@@ -1,4 +1,4 @@
-"""What `berth user …` does: people, for administrators."""
+"""`berth user …`: accounts, for administrators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Make an account; its link is all that is printed, so that a script can pass it on."""
+    """Create an account; print only its invitation link, for use in scripts."""
     role = "owner" if arguments.owner else "viewer" if arguments.viewer else "member"
     teams = [{"team": slug, "role": role} for slug in arguments.team]
     made = client.users.invite(
@@ -59,12 +59,12 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def print_changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """An account as it is now."""
+    """Print the account's new state."""
     return print_json(user) if arguments.json else print_line(f"{user['username']} is {user['state']}.")
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:
-    """Raises `CliError` for a no, and `Usage` where nobody is there to answer."""
+    """Ask for confirmation. Raises `CliError` for a no, and `Usage` without a terminal."""
     if arguments.yes:
         return
     if not sys.stdin.isatty():

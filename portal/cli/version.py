@@ -1,4 +1,4 @@
-"""Which version of Berth this is."""
+"""Version of Berth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def version() -> str:
-    """That of the checkout, or of what is installed."""
+    """Return the version of the checkout, or of the installed package."""
     if CHECKOUT.is_file():
         return str(tomllib.loads(CHECKOUT.read_text(encoding="utf-8"))["project"]["version"])
     try:

@@ -1,4 +1,4 @@
-"""Waiting for a workspace: until it runs, has stopped, or has gone; and what is said meanwhile."""
+"""Waits until a workspace runs, has stopped, or is gone, showing its progress."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ STARTING = ("pending", "provisioning")
 def wait_ready(
     client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show, goes_on: bool = True
 ) -> Workspace:
-    """Follow its events until it runs, or never will.
+    """Follow the events of a workspace until it runs, or never will.
 
-    Raises `TimedOut`, its start goes on then unless the caller ends it, and `Refused` where it goes on only
-    when somebody approves.
+    Raises `TimedOut`, after which its start continues unless the caller ends it, and `Refused` if it needs an
+    approval.
     """
 
     def done(now: Workspace) -> bool:
@@ -53,7 +53,7 @@ def wait_ready(
 
 
 def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> Workspace:
-    """Until nothing of it runs. Raises `TimedOut`; its end goes on then."""
+    """Wait until the workspace has stopped. Raises `TimedOut`; it then continues to stop."""
     late = f"{workspace['name']} has not stopped after {timeout_s:g} s; its end goes on."
     ended = ("stopped", "failed", "terminated")
     return _follow(
@@ -62,7 +62,7 @@ def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float,
 
 
 def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> None:
-    """Until nothing is left of it. Raises `TimedOut`; its end goes on then."""
+    """Wait until the workspace is gone. Raises `TimedOut`; it then continues to end."""
     late = f"{workspace['name']} has not gone after {timeout_s:g} s; its end goes on."
     try:
         _follow(
@@ -104,14 +104,14 @@ def _follow(
                 workspace["id"], after=last, until=ends_at, keep_alives=True
             ):
                 if not event:
-                    # Its place in the queue moves without an event of its own.
+                    # Its position in the queue changes without events.
                     break
                 last = event["id"]
-                # History comes first and says nothing new: only what moves it asks for a look.
+                # History comes first and is not new: only state changes need another request.
                 if event["kind"] in MOVES and datetime.fromisoformat(event["at"]) >= since:
                     break
         except Unreachable as error:
-            # The portal may be restarting; the workspace does not mind.
+            # The portal may be restarting; the workspace continues.
             if time.monotonic() > ends_at:
                 raise
             show(f"{error.message} Trying again …")
@@ -121,7 +121,7 @@ def _follow(
 
 
 def line_of(workspace: Workspace) -> str:
-    """How it stands, in a line: state, stage, place in the queue, when it is expected, what went wrong."""
+    """Return its status as one line: state, stage, position in the queue, expected start, error."""
     error = workspace["error"]
     more = f": {error['message']}" if error and error["message"] else ""
     simulated = " (simulated)" if workspace["simulated"] else ""
@@ -135,7 +135,7 @@ def why_of(workspace: Workspace) -> str:
 
 
 def _stage(workspace: Workspace) -> str:
-    """Which step of its start is under way."""
+    """Return the current step of its start."""
     if workspace["state"] != "provisioning":
         return ""
     found = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
@@ -143,7 +143,7 @@ def _stage(workspace: Workspace) -> str:
 
 
 def _place(workspace: Workspace) -> str:
-    """Where it stands in the queue, and when it is expected to start, in this machine's time."""
+    """Return its position in the queue and expected start, in local time."""
     queue = workspace["queue"] or {}
     words = ""
     if queue.get("position"):

@@ -1,4 +1,4 @@
-"""`berth queue` and `berth events`: what waits, and what has happened."""
+"""`berth queue` and `berth events`: waiting workspaces and past events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUBJECTS = ("workspace", "team", "pool", "node", "quota_request", "reservation",
 
 
 def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List what waits, in the order in which it is looked at."""
+    """List waiting workspaces in the scheduler's order."""
     rows = [row for row in client.queue.list(team=arguments.team) if row["own"] or not arguments.mine]
     if arguments.json:
         return print_json(rows)
@@ -40,7 +40,7 @@ def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def events(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print what has happened to a workspace, or to all that one may see; with -f, go on."""
+    """Print events of a workspace, or all visible ones; -f follows."""
     if not arguments.workspace:
         return _everything(client, arguments)
     if arguments.type:
@@ -86,7 +86,7 @@ def _follow(
     last = rows[-1]["id"] if rows else 0
     while True:
         try:
-            # Asked first: what happens after this look is in the stream.
+            # Checked first: later events are in the stream.
             over = gone()
             for row in stream(after=last):
                 last = row["id"]
@@ -120,5 +120,5 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _time(stamp: str) -> str:
-    """A time in this machine's zone, to the minute."""
+    """Format a timestamp in the local time zone, to the minute."""
     return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M}"

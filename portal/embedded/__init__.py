@@ -1,5 +1,5 @@
-"""The embedded mode: every process of the portal under one supervisor on one machine.
+"""The embedded mode: all processes of the portal under one supervisor on one machine.
 
-Everything that runs before Django is set up uses the standard library only, so that a broken or missing
-environment ends in one clear line instead of a traceback.
+Code that runs before Django is set up uses only the standard library, so that a broken or missing environment
+gives one clear message instead of a traceback.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036  (this is the line that says so to whoever tries)
+if sys.version_info < (3, 11):  # noqa: UP036  (reports the requirement to older versions)
     sys.exit(f"Berth needs Python 3.11 or newer; this is {sys.version.split()[0]}. Use `make up`.")
 
 from portal.embedded.cli import main

@@ -1,11 +1,11 @@
-"""The account without rights that services have where root starts them (docs/adr/0069-services-account.md).
+"""The unprivileged account that runs services if root starts them (docs/adr/0069-services-account.md).
 
-Only the node worker makes users, networks and sandboxes. Everything else needs to read the program and its
-own secrets, and to write the database and a folder or two; doors have one of their own (`doors.py`). Where
-that cannot be had, everything runs as root, as it did before.
+Only the node worker creates users, networks and sandboxes. All other services read the program and their own
+secrets, and write the database and a few folders; doors have their own account (`doors.py`). Without such an
+account everything runs as root.
 
-What the account writes root opens without following links, or not at all. The database's folder and its file
-stay root's: the account may write both, and replace neither.
+Root opens files of the account without following links, or not at all. Root owns the database's folder and
+file: the account can write both, and replace neither.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from provisioning.service.supervisor import LAUNCHER
 CONFINED = ("redis", "web", "gateway", "control", "beat")
 HAND_OVER_LIMIT_S = 60.0
 OF_THE_NODE = frozenset({"redis_node", "node_key"})
-"""Secrets that only the node worker has, and Redis as a hash."""
+"""Secrets of the node worker only, and Redis's hash of its password."""
 SIGNING = frozenset({"web", "control"})
-"""Which of them use the authority's key, for machines that join."""
+"""Services that use the authority's key, for machines that join."""
 SHARING, SHARING_UMASK = "gateway", 0o027
-"""It leaves passes for the front door, which is of its group."""
+"""This service stores passes for the front door, which is in its group."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _FILE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"})
 _NAMED = re.compile(r"(?:file:)?(/[^\s\"']+)")
@@ -61,11 +61,11 @@ class Account:
 
     @property
     def folder(self) -> Path:
-        """What it has for itself: beat's schedule, and a home for libraries that look for one."""
+        """Private folder: beat's schedule, and a home for libraries that need one."""
         return self.instance.home / "services"
 
     def of(self, program: Program) -> Program:
-        """The program as one of the account, where it is to be one."""
+        """Return the program confined to the account if it is one of its services."""
         if program.name not in CONFINED:
             return self.doors.of(program)
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
@@ -77,7 +77,7 @@ class Account:
         )
 
     def needs(self, name: str) -> Needs:
-        """What the service `name` reads and writes."""
+        """Return what the service `name` reads and writes."""
         instance = self.instance
         folders = (instance.home, instance.homes_dir, instance.tls_dir)
         covered = tuple(folder for folder in folders if folder.is_dir())
@@ -91,7 +91,7 @@ class Account:
         secrets = sorted(set(_names(instance.home / "secrets")) - OF_THE_NODE)
         authority = (certificates.AUTHORITY_FILE, certificates.AUTHORITY_KEY_FILE) if name in SIGNING else ()
         passes = [instance.passes_dir] if instance.passes_dir is not None else []
-        # Of these there may be none.
+        # These folders may be missing.
         passes, static = (
             [folder for folder in folders if folder.is_dir()]
             for folders in (passes, [instance.home / "static"])
@@ -111,13 +111,14 @@ class Account:
         return [self._shown(file) for file in named_files(self.environ) if file.exists()]
 
     def _shown(self, file: Path) -> Path:
-        """Its folder, as whoever renews a file replaces it; one beside or among Berth's own files alone."""
+        """Return the file's folder, as renewal may replace the file; the file itself if Berth's are there
+        too."""
         folder, home = file.parent, self.instance.home
         above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder
 
     def give(self) -> None:
-        """Give it what it writes, while nothing runs. Raises `OSError`."""
+        """Give the account ownership of what it writes. Call while no service runs. Raises `OSError`."""
         instance = self.instance
         if owner_of(instance.redis_dir) not in {0, self.uid}:
             renew(instance.redis_dir, self.uid)
@@ -126,7 +127,7 @@ class Account:
         self.doors.give()
 
     def share(self) -> None:
-        """Let it write the database and read the static files, which stay root's. Raises `OSError`."""
+        """Let the account write the database and read static files. Both stay root's. Raises `OSError`."""
         if not self.environ.get("DATABASE_URL"):
             share_database(self.instance.home / database_place.FOLDER, self.uid)
         static = self.instance.home / "static"
@@ -139,9 +140,9 @@ class Account:
 def choose(
     instance: Instance, environ: Mapping[str, str], *, redis_server: Path, caddy: Path
 ) -> Account | None:
-    """The account of the services, tried; None where they are to run as whoever starts them.
+    """Return the account of the services after testing it; None if they run as the current user.
 
-    Changes nothing but a folder that is the account's alone. Raises `Unusable`.
+    Changes nothing outside the account's private folder. Raises `Unusable`.
     """
     if os.geteuid() != 0 or instance.services_uid == 0:
         return None
@@ -153,7 +154,7 @@ def choose(
         _check_database(instance, environ)
         for file in named_files(environ):
             if not file.exists():
-                # Whoever makes it later may make it root's alone.
+                # Whoever creates it later may make it readable only by root.
                 raise Unusable(f"{file}, which a setting names, is not there yet")
         if owner_of(account.folder) != account.uid:
             renew(account.folder, account.uid)
@@ -183,11 +184,11 @@ def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
 
 
 def _try(account: Account) -> None:
-    """Run a program as the account that looks at what services need. Raises `Unusable`."""
+    """Test as the account whether everything that services need is accessible. Raises `Unusable`."""
     web, redis = account.needs("web"), account.needs("redis")
     needs = Needs(
         reads=(*web.reads, *redis.reads),
-        # The others are not its own yet.
+        # The other folders do not belong to the account yet.
         writes=(account.folder,),
         copies=(*web.copies, *redis.copies),
         covered=web.covered,
@@ -210,9 +211,9 @@ def _try(account: Account) -> None:
 
 
 def take_back(instance: Instance, doors: Doors) -> None:
-    """Make what services write root's again, where an account had it. Raises `OSError`.
+    """Return ownership of files that services write to root. Raises `OSError`.
 
-    Of what the account wrote Redis's data is dropped, in which nothing is needed: root reads none of it.
+    Deletes Redis's data instead, which is not needed: root reads nothing that the account wrote.
     """
     if os.geteuid() != 0:
         return
@@ -227,14 +228,14 @@ def take_back(instance: Instance, doors: Doors) -> None:
 
 
 def share_database(folder: Path, uid: int) -> None:
-    """Let the group `uid` write the database in `folder`, and not replace it; 0: root alone.
+    """Let the group `uid` write the database in `folder`, but not replace it; 0 restricts it to root.
 
-    What is beside it the account may have made, so links and the like are removed. Raises `OSError`.
+    Removes links and other special files beside it, which the account may have created. Raises `OSError`.
     """
     place = os.open(folder, _FOLDER)
     try:
         os.fchown(place, 0, uid)
-        # Sticky: who may write there does not rename or remove what is another's.
+        # Sticky: members of the group cannot rename or remove files of others.
         os.fchmod(place, 0o1770 if uid else 0o700)
         for name in (database_place.NAME, *(database_place.NAME + end for end in database_place.BESIDE)):
             _share(place, name, uid)
@@ -254,7 +255,7 @@ def _share(place: int, name: str, uid: int) -> None:
         return
     try:
         found = os.fstat(file)
-        # The file itself nobody else can have put there.
+        # Only root can have created the database file itself.
         if name != database_place.NAME and (not stat.S_ISREG(found.st_mode) or found.st_nlink != 1):
             os.unlink(name, dir_fd=place)
             return
@@ -265,7 +266,7 @@ def _share(place: int, name: str, uid: int) -> None:
 
 
 def _give_passes(folder: Path | None, uid: int) -> None:
-    """An empty folder of passes for `uid`. Where that cannot be, every request is asked about."""
+    """Prepare an empty folder of passes for `uid`. If that fails, every request goes to forward-auth."""
     if folder is None:
         return
     with contextlib.suppress(OSError):
@@ -278,14 +279,14 @@ def _give_passes(folder: Path | None, uid: int) -> None:
                     if _OF_PASSES.fullmatch(name):
                         shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
                 os.fchown(opened, uid, uid)
-            # The front door is of the group.
+            # The front door is in this group.
             os.fchmod(opened, 0o750 if uid else 0o700)
         finally:
             os.close(opened)
 
 
 def end_passes(folder: Path, key: str) -> None:
-    """Remove the passes of an instance from a folder that may be the account's. Raises `OSError`."""
+    """Remove an instance's passes from a folder that the account may own. Raises `OSError`."""
     opened = os.open(folder, _FOLDER)
     try:
         shutil.rmtree(key, ignore_errors=True, dir_fd=opened)
@@ -296,7 +297,7 @@ def end_passes(folder: Path, key: str) -> None:
 
 
 def named_files(environ: Mapping[str, str]) -> list[Path]:
-    """Files and folders that settings name, and that the file of sign-in providers does."""
+    """Return files and folders named by settings and by the sign-in providers file."""
     texts = [
         value
         for key, value in environ.items()

@@ -1,7 +1,7 @@
-"""Looks, as the account of the services, whether they could run as it.
+"""Tests, running as the account of the services, whether they could run as it.
 
-`python -m portal.embedded.account_trial JSON` loads no Django, as whoever starts Berth waits for it. What is
-wrong is the last line that it writes.
+`python -m portal.embedded.account_trial JSON` does not load Django, to start fast. The last output line is
+the problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULES = ("django", "redis", "celery", "gunicorn", "uvicorn", "sqlite3")
 
 
 def main(question: dict[str, Any]) -> None:
-    """Raises `SystemExit` with what is wrong."""
+    """Raise `SystemExit` with the problem, if any."""
     user, path = question["uid"], Path()
     if {*os.getresuid(), *os.getresgid()} != {user} or os.getgroups():
         raise SystemExit(f"this process has not become user {user}")

@@ -1,7 +1,7 @@
-"""Berth's own certificates on this machine: an authority, the front door, the nodes' doors.
+"""Berth's own certificates on this machine: authority, front door, and the nodes' doors.
 
-The authority keeps its key, as it signs for machines that join (docs/adr/0030-joining-machines.md). All are
-made anew together where the authority or its key is missing; one that is missing or due alone, alone.
+The authority keeps its key, because it signs for machines that join (docs/adr/0030-joining-machines.md). If
+the authority or its key is missing, all certificates are renewed; otherwise only those missing or due.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FRONT_NAME = certificates.FRONT_NAME
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """PEM files: what the front door and the doors show to nodes."""
+    """PEM files that the front door and the doors present to nodes."""
 
     front: Certificates
     door: Certificates
 
 
 def ensure(folder: Path) -> Issued:
-    """The certificates below `folder`, made where they are missing or due. Raises `OSError`."""
+    """Return the certificates below `folder`; create missing ones and renew those due. Raises `OSError`."""
     path = folder / certificates.AUTHORITY_FILE
     issued = Issued(
         front=Certificates(path, folder / "front-door.pem", folder / "front-door.key"),
@@ -54,7 +54,7 @@ def ensure(folder: Path) -> Issued:
 
 
 def handed_out(pair: Certificates, folder: Path) -> Certificates:
-    """Copies of a pair with the authority's certificate in `folder`, which has no key but its own.
+    """Copy a pair and the authority's certificate to `folder`, without the authority's key.
 
     Raises `OSError`.
     """
@@ -78,7 +78,7 @@ def _authority(folder: Path, latest: dt.datetime) -> Authority:
         pass
     made = Authority.make()
     write_file(folder / certificates.AUTHORITY_KEY_FILE, made.key_pem, mode=0o600)
-    # Last: a certificate without its key is made anew.
+    # Written last: a certificate without its key is recreated.
     write_file(folder / certificates.AUTHORITY_FILE, made.pem, mode=0o600)
     return made
 

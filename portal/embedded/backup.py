@@ -1,7 +1,7 @@
-"""Backup and restore of an instance: its database, secrets, keys and authority. Not people's files.
+"""Backup and restore of an instance's database, secrets, keys and authority, but not of user files.
 
-The database is copied by SQLite's online backup, under its own locks, so that the portal goes on meanwhile.
-A backup is there as a whole or not at all; a restore puts aside what was there and deletes nothing.
+The database is copied by SQLite's online backup, under its own locks, so the portal keeps running. A backup
+is complete or absent. A restore moves existing data aside and deletes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DATABASE = database_place.NAME
 
 
 def back_up(instance: Instance, environ: Mapping[str, str], target: Path, console: Console) -> int:
-    """Write a backup into the new folder `target`. Raises `Problem`."""
+    """Write a backup to the new folder `target`. Raises `Problem`."""
     _require_sqlite(environ)
     target = target.expanduser().absolute()
     source = database_place.place(instance.home)
@@ -61,7 +61,7 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
 def restore(
     instance: Instance, environ: Mapping[str, str], source: Path, console: Console, *, replace: bool
 ) -> int:
-    """Put a backup in the place of what the instance has. Raises `Problem`; nothing is changed then."""
+    """Replace the instance's data by a backup. Raises `Problem` without changing anything."""
     _require_sqlite(environ)
     source = source.expanduser().absolute()
     instance.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,13 +85,13 @@ def restore(
 
 
 def _put_in_place(instance: Instance, source: Path) -> None:
-    """First a whole copy on the same disk, then renames: who is cut off runs it again."""
+    """Copy everything to the same disk, then rename. After an interruption, run it again."""
     fresh = instance.home / preflight.RESTORING
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(source, fresh, symlinks=True)
     _sync(fresh)
     aside = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
-    # Messages of what is put aside would be about rows that are not there.
+    # Pending messages would refer to rows that no longer exist.
     for path in (*_present(instance), instance.redis_dir):
         if path.exists():
             aside.mkdir(mode=0o700, exist_ok=True)
@@ -104,7 +104,7 @@ def _put_in_place(instance: Instance, source: Path) -> None:
 
 
 def _folders(instance: Instance) -> dict[str, Path]:
-    """What is backed up besides the database: its name in the backup, and where it is."""
+    """Return the folders to back up besides the database, by name in the backup."""
     return {
         "secrets": instance.home / "secrets",
         "keys": instance.home / "keys",
@@ -113,17 +113,17 @@ def _folders(instance: Instance) -> dict[str, Path]:
 
 
 def _places(instance: Instance) -> dict[str, Path]:
-    """Where each part belongs: its name in the backup, and the place."""
+    """Return the target path of each part, by name in the backup."""
     return {DATABASE: database_place.place(instance.home), **_folders(instance)}
 
 
 def _present(instance: Instance) -> list[Path]:
-    """What a restore puts aside, the database with what SQLite keeps beside it."""
+    """Return the paths that a restore moves aside, including SQLite's files beside the database."""
     return [instance.home / database_place.FOLDER, *_folders(instance).values()]
 
 
 def _checked(source: Path) -> dict[str, Any]:
-    """The manifest of a backup that is whole and not of a later version. Raises `Problem`."""
+    """Return the manifest of a backup that is intact and not of a later version. Raises `Problem`."""
     try:
         made: dict[str, Any] = json.loads((source / MANIFEST).read_text())
         version, files = str(made["version"]), dict(made["files"])
@@ -148,7 +148,7 @@ def _copy_database(source: Path, target: Path) -> None:
         contextlib.closing(sqlite3.connect(target)) as copy,
     ):
         live.backup(copy)
-        # One file, without the log beside it that the portal writes with.
+        # A single file, without the write-ahead log of the portal.
         copy.execute("PRAGMA journal_mode=DELETE")
         (said,) = copy.execute("PRAGMA integrity_check").fetchone()
     if said != "ok":
@@ -157,7 +157,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file but the manifest, by its path."""
+    """Return the SHA-256 of every file except the manifest, by path."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and path.name != MANIFEST:
@@ -167,7 +167,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _sync(folder: Path) -> None:
-    """Have all of it on the disk before anything is renamed."""
+    """Flush everything to disk before the renames."""
     for path in (*folder.rglob("*"), folder):
         if path.is_symlink():
             continue
@@ -197,7 +197,7 @@ def _now() -> dt.datetime:
 
 @contextlib.contextmanager
 def _readable(words: str) -> Iterator[None]:
-    """An error of the disk or the database as one line with a next action."""
+    """Convert disk and database errors to a `Problem` with a next action."""
     try:
         yield
     except (OSError, shutil.Error, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""Celery beat with a pulse, so that a beat that hangs or never came up is seen."""
+"""Celery beat with a heartbeat, so that a beat that hangs or never started is detected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.heartbeat import PULSE_INTERVAL_S, Pulse
 
 
 class PulsingScheduler(PersistentScheduler):
-    """Shows a pulse from the loop that sends the tasks."""
+    """Writes the heartbeat from the loop that sends the tasks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -23,7 +23,7 @@ class PulsingScheduler(PersistentScheduler):
         self._shown_at = float("-inf")
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due; see the parent class."""
+        """Send due tasks; see the parent class."""
         now = time.monotonic()
         if now - self._shown_at >= PULSE_INTERVAL_S:
             self._shown_at = now
@@ -32,6 +32,6 @@ class PulsingScheduler(PersistentScheduler):
         return wait_s
 
     def close(self) -> None:
-        """Write the schedule and take the pulse away."""
+        """Write the schedule and delete the heartbeat."""
         super().close()
         self._pulse.withdraw()

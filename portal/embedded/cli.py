@@ -1,4 +1,4 @@
-"""`up`, `down`, `status`, `backup` and so on: the commands behind the Makefile and manage.py."""
+"""`up`, `down`, `status`, `backup` and others: the commands behind the Makefile and manage.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioning.service.notebook import Builder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; its exit code. A problem is one line, never a traceback."""
+    """Run one command; return its exit code. A problem is printed as one line, never as a traceback."""
     parser = argparse.ArgumentParser(prog="portal.embedded", description="Berth on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start everything and stay in the foreground")
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def notebook(instance: Instance, console: Console) -> int:
-    """Make the notebook environment and say where it is."""
+    """Create the notebook environment and print its location."""
     home.check_platform()
     preflight.prepare_home(instance.home)
     with console.step("Notebook environment") as step:
@@ -75,7 +75,7 @@ def notebook(instance: Instance, console: Console) -> int:
 
 
 def render(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
-    """Write what Redis and the front door read, from secrets in the environment: nothing is kept here."""
+    """Write the configuration of Redis and the front door from secrets in the environment."""
     variables = {
         "gateway_secret": "BERTH_GATEWAY_SECRET",
         "redis_control": "BERTH_REDIS_PASSWORD",

@@ -1,6 +1,6 @@
-"""The application of Celery's beat: it sends the names of tasks by the clock and knows none of them.
+"""Application of Celery beat: it sends scheduled task names without importing the tasks.
 
-So it loads neither the models nor what works with them, which would be most of its memory.
+It therefore loads no models and none of the code that uses them, which saves most of its memory.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
 }
 
-# Without Celery's own connection to Django, which would load all of it.
+# Without Celery's Django fixup, which would load all of Django.
 app = SignedCelery(
     "berth-clock",
-    # It speaks for the control plane and takes nothing.
+    # It sends as the control plane and receives nothing.
     identity=Identity(name=signing.CONTROL, key=lambda: settings.BERTH_CONTROL_KEY, keys=dict, queues=tuple),
     fixups=[],
 )
@@ -73,5 +73,5 @@ app.conf.beat_schedule = SCHEDULE
 
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
-    """Celery leaves the logging set-up to Django's settings."""
+    """Keep Django's logging configuration instead of Celery's."""
     logging.config.dictConfig(settings.LOGGING)

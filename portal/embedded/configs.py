@@ -1,4 +1,4 @@
-"""The configuration files of the bundled Redis-compatible server and of the front door, as text."""
+"""Configuration files of the bundled Redis-compatible server and of the front door."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from provisioning.service.console import Problem
 from provisioning.service.files import write_file
 
 NODES_DOOR_SOCKET = "nodes-door.sock"
-"""In the folder in which its Caddy runs."""
+"""Relative to the working folder of its Caddy."""
 
 
 def write(instance: Instance, secrets: Mapping[str, str]) -> None:
-    """Write every file under `run` and `keys`, for this user only. Raises `OSError` or `Problem`."""
+    """Write every file under `run` and `keys`, readable only by this user. Raises `OSError` or `Problem`."""
     run = instance.run_dir
     issued = authority.ensure(instance.tls_dir)
     front, own = issued.front, issued.door
     if instance.tls_apart:
-        # Of before, with the authority's key, where Redis and the front door read.
+        # Remove an old copy with the authority's key from a folder that Redis and the front door read.
         shutil.rmtree(run / "tls", ignore_errors=True)
         front = authority.handed_out(front, run / "front-door")
         own = authority.handed_out(own, instance.doors_dir / "tls")
@@ -57,10 +57,10 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
 
 
 def redis_conf(instance: Instance) -> str:
-    """Loopback only, users from the ACL file, and an append-only file written every second.
+    """Return Redis's configuration: loopback only, ACL file, append-only file synced every second.
 
-    Nothing in Redis is needed to go on, but with its views and sessions kept, open notebooks do not
-    notice when it is restarted. Keys that expire anyway (sessions, replies) go first when memory is full.
+    Berth recovers without Redis's data, but keeping its views and sessions lets open notebooks survive its
+    restart. When memory is full, keys with an expiry (sessions, replies) are evicted first.
     """
     return "\n".join(
         (
@@ -68,7 +68,7 @@ def redis_conf(instance: Instance) -> str:
             f"port {instance.redis_port}",
             "protected-mode yes",
             "daemonize no",
-            # It would write its title over the variables by which a later start recognises it.
+            # A process title would overwrite the variables by which a later start recognises the process.
             "set-proc-title no",
             "databases 1",
             'logfile ""',
@@ -89,9 +89,9 @@ def redis_conf(instance: Instance) -> str:
 
 
 def write_public_keys(instance: Instance, secrets: Mapping[str, str]) -> None:
-    """Write the keys by which control plane and nodes believe each other. Raises `OSError` or `Problem`.
+    """Write the keys by which control plane and nodes verify each other. Raises `OSError` or `Problem`.
 
-    Keys of other nodes in the folder stay.
+    Keys of other nodes in the folder are kept.
     """
     nodes = instance.keys_dir / "nodes"
     nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def write_public_keys(instance: Instance, secrets: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RedisNode:
-    """A node as a user of Redis. With `engine` it works for the pools that are on no node."""
+    """A node as a Redis user. With `engine` it serves the pools without nodes."""
 
     name: str
     password: str
@@ -113,9 +113,9 @@ class RedisNode:
 
 
 def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
-    """The users: the control plane, and one for each node with what it needs; passwords only as their hashes.
+    """Return Redis's ACL: the control plane, and one restricted user per node; passwords only as hashes.
 
-    What a node may is in `portal.fleet.machines.redis_rules`. Joined machines are added while it runs.
+    `portal.fleet.machines.redis_rules` defines the rights of a node. Joined machines are added at run time.
     """
 
     def digest(password: str) -> str:
@@ -136,7 +136,7 @@ def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
 
 
 def front_door(instance: Instance, *, gateway_secret: str, certificates: Certificates) -> str:
-    """The front door's configuration; `certificates` is what it shows to other nodes' gateways."""
+    """Return the front door's configuration; `certificates` are for connections to nodes' gateways."""
     bind = f"[{instance.bind}]" if ":" in instance.bind else instance.bind
     return proxy.config(
         listen=f"{bind}:{instance.port}",
@@ -157,12 +157,12 @@ def front_door(instance: Instance, *, gateway_secret: str, certificates: Certifi
 
 
 def front_address(instance: Instance) -> str:
-    """`host:port` of the front door as seen from this machine."""
+    """Return `host:port` of the front door as seen from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.bind, instance.bind)  # noqa: S104
     return f"[{host}]:{instance.port}" if ":" in host else f"{host}:{instance.port}"
 
 
 def _quoted(path: object) -> str:
-    """A path as Redis's configuration reads it: quoted, as it may hold spaces."""
+    """Quote a path for Redis's configuration."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

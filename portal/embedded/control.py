@@ -1,4 +1,4 @@
-"""`down` and `status`: speaks with a running `up` through its lock, its state file and signals."""
+"""`down` and `status`: control a running `up` through its lock, its state file and signals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_ALL, EXIT_SOME, EXIT_NOTHING = 0, 1, 3
 
 
 def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
-    """End the running `up` as Ctrl-C does, and wait until it is gone."""
+    """Stop the running `up` like Ctrl-C, and wait until it has ended."""
     if not instance_lock.is_held(instance.run_dir):
         left = processes.leftovers(instance.id)
         processes.end(left, instance.id)
@@ -64,7 +64,7 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
 
 
 def status(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
-    """A table of the services and the number of workspaces by state. The exit code tells the sum."""
+    """Print a table of the services and the number of workspaces by state. The exit code summarizes it."""
     if not instance_lock.is_held(instance.run_dir):
         console.say(f"Berth is not running from {instance.home}. Start it with `{UP}`.")
         return EXIT_NOTHING

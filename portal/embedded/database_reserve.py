@@ -1,9 +1,9 @@
-"""Room that SQLite's files hold for a full disk, so that people still sign in and stop what they have.
+"""Disk space reserved in SQLite's files, so that users can still sign in and stop workspaces on a full disk.
 
-It is made of pages that the file has and does not use, and of a write-ahead log that has its length already:
-SQLite takes both before it asks the disk for more, and nobody else can fill them. The log keeps its length as
-long as somebody has the database open, which `Reserve` has. What a server of databases does on a full disk is
-its operator's affair.
+The reserve consists of unused pages in the database file and of a write-ahead log with preallocated length.
+SQLite uses both before it allocates disk space, and no other process can take them. The log keeps its length
+while a connection is open, which `Reserve` guarantees. Database servers have to handle a full disk
+themselves.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 RESERVE_BYTES = 8 << 20
-# Less than this is no room to work in.
+# Below this the disk counts as full.
 FULL_BELOW_BYTES = 4 << 20
-# What the disk has to have left before the reserve takes from it.
+# Minimum free disk space before the reserve is allocated.
 SPARE_BYTES = 4 * RESERVE_BYTES
 BUSY_TIMEOUT_S = 2.0
 
@@ -32,9 +32,9 @@ class Reserve:
         )
 
     def keep(self) -> None:
-        """Fill it up where half of it has gone and the disk has room.
+        """Refill the reserve if half of it is used and the disk has space.
 
-        Holds the database for about 50 ms when there is something to do.
+        Locks the database for about 50 ms if there is something to do.
         """
         if min(unused(self._one), self._log()) >= RESERVE_BYTES // 2 or free(self._file) < SPARE_BYTES:
             return
@@ -42,7 +42,7 @@ class Reserve:
         try:
             self._connection.execute("CREATE TABLE berth_reserve (filler BLOB)")
             self._connection.execute("INSERT INTO berth_reserve VALUES (zeroblob(?))", [RESERVE_BYTES])
-            # Its pages stay with the file.
+            # Its pages remain in the file.
             self._connection.execute("DROP TABLE berth_reserve")
         except sqlite3.Error:
             self._connection.execute("ROLLBACK")
@@ -63,19 +63,19 @@ class Reserve:
 
 
 def left_when_full(file: Path, ask: Callable[[str], Any]) -> int | None:
-    """The bytes of the reserve that are left where the disk of the database is full; else None.
+    """Return the remaining bytes of the reserve if the database's disk is full; else None.
 
-    `ask` answers a statement with one number.
+    `ask` executes a statement and returns one number.
     """
     return unused(ask) if free(file) < FULL_BELOW_BYTES else None
 
 
 def unused(ask: Callable[[str], Any]) -> int:
-    """The bytes in the database's file that hold nothing."""
+    """Return the unused bytes of the database file."""
     return int(ask("PRAGMA freelist_count")) * int(ask("PRAGMA page_size"))
 
 
 def free(file: Path) -> int:
-    """The bytes that this user can still write to the disk of a file. Raises `OSError`."""
+    """Return the bytes that this user can still write to the disk of a file. Raises `OSError`."""
     found = os.statvfs(file.parent)
     return found.f_bavail * found.f_frsize

@@ -1,9 +1,9 @@
-"""What stands before the machines' HTTPS door: it bounds how many connections there are, whose, and how long.
+"""Connection limiter in front of the machines' HTTPS endpoint: limits number, share per client and duration.
 
-`python -m portal.embedded.door_guard --listen HOST:PORT --to SOCKET`. TLS is the door's own: the guard passes
-bytes on, and tells the door by the PROXY protocol whose they are. It reads of TLS only what kind of records a
-client sends, to know when its handshake is over. Where all places are taken, whoever holds most loses its
-oldest connection: one address, or some, keep nobody else out.
+Run as `python -m portal.embedded.door_guard --listen HOST:PORT --to SOCKET`. The endpoint terminates TLS: the
+guard forwards bytes and passes client addresses by the PROXY protocol. It parses only the types of the
+client's TLS records, to detect the end of the handshake. If all connections are taken, the address with the
+most loses its oldest one, so a few addresses cannot lock out the others.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ MAX_HANDSHAKES_OF_AN_ADDRESS = 16
 CHUNK = 64 * 1024
 BACKLOG = 256
 MAX_HELLO_BYTES = 64 * 1024
-"""What a client may send before its handshake is over; certificates with their chain take some thousand."""
+"""Maximum bytes of a client before the end of its handshake; certificate chains take a few thousand."""
 _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _HANDSHAKE, _ALERT, _CHANGE, _DATA = 22, 21, 20, 23
 
 
 class Refused(Exception):
-    """The client does not speak TLS, or too slowly, or too much before it is done."""
+    """The client does not speak TLS, is too slow, or sends too much before the handshake is over."""
 
 
 @dataclass(eq=False)
 class Visit:
-    """One connection of a client; `active_at` is when bytes last went either way, on the loop's clock.
+    """One connection of a client; `active_at` is when bytes were last transferred, on the loop's clock.
 
     `shaking` until its handshake is over.
     """
@@ -57,14 +57,14 @@ class Visit:
     inner: asyncio.StreamWriter | None = field(default=None, repr=False)
 
     def end(self) -> None:
-        """Cut it off: whoever serves it finds out."""
+        """Abort the connection; the task that serves it then ends."""
         self.writer.transport.abort()
         if self.inner is not None:
             self.inner.transport.abort()
 
 
 class Guard:
-    """Joins clients to the door at the Unix socket `to`."""
+    """Forwards clients to the endpoint at the Unix socket `to`."""
 
     def __init__(self, to: Path) -> None:
         self._to = to
@@ -74,7 +74,7 @@ class Guard:
         self._shaking: Counter[str] = Counter()
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
-        """Listen. Raises `OSError`."""
+        """Start listening. Raises `OSError`."""
         return await asyncio.start_server(self._accept, host, port, backlog=BACKLOG, limit=CHUNK)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,7 +97,7 @@ class Guard:
             self._leave(visit)
 
     def _has_room(self, network: str) -> bool:
-        """Whether one more of this network is let in; somebody else's oldest may have to go for it."""
+        """Return whether this network may open another connection; may abort another network's oldest."""
         own = len(self._visits.get(network, ()))
         if own >= MAX_OF_AN_ADDRESS or self._shaking[network] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
             return False
@@ -115,7 +115,7 @@ class Guard:
         return True
 
     def _leave(self, visit: Visit) -> None:
-        """Count it no more; once more is no error."""
+        """Remove the connection from the counts. Idempotent."""
         self._shaken(visit)
         of_network = self._visits.get(visit.network, {})
         if visit in of_network:
@@ -126,7 +126,7 @@ class Guard:
         visit.end()
 
     def _shaken(self, visit: Visit) -> None:
-        """Its handshake is over, one way or another."""
+        """Count the handshake as over, completed or not."""
         if visit.shaking:
             visit.shaking = False
             self._shaking[visit.network] -= 1
@@ -147,7 +147,7 @@ class Guard:
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
             if out.done() and out.exception() is None:
-                # The door has answered and closed: what is on its way to the client still goes.
+                # The endpoint has answered and closed: flush the rest to the client.
                 async with asyncio.timeout(FLUSH_S):
                     visit.writer.close()
                     await visit.writer.wait_closed()
@@ -163,7 +163,7 @@ class Guard:
         writer: asyncio.StreamWriter,
         records: Records | None,
     ) -> None:
-        """Pass on what comes, until it ends; waits where the other side does not take it."""
+        """Forward data until its end, with back pressure."""
         loop = asyncio.get_running_loop()
         while data := await reader.read(CHUNK):
             visit.active_at = loop.time()
@@ -176,7 +176,7 @@ class Guard:
 
 
 async def _hello(reader: asyncio.StreamReader) -> bytes:
-    """The first record: only whoever begins TLS in time costs the door anything."""
+    """Read the first TLS record. The endpoint is not contacted until it has arrived in time."""
     async with asyncio.timeout(HANDSHAKE_S):
         head = await reader.readexactly(5)
         length = struct.unpack("!H", head[3:])[0]
@@ -186,9 +186,9 @@ async def _hello(reader: asyncio.StreamReader) -> bytes:
 
 
 class Records:
-    """Follows the heads of a client's TLS records until the first with data: then its handshake is over.
+    """Tracks the headers of a client's TLS records up to the first with data, which ends the handshake.
 
-    Its last message of the handshake is one already (TLS 1.3), or comes right before (1.2).
+    In TLS 1.3 the last handshake message is such a record; in TLS 1.2 it directly precedes it.
     """
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class Records:
         self._bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Take in what has come. Raises `Refused` for what is no TLS, and for too much before it is over."""
+        """Process received bytes. Raises `Refused` for other protocols than TLS, or too many bytes."""
         self._bytes += 0 if self.over else len(data)
         while data and not self.over:
             if self._skip:
@@ -220,7 +220,7 @@ class Records:
 
 
 async def _watch(visit: Visit) -> None:
-    """End when its handshake takes too long, or nothing has gone either way for too long."""
+    """Return when the handshake takes too long, or the connection is idle for too long."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
@@ -232,7 +232,7 @@ async def _watch(visit: Visit) -> None:
 
 
 def network_of(address: str) -> str:
-    """By what clients are counted: an IPv4 address, or the /64 of an IPv6 one, which one host has all of."""
+    """Return the key for counting clients: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -244,9 +244,9 @@ def network_of(address: str) -> str:
 
 
 def proxy_header(peer: Sequence[object], own: Sequence[object]) -> bytes:
-    """The PROXY protocol's line, version 2, for a connection from `peer` to `own` (`host, port, …`).
+    """Return the PROXY protocol header, version 2, for a connection from `peer` to `own` (`host, port, …`).
 
-    Raises `ValueError` or `OSError` for what are no addresses of one family.
+    Raises `ValueError` or `OSError` unless both are addresses of one family.
     """
     family = socket.AF_INET6 if ":" in str(peer[0]) else socket.AF_INET
     hosts = b"".join(socket.inet_pton(family, str(each[0]).partition("%")[0]) for each in (peer, own))
@@ -257,7 +257,7 @@ def proxy_header(peer: Sequence[object], own: Sequence[object]) -> bytes:
 
 
 async def run(listen: str, to: Path) -> None:
-    """Serve until a signal ends it."""
+    """Serve until SIGINT or SIGTERM."""
     host, _, port = listen.rpartition(":")
     server = await Guard(to).serve(host.strip("[]"), int(port))
     stop = asyncio.Event()
@@ -268,12 +268,12 @@ async def run(listen: str, to: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The program; its exit code."""
+    """Run the program; return its exit code."""
     parser = argparse.ArgumentParser(prog="portal.embedded.door_guard")
     parser.add_argument("--listen", required=True, help="host:port")
     parser.add_argument("--to", required=True, type=Path, help="Unix socket of the door")
     options = parser.parse_args(argv)
-    # From its own folder the path is short: sockets' may have 107 bytes.
+    # Keeps the socket's path short: the limit is 107 bytes.
     os.chdir(options.to.parent)
     logging.basicConfig(level=logging.WARNING)
     try:

@@ -21,7 +21,7 @@ FRONT_CONFIG, NODES_CONFIG = "front-door.json", "nodes-door.json"
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The doors of an instance as an account of their own. `services` is that of the portal's services."""
+    """The doors of an instance under a separate account. `services` is the services' account."""
 
     instance: Instance
     environ: Mapping[str, str]
@@ -36,16 +36,16 @@ class Doors:
         return cls(instance, environ, account, instance.services_uid)
 
     def of(self, program: Program) -> Program:
-        """The program as one of the account, where it is a door."""
+        """Return the program confined to the account if it is a door."""
         if program.name not in DOORS:
             return program
         ports = () if program.port is None else (program.port,)
-        # The gateway process leaves passes for the front door alone.
+        # The gateway process stores passes only for the front door.
         groups = (self.services,) if program.name == FRONT_DOOR and self.instance.passes_dir else ()
         return self.account.of(program, self.needs(program.name), ports=ports, groups=groups)
 
     def needs(self, name: str) -> Needs:
-        """What the door `name` reads and writes."""
+        """Return what the door `name` reads and writes."""
         instance, account = self.instance, self.account
         tls, sockets = instance.tls_dir, instance.door_socket_dir
         if name == FRONT_DOOR:
@@ -66,7 +66,7 @@ class Doors:
         return Needs(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
 
     def attempt(self) -> None:
-        """See that they could be. Changes nothing. Raises `door_account.Unusable`."""
+        """Test whether the doors could run as the account. Changes nothing. Raises `Unusable`."""
         if self.account.uid == self.services:
             raise door_account.Unusable(f"{door_uid.VARIABLE} is BERTH_SERVICES_UID; choose another")
         instance = self.instance
@@ -77,12 +77,12 @@ class Doors:
         self.account.attempt(config, self._files_of_front(), self.environ, ports)
 
     def give(self) -> None:
-        """Give them what they write, while nothing runs. Raises `OSError`."""
+        """Give the account ownership of what the doors write. Call while nothing runs. Raises `OSError`."""
         self.account.give()
         self._give_sockets(self.account.uid)
 
     def take_back(self) -> None:
-        """Make all of it root's again. Raises `OSError`."""
+        """Return ownership to root. Raises `OSError`."""
         door_account.take_back(self.instance.local_dir)
         self._give_sockets(0)
 

@@ -1,4 +1,4 @@
-"""Where an embedded instance lives and listens, its secrets, and what each of its processes may know."""
+"""Folders, ports and secrets of an embedded instance, and the environment of each of its processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from provisioning.service.files import write_file
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 
 SERVICES_UID = 199_999
-"""Just below those of workspaces (`provisioning.workspace_uids`)."""
+"""Just below the user IDs of workspaces (`provisioning.workspace_uids`)."""
 LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a folder of this user's alone is made there)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (only a private folder in it is used)
 
 SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
 
@@ -44,7 +44,7 @@ _SECRET_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One embedded instance, as the environment variables describe it."""
+    """An embedded instance as configured by environment variables."""
 
     home: Path
     homes_dir: Path
@@ -70,12 +70,12 @@ class Instance:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Instance:
-        """Read the variables; `Problem` names the one that is wrong."""
+        """Read the variables. Raises `Problem` that names an invalid one."""
         home = home_folder(environ)
         port = _port(environ, "BERTH_PORT", 8000)
         web_port = _port(environ, "BERTH_WEB_PORT", port + 1)
         redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
-        # Not the third, which a database of one's own often takes.
+        # Not the third port, which a separate database often uses.
         gateway_port = _port(environ, "BERTH_GATEWAY_PORT", min(port + 5, 65535))
         nodes_address = _host(environ, "BERTH_NODES_ADDRESS")
         nodes_port = _port(environ, "BERTH_NODES_PORT", min(port + 7, 65534))
@@ -125,7 +125,7 @@ class Instance:
 
     @property
     def id(self) -> str:
-        """Tells this instance's processes from those of another on the same machine."""
+        """Distinguishes this instance's processes from those of another on the same machine."""
         return _id_of(self.home)
 
     @property
@@ -142,7 +142,7 @@ class Instance:
 
     @property
     def local_dir(self) -> Path:
-        """The local driver's state."""
+        """State of the local driver."""
         return self.home / "local"
 
     @property
@@ -151,55 +151,55 @@ class Instance:
 
     @property
     def web_url(self) -> str:
-        """The web processes themselves, past the proxy."""
+        """URL of the web processes, without the front door."""
         return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def gateway_url(self) -> str:
-        """The process of forward-auth, workspaces' own hosts and event streams."""
+        """URL of the process for forward-auth, workspaces' own hosts and event streams."""
         return f"http://127.0.0.1:{self.gateway_port}"
 
     @property
     def redis_door_port(self) -> int:
-        """Where other machines reach Redis, over TLS."""
+        """Port at which other machines reach Redis over TLS."""
         return self.nodes_port + 1
 
     @property
     def tls_apart(self) -> bool:
-        """Whether the authority has a folder of its own, as in containers: nobody else reads its key."""
+        """Whether the authority has a separate folder, as in containers, to protect its key."""
         return self.tls_dir != self.run_dir / "tls"
 
     @property
     def doors_dir(self) -> Path:
-        """What the machines' doors read."""
+        """Folder with the files that the machines' doors read."""
         return self.home / "doors" if self.tls_apart else self.run_dir
 
     @property
     def door_socket_dir(self) -> Path:
-        """Where the machines' HTTPS door listens, for its guard; and Caddy's own folder."""
+        """Folder of the machines' HTTPS socket, for its guard, and of its Caddy."""
         return self.home / "door-socket"
 
     @property
     def nodes_listen(self) -> tuple[str, str]:
-        """What the two doors listen at, as `host:port`: https, and Redis."""
+        """Addresses of the two doors as `host:port`: HTTPS and Redis."""
         bind = f"[{self.nodes_bind}]" if ":" in self.nodes_bind else self.nodes_bind
         return f"{bind}:{self.nodes_port}", f"{bind}:{self.redis_door_port}"
 
     @property
     def keys_dir(self) -> Path:
-        """Public keys by which control plane and nodes know each other."""
+        """Folder of public keys by which control plane and nodes verify each other."""
         return self.home / "keys"
 
     @property
     def redis_node_user(self) -> str:
-        """This node's user of Redis."""
+        """Redis user of this node."""
         return redis_rules.user_of(self.node_name)
 
     def redis_url(self, user: str, password: str) -> str:
         return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
 
     def variables(self) -> dict[str, str]:
-        """Every public variable, spelled out, so that all processes agree whatever their folder."""
+        """Return all public variables explicitly, independent of the processes' working folders."""
         return {
             "BERTH_HOME": str(self.home),
             "BERTH_HOMES_DIR": str(self.homes_dir),
@@ -218,13 +218,13 @@ class Instance:
         }
 
     def portal_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """For web, control, beat and the preparation: our own environment; secrets stay in their files."""
+        """Return the environment of web, control, beat and the preparation; secrets stay in their files."""
         return {**environ, **self.variables(), "PYTHONUNBUFFERED": "1"}
 
     def node_environ(
         self, environ: Mapping[str, str], *, node_password: str, node_key: str
     ) -> dict[str, str]:
-        """For the node worker: no database, no portal secret, and Redis as its own restricted user."""
+        """Return the node worker's environment: no database, no portal secret, a restricted Redis user."""
         kept = {
             key: value
             for key, value in environ.items()
@@ -245,7 +245,7 @@ def _id_of(home: Path) -> str:
 
 
 def _passes_dir(environ: Mapping[str, str], home: Path) -> Path | None:
-    """Where passes are: in memory, as their names let people in, and no disk shall keep them."""
+    """Return the folder of passes, in memory: their names grant access and must not be on disk."""
     text = environ.get("BERTH_PASSES_DIR", "")
     if text == "none":
         return None
@@ -274,7 +274,7 @@ def _host(environ: Mapping[str, str], name: str) -> str:
 
 
 def _services_uid(environ: Mapping[str, str]) -> int:
-    """The user of services where root starts them; 0: root itself."""
+    """Return the user ID of services if root starts them; 0 for root itself."""
     text = environ.get("BERTH_SERVICES_UID", "").strip() or str(SERVICES_UID)
     if text != "0" and not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
         raise Problem(
@@ -299,9 +299,9 @@ def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
-    """The instance's secrets, made where they are missing, and whether any was made.
+    """Return the instance's secrets and whether any was created; create missing ones.
 
-    Each stands in a file of its own that only this user can read. A file is complete or not there.
+    Each is in a separate file that only this user can read. Files are written atomically.
     """
     folder = home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What `up` does so that a full disk ends neither signing in nor stopping.
+"""Keeps sign-in and stopping workspaces possible on a full disk.
 
-SQLite has a reserve (`portal.embedded.database_reserve`). Redis refuses every write when it cannot append to
-its file, and with it every command to workers; nothing in it has to survive, so it goes on in memory alone
-until there is room again.
+SQLite has a reserve (`portal.embedded.database_reserve`). Redis rejects every write, and so every command to
+workers, if it cannot append to its file. Its data need not survive, so it runs in memory only until there is
+space again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from provisioning.service import database_place
 from provisioning.service.probes import redis_client
 
 LOOK_EVERY_S = 2.0
-# Redis writes its file again when there is so much room.
+# Free space at which Redis writes its file again.
 ENOUGH_BYTES = 256 << 20
 _SQLITE = "sqlite:///"
 log = logging.getLogger(__name__)
 
 
 def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
-    """SQLite's file, or None where `DATABASE_URL` names a server."""
+    """Return SQLite's file, or None if `DATABASE_URL` is a server."""
     url = environ.get("DATABASE_URL", "")
     if not url:
         return database_place.place(home)
@@ -35,7 +35,7 @@ def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
 
 
 class Watch:
-    """Looks at the disk every two seconds. `say` tells whoever watches the services."""
+    """Checks the disk every two seconds. `say` reports to the operator."""
 
     def __init__(
         self, *, redis_url: str, redis_dir: Path, database: Path | None, say: Callable[[str], None]
@@ -47,7 +47,7 @@ class Watch:
         self._say = say
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 await asyncio.to_thread(self.keep_reserve)
@@ -60,7 +60,7 @@ class Watch:
                 self._reserve.close()
 
     def keep_reserve(self) -> None:
-        """Keep the database's reserve whole, as far as the disk has room."""
+        """Refill the database's reserve, as far as the disk has space."""
         if self._database is None:
             return
         try:
@@ -71,14 +71,14 @@ class Watch:
             log.debug("the database's reserve was not kept: %s", error)
 
     def adapt_redis(self) -> str:
-        """Take Redis's file away or give it back, as the disk allows; what was done, or the empty string."""
+        """Disable or enable Redis's file depending on the disk; return what was done, or an empty string."""
         from redis.exceptions import RedisError
 
         try:
             with redis_client(self._redis_url) as client:
                 return self._adapt(client)
         except (RedisError, OSError):
-            # It is away, which the supervisor sees to.
+            # Redis is down; the supervisor restarts it.
             return ""
 
     def _adapt(self, client: Any) -> str:

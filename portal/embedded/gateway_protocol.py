@@ -1,4 +1,4 @@
-"""uvicorn's protocol for the gateway process, with a time by which the head of a request has to be there."""
+"""uvicorn's protocol for the gateway process, with a time limit for the head of a request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MAX_HEAD_BYTES = 128 * 1024
 
 
 class DeadlineProtocol(HttpToolsProtocol):
-    """Closes a connection whose first or next request does not come to the end of its head.
+    """Closes a connection whose request head is not complete in time.
 
-    Between two requests uvicorn's own time for idle connections counts, and a request that is being answered,
-    a stream or a WebSocket has all the time it takes.
+    Between requests uvicorn's timeout for idle connections applies. Responses, streams and WebSockets have no
+    time limit.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

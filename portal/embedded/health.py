@@ -1,4 +1,4 @@
-"""Whether each part of the portal answers. Every question has a time-out of about a second."""
+"""Health of each part of the portal. Every check has a timeout of about one second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: is it well, what was seen, and what to do when it is not."""
+    """Health of one part: whether it is healthy, what was observed, and the fix."""
 
     name: str
     ok: bool
@@ -42,7 +42,7 @@ class Part:
 
 
 def check() -> list[Part]:
-    """Every part, in the order in which they depend on each other."""
+    """Check every part in order of dependency."""
     store, pulses = _store()
     parts = [_database(), store]
     front_door = _front_door()
@@ -94,7 +94,7 @@ _written: tuple[float, str] = (float("-inf"), "")
 
 
 def _unwritten() -> str:
-    """Why a small write does not reach the database; empty when it does. Not tried more often than needed."""
+    """Return why a small write to the database fails; empty if it succeeds. Rate-limited."""
     global _written
     with _write_lock:
         at, found = _written
@@ -112,7 +112,7 @@ def _try_to_write() -> str:
             )
     except DatabaseError as error:
         why = storage.trouble(error)
-        # Others write just now: so it can be written.
+        # Other writers are active, so the database is writable.
         return "" if why is CommonCode.STORAGE_BUSY else UNWRITTEN.get(str(why), "it cannot be written")
     return ""
 
@@ -125,7 +125,7 @@ UNWRITTEN: dict[str, str] = {
 
 @contextmanager
 def _impatient() -> Iterator[None]:
-    """Whoever asks for health does not wait for other writers as long as a request does."""
+    """Shorten the wait for other writers: a health check must be fast."""
     if connection.vendor != "sqlite":
         yield
         return
@@ -158,7 +158,7 @@ def _store() -> tuple[Part, dict[str, float] | None]:
 
 
 def _front_door() -> Part | None:
-    """Where we know how to ask it: `BERTH_FRONT_DOOR_URL`, which the embedded mode sets."""
+    """Check the front door if `BERTH_FRONT_DOOR_URL` is set, as in the embedded mode."""
     url = os.environ.get("BERTH_FRONT_DOOR_URL")
     if not url:
         return None
@@ -172,7 +172,7 @@ def _front_door() -> Part | None:
 
 
 def _gateway() -> Part | None:
-    """The process of forward-auth and streams, where we know its address: `BERTH_GATEWAY_URL`."""
+    """Check the process for forward-auth and streams if `BERTH_GATEWAY_URL` is set."""
     url = os.environ.get("BERTH_GATEWAY_URL")
     if not url:
         return None

@@ -1,6 +1,5 @@
-"""What people see while web, the gateway process or a workspace does not answer: pages of our own, which the
-front door has in its configuration, and problem documents for programs.
-"""
+"""Responses while web, the gateway process or a workspace does not answer: pages in the front door's
+configuration, and problem documents for programs."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ def _problem(status: int, code: str, title: str, detail: str) -> str:
 
 
 def _answer(status: int, kind: str, body: str, **headers: str) -> dict[str, Any]:
-    """A handler of Caddy's."""
+    """Return a Caddy handler for a static response."""
     style = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
     said = {
         "Content-Type": kind,
@@ -97,10 +96,10 @@ _TOO_LARGE = _answer(
 
 
 def routes() -> list[dict[str, Any]]:
-    """The routes of Caddy's server for errors of its own.
+    """Return Caddy's routes for its own errors.
 
-    What lies behind is told by the variable `door`: `portal` or `workspace`. The portal's own answers, and a
-    workspace's, are none of these, whatever their status.
+    The variable `door` names the upstream: `portal` or `workspace`. Responses of the portal and of workspaces
+    are passed on unchanged, whatever their status.
     """
     found = [
         {"match": [_error("portal", "413")], "handle": [_TOO_LARGE], "terminal": True},

@@ -1,11 +1,11 @@
-"""The front door's way past forward-auth, for requests like one that it has let through: by its passes.
+"""The front door's shortcut past forward-auth for requests with the pass of an earlier, authorized one.
 
-`portal.common.passes` has their form. Whatever is not plainly such a request, or has no pass, is asked about
-as ever: this way refuses nobody. It takes a request whose credential is strictly of one form, and whose
-headers leave no doubt that no other origin's page has sent it (`ClientRequest.foreign` is the rule behind).
+`portal.common.passes` defines the format. A request that does not clearly match, or has no pass, goes to
+forward-auth: this path never rejects a request. It accepts only a credential of exactly one form, and headers
+that exclude requests from pages of other origins (see `ClientRequest.foreign`).
 
-Matchers of one set are tried in no order, and several keys of `vars` or `vars_regexp` mean one of them. So
-what has to come first, or together, stands in routes inside of each other.
+Caddy evaluates the matchers of one set in no order, and several keys of `vars` or `vars_regexp` as
+alternatives. Conditions that must come first, or together, are therefore in nested routes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 from portal.common import passes as form
 
 HOST = "host"
-"""The name of the matcher whose first group is the workspace's name."""
+"""Name of the matcher whose first group is the workspace's name."""
 FOUND = "{http.matchers.file.relative}"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _HEADER = "{http.request.header.%s}"
-"""All values of that header, with commas between them; empty where there is none."""
+"""All values of that header, separated by commas; empty if absent."""
 _OWN_COOKIES = "berth_ws"
 _WAYS = "ways"
-"""Of these only the first that matches is gone: an app's secret, once it is set, looks like a token."""
+"""Route group: only the first match runs. An app's secret, once set, would match as a token."""
 _KIND, _SECRET = "{http.regexp.pass.3}", "{http.regexp.pass.4}"
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """`folder` is where they are, `secret` the gateway's.
+    """`folder` contains the passes, `secret` is the gateway's secret.
 
-    `tokens`: whether tokens have some. Theirs hold the address that they come from, which is not the peer's
-    where proxies stand in front.
+    `tokens`: whether tokens have passes. Those contain the client's address, which is not the peer's behind
+    proxies.
     """
 
     folder: Path
@@ -42,9 +42,9 @@ class Passes:
 
 
 def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, Any]) -> dict[str, Any]:
-    """The route, after which the one that asks forward-auth has to come.
+    """Return the route, to be followed by the one that uses forward-auth.
 
-    `own_headers` are what no app may see. `to_app` goes to the socket that the matcher `pass` has found.
+    `own_headers` are hidden from apps. `to_app` forwards to the socket found by the matcher `pass`.
     """
     cookie = "__Host-berth_ws" if https else "berth_ws"
     scheme = "https" if https else "http"
@@ -57,7 +57,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
                 "method": METHODS,
                 "header": dict.fromkeys(_ASKED),
                 "not": [
-                    # What lasts goes by way of the gateway process.
+                    # Long-lived streams go through the gateway process.
                     {"vars_regexp": {_HEADER % "Accept": {"pattern": "(?i)text/event-stream"}}},
                     _other(_HEADER % "Connection", "", "keep-alive", "close"),
                     _other(_HEADER % "Sec-Fetch-Site", "", "same-origin", "none"),
@@ -85,12 +85,12 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
     }
 
 
-# Forward-auth answers for service workers, and is asked about every handshake.
+# Forward-auth handles service workers and authorizes every handshake.
 _ASKED = ("Service-Worker", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version")
 
 
 def _other(placeholder: str, *values: str) -> dict[str, Any]:
-    """Matches what has none of these values."""
+    """Return a matcher for requests with none of these values."""
     return {"not": [{"vars": {placeholder: list(values)}}]}
 
 
@@ -111,7 +111,7 @@ def _by_cookie(passes: Passes, cookie: str) -> dict[str, Any]:
         "group": _WAYS,
         "match": [
             {
-                # One header with one cookie of ours: headers that were sent twice are joined by commas.
+                # One header with one of our cookies: repeated headers are joined by commas.
                 "vars_regexp": {
                     _HEADER % "Cookie": {
                         "name": "shown",
@@ -171,11 +171,11 @@ def _headers(**changes: Any) -> dict[str, Any]:
 
 
 def _found(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Looks for the pass; where it is there, says so, and gives the app what its kind says."""
+    """Look up the pass; if found, mark the request and run the handlers of the pass's kind."""
     key = form.key_of(passes.secret)
     wanted = f"{key}/{{time.now.unix}}/{{http.regexp.{HOST}.1}}/{credential},*"
     name = f"({form.WORKSPACE})/[^/,]+,({form.GENERATION}),([{''.join(kinds)}]),({form.SECRET})?"
-    # Not terminal: that would end all routes around it as well, with an empty answer.
+    # Not terminal: that would end all enclosing routes too, with an empty response.
     routes: list[dict[str, Any]] = [
         {"match": [{"vars": {_KIND: [kind]}}], "handle": [{"handler": "vars", "passed": "1"}, *handle]}
         for kind, handle in kinds.items()
@@ -189,7 +189,8 @@ def _found(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]
                         "file": {
                             "root": str(passes.folder),
                             "try_files": [wanted],
-                            # What the folder has is there: it is not opened once more to see.
+                            # The glob only matches existing entries, so no further check of the file is
+                            # needed.
                             "try_policy": "first_exist_fallback",
                         }
                     }
@@ -199,7 +200,7 @@ def _found(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]
                         "handler": "subroute",
                         "routes": [
                             {
-                                # From the beginning, so that it is read once and never again.
+                                # Anchored at the beginning, so that it is parsed once.
                                 "match": [
                                     {
                                         "vars_regexp": {

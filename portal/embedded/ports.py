@@ -1,6 +1,6 @@
-"""The ports that the services listen on: checked first, and held until the services start.
+"""Ports of the services: checked first, and held until the services start.
 
-Imports the standard library only: the portal's environment may not be installed yet.
+Imports only the standard library: the portal's environment may not be installed yet.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def check(instance: Instance) -> None:
 
 @contextlib.contextmanager
 def held(instance: Instance) -> Iterator[None]:
-    """Hold the ports while a start is prepared, which can take minutes. Raises `Problem` as `check` does.
+    """Hold the ports during preparations, which can take minutes. Raises `Problem` as `check` does.
 
-    The ports are bound without listening: the kernel gives them to no outgoing connection, and no request
-    waits in a queue that nobody reads. A server can still take one: check again before the services start.
+    The ports are bound without listening: the kernel assigns them to no outgoing connection, and no request
+    waits in an unread queue. A server can still take one: check again before the services start.
     """
     check(instance)
     with contextlib.ExitStack() as holders:
         for _, address, port in _wanted(instance):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             holder = holders.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            # The services set it, too: connections of an earlier run that are still closing do not matter.
+            # The services set it too: closing connections of an earlier run are no conflict.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 holder.bind((address, port))
@@ -51,7 +51,7 @@ def held(instance: Instance) -> Iterator[None]:
 
 
 def _wanted(instance: Instance) -> tuple[tuple[str, str, int], ...]:
-    """The setting, the address and the number of each port."""
+    """Return setting, address and number of each port."""
     nodes = (
         ("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),
         ("BERTH_NODES_PORT and one", instance.nodes_bind, instance.redis_door_port),

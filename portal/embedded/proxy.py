@@ -1,11 +1,11 @@
-"""The front door: the configuration of the Caddy before the portal and all workspaces of every machine.
+"""Configuration of Caddy, the front door of the portal and of all workspaces on every machine.
 
-Requests for a workspace's host go to forward-auth first, each of them. Its answer says where the workspace
-is: behind a Unix socket of this machine, behind the gateway of another node, or at an address. An answer that
-does not is the client's, as it is. What is missing here is a hole: change it with its tests.
+Every request for a workspace's host first goes to forward-auth. Its answer names the upstream: a Unix socket
+of this machine, the gateway of another node, or an address. Any other answer is returned to the client
+unchanged. A gap here is a security hole: change it together with its tests.
 
-The same process joins the workspaces of this machine with the portal, as `provisioning.node_gateway` does on
-another one, so it runs in the folder of the local driver's state.
+The same process connects the workspaces of this machine with the portal, as `provisioning.node_gateway` does
+on other machines. It therefore runs in the folder of the local driver's state.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from provisioning.endpoints import (
 from provisioning.node_gateway import SECOND_NS, Certificates
 
 HEALTH_HOST = "health.berth.internal"
-"""The front door itself answers this host with 200: no other port is needed to see that it lives."""
+"""The front door itself answers this host with 200, so health checks need no other port."""
 
 YEAR_S = 31_536_000
 READ_TIMEOUT_S = 3600
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""More than the portal takes of anybody; the body of a workspace's request is not bounded."""
+"""Larger than any request body that the portal accepts. Bodies of workspace requests are not limited."""
 MAX_HEADER_BYTES = 64 * 1024
 IDLE_NS = 180 * SECOND_NS
-# web and the gateway keep a connection for 120 s: whoever closes first must not be they.
+# web and the gateway keep a connection for 120 s. The front door must close it first.
 PORTAL_IDLE_NS = 60 * SECOND_NS
 OWN_HEADERS = "X-Berth-*"
 
@@ -53,12 +53,12 @@ STREAMS: tuple[tuple[str, str], ...] = (
     (f"^/api/v1/environments/[A-Za-z0-9_-]+/builds/{_UUID}/stream/?$", ""),
     (f"^/api/v1/workspaces/{_UUID}/events/?$", "text/event-stream"),
 )
-"""The portal's event streams, which go to the gateway process: a pattern of the path, and of the Accept
-header. `portal.stream_urls` has the same."""
+"""The portal's event streams, served by the gateway process: patterns of path and Accept header. Keep in sync
+with `portal.stream_urls`."""
 
-# Agents come by loopback, as the front door's own questions do, never through it. No path of the portal has a
-# slash, a backslash, a dot segment or a parameter in it that is written in another way, so that what is
-# compared here is what the portal reads. It is compared as it will be sent on.
+# Agents connect over loopback, as do the front door's own requests, never through the front door. No portal
+# path contains an encoded slash, backslash, dot segment or parameter, so the path matched here is the one
+# that the portal reads. It is matched in the form in which it is forwarded.
 INSIDE = r"(?i)^/+(gateway|agent|nodes)(/|$)"
 STRANGE = r"(?i)^[^?]*(%2f|%5c|%25|%2e|%3b|%00|;|\\|//|/\.\.?(/|\?|$))"
 COMPRESSED = (
@@ -70,7 +70,7 @@ COMPRESSED = (
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the front door leads to: web and the gateway process as `host:port`, and the agents' URL."""
+    """Upstreams of the front door: web and the gateway process as `host:port`, and the agents' URL."""
 
     web: str
     gateway: str
@@ -90,11 +90,11 @@ def config(
     read_timeout_s: int = READ_TIMEOUT_S,
     passes: Path | None = None,
 ) -> str:
-    """Caddy's JSON.
+    """Return Caddy's configuration as JSON.
 
-    `listen` is `host:port`, `secret` the path secret of forward-auth, `certificates` what is shown to other
-    nodes' gateways, `storage` a folder of Caddy's own. `https`: TLS ends in front of the front door. `passes`
-    is the folder in which the gateway process leaves passes, None where there are none.
+    `listen` is `host:port`, `secret` the path secret of forward-auth, `certificates` the client certificates
+    for other nodes' gateways, `storage` a folder for Caddy itself. `https`: TLS ends in front of the front
+    door. `passes` is the folder in which the gateway process stores passes, None to disable them.
     """
     workspace = _workspace(
         places.gateway,
@@ -107,8 +107,8 @@ def config(
         **node_gateway.SERVER,
         "listen": [listen],
         "max_header_bytes": MAX_HEADER_BYTES,
-        # Within it a request has come, its body too: a large upload is slow on purpose. WebSockets and event
-        # streams, once begun, last as long as they last.
+        # Time limit for a request with its body: large uploads may be slow. WebSockets and event streams have
+        # no time limit once established.
         "read_timeout": read_timeout_s * SECOND_NS,
         "idle_timeout": IDLE_NS,
         "routes": [
@@ -139,7 +139,8 @@ def config(
                 "terminal": True,
             },
             {
-                # Before anybody is asked; of one that comes in chunks the length is seen as it comes.
+                # Checked before the upstream is contacted; for a chunked body the length is checked as it
+                # arrives.
                 "match": [{"header_regexp": {"Content-Length": {"pattern": more_than(MAX_BODY_BYTES)}}}],
                 "handle": [_door("portal"), {"handler": "error", "status_code": 413}],
                 "terminal": True,
@@ -149,8 +150,8 @@ def config(
                     _door("portal"),
                     _COMPRESS,
                     {"handler": "request_body", "max_size": MAX_BODY_BYTES},
-                    # A thread of the portal never waits for a body: it gets whole ones. One that is too large
-                    # is one byte short of filling this.
+                    # Buffer whole bodies so that a portal thread never waits for one. A body that is too
+                    # large stays one byte short of filling the buffer.
                     {**_to_portal(places.web, secret), "request_buffers": MAX_BODY_BYTES + 1},
                 ]
             },
@@ -164,7 +165,7 @@ def config(
 
 
 def more_than(number: int) -> str:
-    """A pattern of the decimal numbers above `number`."""
+    """Return a pattern that matches decimal numbers above `number`."""
     digits = str(number)
     found = [rf"[1-9][0-9]{{{len(digits)},}}"]
     for place, digit in enumerate(digits):
@@ -179,7 +180,7 @@ def _hosts(domain: str) -> str:
 
 
 def _answers(*, https: bool) -> list[dict[str, Any]]:
-    """What every answer says, and does not: which server this is is nobody's business."""
+    """Handlers for headers of every response: set HSTS, and hide which server this is."""
     said = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
     return [
         {"handler": "headers", "response": {"set": said, "delete": ["Server"]}},
@@ -187,12 +188,12 @@ def _answers(*, https: bool) -> list[dict[str, Any]]:
     ]
 
 
-# The front door's answers carry it, and no upstream's beside it.
+# Set by the front door; removed from upstream responses to avoid duplicates.
 _ONCE = ["Strict-Transport-Security"]
 
 
 def _forged(trusted_proxies: Sequence[str]) -> dict[str, Any]:
-    """What only proxies in front may say is dropped from everybody else, whatever else it is called."""
+    """Return a route that drops forwarding headers of clients other than trusted proxies."""
     route: dict[str, Any] = {
         "handle": [
             {
@@ -214,7 +215,7 @@ def _stream(path: str, accept: str) -> dict[str, Any]:
 
 
 def _door(name: str) -> dict[str, Any]:
-    """Notes what lies behind, for `outage.routes`."""
+    """Record the kind of upstream, for `outage.routes`."""
     return {"handler": "vars", "door": name}
 
 
@@ -223,13 +224,13 @@ _COMPRESS = {
     "encodings": {"gzip": {}, "zstd": {}},
     "prefer": ["zstd", "gzip"],
     "minimum_length": 1024,
-    # Not event streams, each of whose lines has to come at once.
+    # Event streams are excluded: each line has to arrive at once.
     "match": {"headers": {"Content-Type": list(COMPRESSED)}},
 }
 
 
 def _to_portal(address: str, secret: str) -> dict[str, Any]:
-    """To web or the gateway process, with what proves the front door: whatever a client calls hop-by-hop."""
+    """Return a handler to web or the gateway process. A client cannot remove the front door's proof."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
@@ -247,7 +248,7 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
 def _workspace(
     auth: str, secret: str, certificates: Certificates, *, https: bool, passes: fast.Passes | None
 ) -> list[dict[str, Any]]:
-    """A workspace's host: transfers of files, the gateway's own paths, the app."""
+    """Return the routes of a workspace's host: file transfers, the gateway's own paths, the app."""
     to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
     found = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
     return [
@@ -267,7 +268,7 @@ def _workspace(
 
 
 def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
-    """Asks forward-auth about a request, whose body it does not touch, and goes where the answer says."""
+    """Return a handler that authorizes a request with forward-auth and routes it as answered."""
     ways = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
     return {
         "handler": "reverse_proxy",
@@ -281,7 +282,8 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
                     "X-Forwarded-Uri": ["{http.request.uri}"],
                     "X-Forwarded-Host": ["{http.request.hostport}"],
                 },
-                # It is asked about a handshake, not shaken hands with. Its path proves the front door.
+                # The subrequest asks about a WebSocket handshake but does not perform it. Its path proves the
+                # front door.
                 "delete": ["Connection", "Upgrade", front_door.TOKEN_HEADER, SOCKET_HEADER],
             },
             "response": {"delete": _ONCE},
@@ -291,32 +293,32 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
                 "match": {"status_code": [200], "headers": {header: ["*"]}},
                 "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), way]}],
             }
-            # The first that the answer has.
+            # The first matching header applies.
             for header, noted, way in ways
         ],
     }
 
 
 Read = Callable[[str], str]
-"""The placeholder of a header: of forward-auth's answer, or of a request that has proven whose it is."""
+"""Placeholder of a header, of forward-auth's answer or of an authenticated request."""
 
 
 def _answered(header: str) -> str:
-    """A header of forward-auth's answer."""
+    """Return the placeholder of a header of forward-auth's answer."""
     return f"{{http.reverse_proxy.header.{header}}}"
 
 
 def _noted(header: str) -> str:
-    """A header of a request, as `_onward` has noted it."""
+    """Return the placeholder of a request header that `_onward` has stored."""
     return f"{{http.vars.{header}}}"
 
 
 def _ways(
     read: Read, certificates: Certificates, told: Mapping[str, list[str]] | None = None
 ) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
-    """The ways to a workspace: the header that names one, what is noted before, and the handler.
+    """Return the routes to a workspace: selecting header, handlers to run first, and final handler.
 
-    `told` are headers that the app gets in place of Caddy's own.
+    `told` are headers that replace Caddy's own.
     """
     said = dict(told or {})
     return [
@@ -338,7 +340,7 @@ def _ways(
 
 
 def _to_stream() -> dict[str, Any]:
-    """To the gateway process, which comes back by `_onward` and ends the connection with the right to it."""
+    """Return a handler to the gateway process, which forwards by `_onward` while the client has access."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{_answered(STREAM_PLACE_HEADER)}"}],
@@ -352,8 +354,8 @@ def _to_stream() -> dict[str, Any]:
 
 
 def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
-    """What comes back from the gateway process, which has seen to who may enter, and says where to."""
-    # As the client's own connection to the front door had them.
+    """Return the route of authorized requests from the gateway process, which names the upstream."""
+    # As received on the client's own connection to the front door.
     told = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
     noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
     values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *told)}
@@ -380,7 +382,7 @@ def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
 
 
 def _credentials() -> list[dict[str, Any]]:
-    """The app gets forward-auth's credentials in place of the client's, and nothing that is Berth's own."""
+    """Return routes that replace the client's credentials by forward-auth's and drop Berth's headers."""
     routes: list[dict[str, Any]] = [
         {"handle": [{"handler": "headers", "request": {"delete": ["Authorization", "Cookie", OWN_HEADERS]}}]}
     ]
@@ -395,7 +397,7 @@ def _credentials() -> list[dict[str, Any]]:
 
 
 def _to_socket(read: Read, *, add: Mapping[str, list[str]]) -> dict[str, Any]:
-    """To a workspace of this machine. A name that is none leads nowhere."""
+    """Return a handler to a workspace of this machine; an invalid socket name gives 502."""
     handler = node_gateway.to_socket()
     handler["headers"] = {"request": {"set": dict(add)}, "response": {"delete": _ONCE}}
     pattern = {"name": "socket", "pattern": f"^{SOCKET_NAME.pattern}$"}
@@ -416,7 +418,7 @@ def _to_app(
     address: str, *, tls: dict[str, Any] | None = None, add: dict[str, list[str]] | None = None
 ) -> dict[str, Any]:
     more = {} if tls is None else {"tls": tls}
-    # Over TLS Caddy would put the address there.
+    # Over TLS Caddy would send the upstream's address.
     said = {"Host": ["{http.request.hostport}"], **(add or {})}
     return {
         "handler": "reverse_proxy",

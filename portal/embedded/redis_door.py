@@ -1,8 +1,8 @@
-"""The nodes' way to Redis: TLS with a certificate of a node, in front of the server on loopback.
+"""TLS endpoint of Redis for nodes, in front of the server on loopback.
 
-`python -m portal.embedded.redis_door --listen HOST:PORT --to PORT --tls FOLDER`. The bundled server has no
-TLS. Who connects is held to a few connections and has to show a node's certificate in time; what it may
-in Redis its user there says.
+Run as `python -m portal.embedded.redis_door --listen HOST:PORT --to PORT --tls FOLDER`. The bundled server
+has no TLS. Clients are limited to a few connections and must present a node's certificate in time; their
+Redis user limits their rights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NODE = re.compile(r"node:([a-z0-9-]{1,63})")
 
 
 class Door:
-    """Joins connections of nodes to Redis on `port` of loopback."""
+    """Forwards connections of nodes to Redis on `port` of loopback."""
 
     def __init__(self, context: ssl.SSLContext, port: int) -> None:
         self._context = context
@@ -41,8 +41,8 @@ class Door:
         self._of_node: Counter[str] = Counter()
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
-        """Listen. Raises `OSError`."""
-        # TLS begins below, so that it can be counted and bounded.
+        """Start listening. Raises `OSError`."""
+        # TLS starts below, so that handshakes can be counted and limited.
         return await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,7 +69,7 @@ class Door:
             writer.transport.abort()
 
     async def _shake_hands(self, writer: asyncio.StreamWriter) -> str:
-        """The name of the node that has connected; empty for a certificate that is no node's."""
+        """Return the name of the connected node; empty if the certificate is not a node's."""
         await writer.start_tls(self._context, ssl_handshake_timeout=HANDSHAKE_S)
         certificate = writer.get_extra_info("peercert") or {}
         names = [
@@ -101,14 +101,14 @@ class Door:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, until it ends; waits where the other side does not take it."""
+    """Forward data until its end, with back pressure."""
     while data := await reader.read(CHUNK):
         writer.write(data)
         await writer.drain()
 
 
 def context_of(folder: Path) -> ssl.SSLContext:
-    """TLS that demands a certificate of Berth's own authority. Raises `OSError` or `ssl.SSLError`."""
+    """Return a TLS context for clients of Berth's authority. Raises `OSError` or `ssl.SSLError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.pem"))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
@@ -117,7 +117,7 @@ def context_of(folder: Path) -> ssl.SSLContext:
 
 
 async def run(listen: str, to: int, folder: Path) -> None:
-    """Serve until a signal ends it."""
+    """Serve until SIGINT or SIGTERM."""
     host, _, port = listen.rpartition(":")
     server = await Door(context_of(folder), to).serve(host.strip("[]"), int(port))
     stop = asyncio.Event()
@@ -128,7 +128,7 @@ async def run(listen: str, to: int, folder: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The program; its exit code."""
+    """Run the program; return its exit code."""
     parser = argparse.ArgumentParser(prog="portal.embedded.redis_door")
     parser.add_argument("--listen", required=True, help="host:port")
     parser.add_argument("--to", required=True, type=int, help="port of Redis on loopback")

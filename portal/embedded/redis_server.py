@@ -1,6 +1,6 @@
-"""Becomes the bundled Redis-compatible server: `python -m portal.embedded.redis_server ARGUMENT…`.
+"""Executes the bundled Redis-compatible server: `python -m portal.embedded.redis_server ARGUMENT…`.
 
-For units of systemd, which name a program by its whole path: where this one lies depends on the Python.
+For systemd units, which need absolute paths: the server's path depends on the Python installation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from provisioning.service.console import Console, Problem
 
 
 def main(arguments: list[str]) -> None:
-    """Does not return, unless there is none."""
+    """Execute the server. Exits with 1 if it is missing."""
     try:
         program = str(preflight.find_binaries().redis_server)
     except Problem as problem:

@@ -1,4 +1,4 @@
-"""The one-command start: check, prepare, start, watch, and stop in good order."""
+"""The one-command start: check, prepare, start, supervise, and stop gracefully."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Up:
         self._account: account.Account | None = None
 
     def run(self) -> int:
-        """Start, stay, stop; the exit code."""
+        """Run until stopped; return the exit code."""
         instance, console = self._instance, self._console
         console.say(f"Berth · {instance.home}")
         home.check_platform()
@@ -73,7 +73,7 @@ class Up:
                 instance_lock.state_path(instance.run_dir).unlink(missing_ok=True)
 
     def _end_passes(self) -> None:
-        """Nobody leaves or believes any now: nothing of them stays."""
+        """Delete all passes: no process uses them now."""
         folder, secret = self._instance.passes_dir, self._secrets.get("gateway_secret")
         if folder is not None and secret:
             with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Up:
             step.result = builder.wait(step.update)
 
     def _choose_account(self, binaries: preflight.Binaries) -> account.Account | None:
-        """Whose the services are, and what they write; None: that of whoever starts them."""
+        """Choose the account of the services and prepare its files; None: the current user."""
         try:
             chosen = account.choose(
                 self._instance,
@@ -149,7 +149,7 @@ class Up:
             return None
         chosen.give()
         chosen.share()
-        # They cannot keep what they have compiled.
+        # The account cannot write bytecode, so compile now.
         for package in () if sys.dont_write_bytecode else ("portal", "provisioning"):
             compileall.compile_dir(ROOT / package, quiet=2)
         return chosen
@@ -166,7 +166,7 @@ class Up:
         )
 
     def _set_redis_data_aside(self) -> str:
-        """Redis cannot read its file (a disk that was full, a crash of the machine): go on without it."""
+        """Move Redis's data aside if it is unreadable (after a full disk or a crash of the machine)."""
         data = self._instance.redis_dir / "appendonlydir"
         if not data.exists():
             return ""
@@ -178,7 +178,7 @@ class Up:
     async def _serve(self, wanted: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, *_KEEP_SIGNALS):
-            # Under nohup a hang-up is ignored, and stays so.
+            # Under nohup a hang-up is ignored; keep it so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._on_signal, number)
         self._supervisor = Supervisor(
@@ -192,7 +192,8 @@ class Up:
         )
         watch = self._disk_watch()
         if self._account is not None:
-            # Opened first and closed last by root, what SQLite keeps beside the database is root's, too.
+            # Root opens the database first and closes it last, so SQLite's files beside it belong to root
+            # too.
             await asyncio.to_thread(watch.keep_reserve)
         self._supervisor.start()
         ready = asyncio.create_task(self._announce())
@@ -213,7 +214,7 @@ class Up:
         return 0
 
     def _release_host(self) -> str:
-        """Leave the machine as it was but for workspaces; return what to add to the step's result."""
+        """Restore the machine's state except for workspaces; return what to add to the step's result."""
         folders = {"home": str(self._instance.home), "homes": str(self._instance.homes_dir)}
         pool = PoolConfig(slug="", driver="local", config=folders)
         try:
@@ -269,7 +270,7 @@ class Up:
         self._stop.set()
 
     async def _stop_workspaces(self) -> None:
-        """Ask the portal to stop them, and wait; a second Ctrl-C leaves them running."""
+        """Ask the portal to stop all workspaces, and wait; a second Ctrl-C leaves them running."""
         with self._console.step("Workspaces") as step:
             step.update("stopping (Ctrl-C again leaves them running)")
             process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Health, for people, load balancers and the supervisor."""
+"""Health checks for people, load balancers and the supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.embedded import health
 @never_cache
 @require_safe
 def healthz(_request: HttpRequest) -> JsonResponse:
-    """Every part with what was seen: 200 when all are well, else 503."""
+    """Return the health of every part: 200 if all are healthy, else 503."""
     parts = health.check()
     ok = all(part.ok for part in parts)
     return JsonResponse(
@@ -30,5 +30,5 @@ def healthz(_request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def live(_request: HttpRequest) -> HttpResponse:
-    """This process answers; says nothing about the others."""
+    """Return 200 while this process answers, regardless of the others."""
     return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")

@@ -1,6 +1,6 @@
 """gunicorn's configuration for the web processes (`-c python:portal.embedded.web_server portal.wsgi`).
 
-docs/adr/0016-processes.md says why gunicorn, why threads, and what the numbers rest on.
+docs/adr/0016-processes.md explains the choice of gunicorn and threads, and the basis of the numbers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from portal.scheduling import pauses
 loading.begin()
 bind = f"127.0.0.1:{os.environ.get('BERTH_WEB_PORT') or int(os.environ.get('BERTH_PORT') or 8000) + 1}"
 workers = int(os.environ.get("BERTH_WEB_PROCESSES") or 2)
-# A few requests wait for something else, as for a log that a node has to read: they must not fill a process.
+# Some requests wait for something else, such as a log that a node has to read: they must not block a process.
 worker_class = "portal.embedded.web_worker.DeadlineWorker"
 threads = int(os.environ.get("BERTH_WEB_THREADS") or 8)
-# The front door keeps a connection for 60 s. Whoever closes first must not be we: one may be on its way.
+# The front door keeps a connection for 60 s and must close it first: a request may be on its way.
 keepalive = 120
 timeout = 60
 graceful_timeout = 3
@@ -29,19 +29,19 @@ control_socket_disable = True
 loglevel = "warning"
 limit_request_line = 8190
 limit_request_field_size = 32_768
-# The front door and agents speak to it by loopback; `portal.common.front_door` decides who is believed.
+# The front door and agents connect over loopback; `portal.common.front_door` decides which to trust.
 forwarded_allow_ips = "127.0.0.1"
 forwarder_headers = ""
 secure_scheme_headers = {"X-FORWARDED-PROTO": "https"}
-# Which server this is, and which version, is nobody's business.
+# Do not disclose server and version.
 gunicorn.SERVER = "berth"
 
 
 def when_ready(_server: Any) -> None:
-    """What is loaded by now is for good: the collector would only write into pages that are shared."""
+    """Freeze what is loaded, so the garbage collector does not write to shared pages."""
     loading.end()
 
 
 def post_request(_worker: Any, _request: Any, _environ: Any, _response: Any) -> None:
-    """The answer is on its way: a moment to collect what decisions and previews have left."""
+    """The response is on its way: use the time to collect garbage of decisions and previews."""
     pauses.rest()

@@ -1,6 +1,6 @@
-"""gunicorn's thread worker, with a time by which a request has to be there, and its answer read.
+"""gunicorn's thread worker with time limits for requests and for reading responses.
 
-gunicorn has none of its own: whoever sends a byte now and then would keep a thread, of which there are few.
+gunicorn has none: a client that sends a byte now and then would block one of few threads.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ SEND_TIMEOUT_S = 60.0
 
 
 class DeadlineSocket(socket.socket):
-    """A client's connection. What it sends is read until a time that `begin` and `go_on` set."""
+    """A client's connection. Reads fail after a deadline set by `begin` and `go_on`."""
 
     until = float("inf")
 
     def begin(self) -> None:
-        """A request begins: its head has to come soon."""
+        """Start the deadline for the head of a request."""
         self.until = time.monotonic() + HEAD_TIMEOUT_S
 
     def go_on(self) -> None:
-        """The head is there: the rest may take longer."""
+        """Start the longer deadline for the body."""
         self.until = time.monotonic() + BODY_TIMEOUT_S
 
     def setblocking(self, flag: bool) -> None:
-        # What the worker calls blocking is so only for a while.
+        # The worker's blocking mode only blocks until the deadline.
         self.settimeout(SEND_TIMEOUT_S if flag else 0.0)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
@@ -41,7 +41,7 @@ class DeadlineSocket(socket.socket):
             self.settimeout(max(self.until - time.monotonic(), 0.001))
             return super().recv(size, flags)
         except TimeoutError:
-            # To the worker it is as if the client had gone.
+            # To the worker this looks like a disconnected client.
             raise ConnectionResetError(errno.ECONNRESET, "the request did not come in time") from None
         finally:
             if self.fileno() >= 0:
@@ -49,7 +49,7 @@ class DeadlineSocket(socket.socket):
 
 
 class DeadlineWorker(gthread.ThreadWorker):
-    """`gthread` whose connections keep a thread no longer than their times allow."""
+    """`gthread` worker whose connections occupy a thread only within their deadlines."""
 
     def enqueue_req(self, conn: Any) -> None:
         if not isinstance(conn.sock, DeadlineSocket):
@@ -59,7 +59,7 @@ class DeadlineWorker(gthread.ThreadWorker):
 
     def handle(self, conn: Any) -> Any:
         if not conn.initialized and not conn.wait_for_data(0.0):
-            # Nothing has come yet: the poller waits, no thread does.
+            # No data yet: the poller waits instead of a thread.
             return gthread._DEFER
         conn.sock.begin()
         return super().handle(conn)

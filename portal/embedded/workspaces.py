@@ -1,4 +1,4 @@
-"""What `down`, Ctrl-C and `status` ask of the portal: `manage.py workspaces stop|count`."""
+"""Counting and stopping workspaces for `down`, Ctrl-C and `status`: `manage.py workspaces stop|count`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_INTERVAL_S = 0.2
 
 
 def counts() -> dict[str, int]:
-    """How many workspaces are in each state, those in none left out."""
+    """Return the number of workspaces by state, without empty states."""
     found = dict(
         Workspace.objects.exclude(state=State.TERMINATED)
         .order_by()
@@ -27,7 +27,7 @@ def counts() -> dict[str, int]:
 
 
 def stop(*, limit_s: float = STOP_LIMIT_S) -> str:
-    """Stop every workspace and wait until none holds anything, or until the limit. Words for it."""
+    """Stop all workspaces and wait until none holds resources. Return the result as text."""
     holding = Workspace.objects.filter(state__in=HOLDING)
     before = holding.count()
     services.stop_all(actor=SYSTEM, reason="Berth is being stopped")

@@ -17,7 +17,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def networks(variable: str, values: Iterable[str], *, strict: bool, advice: str) -> tuple[Network, ...]:
-    """The networks that `values` name. With `strict`, an address inside a network does not name it."""
+    """Parse networks. `strict` rejects an address with host bits."""
     try:
         return tuple(ipaddress.ip_network(value.strip(), strict=strict) for value in values)
     except ValueError as error:
@@ -25,14 +25,14 @@ def networks(variable: str, values: Iterable[str], *, strict: bool, advice: str)
 
 
 def check_minimum(minimum: int, **values: int) -> None:
-    """Check that all `values`, by the names of their variables, are at least `minimum`."""
+    """Check that all `values`, given by variable name, are at least `minimum`."""
     if min(values.values()) < minimum:
         verb = "are" if len(values) > 1 else "is"
         raise ImproperlyConfigured(f"{' and '.join(values)} {verb} {minimum} or more.")
 
 
 def check_vault(address: str, *, has_app_role: bool, has_token_file: bool) -> None:
-    """Check that Vault is reached over TLS, or on this machine, and that there is one way to sign in."""
+    """Check that Vault uses TLS or loopback, and that exactly one sign-in method is set."""
     url = urlsplit(address)
     is_loopback = url.hostname in ("localhost", "127.0.0.1", "::1")
     if not url.hostname or not (url.scheme == "https" or (url.scheme == "http" and is_loopback)):

@@ -81,13 +81,13 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.common.middleware.RequestIdMiddleware",
-    # Before what answers with files, so that these carry the policy too.
+    # Before middleware that serves files, so that their responses have the policy too.
     "portal.common.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.StorableMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
-    # All that follows is for browsers: requests of programs with a token leave here for their view.
+    # Everything below is for browsers: requests with a token go directly to their view from here.
     "portal.common.token_requests.TokenRequestMiddleware",
     "portal.people.accounts.session_cookie.SessionCookieMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -116,7 +116,7 @@ TEMPLATES = [
         "DIRS": [FILES / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
-            # Every template has words for people, so none has to ask for what translates them.
+            # Every template has translated texts, so it need not load the library.
             "builtins": ["django.templatetags.i18n"],
             "context_processors": [
                 "django.template.context_processors.request",
@@ -131,8 +131,8 @@ TEMPLATES = [
 DATABASES = {
     "default": env.db_url("DATABASE_URL", default=f"sqlite:///{database_place.place(BERTH_HOME)}"),
 }
-# The web processes' threads keep their connections from one request to the next. A process whose requests
-# each have a thread of their own (`portal.asgi`) sets 0.
+# Threads of the web processes keep their connections between requests. A process with one thread per request
+# (`portal.asgi`) sets 0.
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("BERTH_DB_CONN_MAX_AGE_S", default=60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
@@ -149,7 +149,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
-# Workspaces are below the portal's name, and it should have that name to itself.
+# Workspaces are on subdomains, so the portal should have its domain to itself.
 SECURE_HSTS_INCLUDE_SUBDOMAINS = True
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {
@@ -197,12 +197,12 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
     "loggers": {
         "django.request": {"level": "ERROR"},
-        # It logs the path, which may be a link that signs in; RefusalLogMiddleware logs the route.
+        # It logs the path, which may be a sign-in link; RefusalLogMiddleware logs the route.
         "django.security.csrf": {"level": "ERROR"},
         "axes": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
         "fido2": {"level": "WARNING"},
-        # A line for every sweep would bury what matters.
+        # A line per sweep would hide relevant ones.
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},

@@ -1,7 +1,7 @@
 """Settings of the gateway process (`portal.asgi`), which serves forward-auth and event streams.
 
-Django answers only requests that open a stream. Each has a thread of its own for a moment, and the database
-connection of the thread must not outlive it. No page is rendered.
+Django only handles requests that open a stream. Each briefly uses its own thread, and the thread's database
+connection must not outlive it. No page is rendered.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from portal.settings import *  # noqa: F403
 from portal.settings import DATABASES, INSTALLED_APPS
 
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-# The process only reads: listeners to changes (`portal.wiring`) would load the scheduler into its memory.
-# Nobody signs in there either.
+# The process only reads: change listeners (`portal.wiring`) would load the scheduler into its memory. It has
+# no sign-in either.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "portal" and not app.startswith("allauth")]
 ROOT_URLCONF = "portal.stream_urls"
 MIDDLEWARE = [

@@ -21,7 +21,7 @@ if _email_url:
 EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT_S", default=10)
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default=f"Berth <berth@{BERTH_PUBLIC_HOST}>")
 
-# What webhooks and channels may reach besides the public internet: networks, as 10.1.0.0/16.
+# Destinations of webhooks and channels besides the public internet: networks, such as 10.1.0.0/16.
 BERTH_OUTGOING_ALLOW = env.list("BERTH_OUTGOING_ALLOW", default=[])
 networks("BERTH_OUTGOING_ALLOW", BERTH_OUTGOING_ALLOW, strict=True, advice="Write networks as 10.1.0.0/16.")
 # Certificates of trusted authorities instead of the usual ones, in PEM.
@@ -38,7 +38,7 @@ BERTH_CHANNEL_SCHEMAS = env.list(
 BERTH_WEBHOOK_KEEP_DAYS = max(1, env.int("BERTH_WEBHOOK_KEEP_DAYS", default=30))
 BERTH_WEBHOOK_DISABLE_DAYS = max(1, env.int("BERTH_WEBHOOK_DISABLE_DAYS", default=5))
 
-# Sealed entries of the audit log are deleted after so many days; 0: never.
+# Sealed entries of the audit log are deleted after this many days; 0: never.
 BERTH_AUDIT_KEEP_DAYS = max(0, env.int("BERTH_AUDIT_KEEP_DAYS", default=0))
 # Entries of the audit log are also sent to a syslog server (tls://host:6514, tcp://host:514 or udp://host:514)
 # and to a URL.

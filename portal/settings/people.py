@@ -6,7 +6,7 @@ from portal.settings.checks import check_site_roles
 from portal.settings.parsing import amounts, env
 from portal.settings.site import HTTPS
 
-# Leaked passwords: a sorted file with the SHA-1 of each, or a service that is asked for a range.
+# Leaked passwords: a sorted file with the SHA-1 of each, or a service that is queried by range.
 BERTH_BREACHED_PASSWORDS_FILE = env.str("BERTH_BREACHED_PASSWORDS_FILE", default="")
 BERTH_BREACHED_PASSWORDS_URL = env.str("BERTH_BREACHED_PASSWORDS_URL", default="").rstrip("/")
 # Site roles (administrator, operator, approver, auditor) that require a second factor.
@@ -15,7 +15,7 @@ check_site_roles("BERTH_MFA_REQUIRED_FOR", BERTH_MFA_REQUIRED_FOR)
 # How long a browser may be trusted for the second factor; 0: never.
 BERTH_TRUSTED_DEVICE_DAYS = max(0, env.int("BERTH_TRUSTED_DEVICE_DAYS", default=30))
 BERTH_DEVICE_COOKIE = "__Host-berth-device" if HTTPS else "berth-device"
-# Dangerous actions require a new proof of identity after so many minutes; 0: never.
+# Dangerous actions require a new proof of identity after this many minutes; 0: never.
 BERTH_STEP_UP_MINUTES = max(0, env.int("BERTH_STEP_UP_MINUTES", default=15))
 # So do approvals above these amounts: whole units by resource, for instance gpu=4,gpu_hours=500.
 BERTH_STEP_UP_APPROVALS = amounts("BERTH_STEP_UP_APPROVALS")
@@ -32,8 +32,8 @@ BERTH_OIDC = {
     for name, value in env.ENVIRON.items()
     if name.startswith("BERTH_OIDC_") and value
 }
-# Issuers of OpenID Connect whose tokens can be exchanged for those of service accounts, and whether one on
-# this machine may be asked without TLS, which is for tests.
+# OpenID Connect issuers whose tokens can be exchanged for tokens of service accounts, and whether issuers on
+# this machine may be used without TLS (for tests).
 BERTH_TOKEN_EXCHANGE_ISSUERS = env.list("BERTH_TOKEN_EXCHANGE_ISSUERS", default=[])
 BERTH_TOKEN_EXCHANGE_LOOPBACK = env.bool("BERTH_TOKEN_EXCHANGE_LOOPBACK", default=False)
 # The longest life of an API token in days; 0: no limit.
@@ -62,7 +62,7 @@ BERTH_STARTS_PER_MINUTE = max(0, env.int("BERTH_STARTS_PER_MINUTE", default=60))
 BERTH_STARTS_PER_HOUR = max(0, env.int("BERTH_STARTS_PER_HOUR", default=600))
 BERTH_STREAMS_PER_USER = max(0, env.int("BERTH_STREAMS_PER_USER", default=256))
 
-# A session ends after so many hours without use, and after so many hours in any case.
+# A session expires after this many hours without use, and after this many hours in any case.
 BERTH_SESSION_IDLE_HOURS = env.float("BERTH_SESSION_IDLE_HOURS", default=72)
 BERTH_SESSION_MAX_HOURS = env.float("BERTH_SESSION_MAX_HOURS", default=336)
 BERTH_THEME_COOKIE = "__Host-berth-theme" if HTTPS else "berth-theme"

@@ -11,7 +11,7 @@ REST_FRAMEWORK = {
     "DEFAULT_THROTTLE_CLASSES": ["portal.people.accounts.throttles.RequestThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["portal.common.json_output.JsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.common.json_input.JsonParser"],
-    # No `?format=`: what is wanted is said by `Accept`.
+    # No `?format=`: clients use the `Accept` header.
     "URL_FORMAT_OVERRIDE": None,
     "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.Pages",
     "DEFAULT_FILTER_BACKENDS": ["portal.common.filtering.FilterBackend"],

@@ -8,10 +8,10 @@ NODE_LEASE_S = env.int("BERTH_NODE_LEASE_S", default=20)
 SWEEP_INTERVAL_S = env.float("BERTH_SWEEP_INTERVAL_S", default=2.0)
 INVENTORY_INTERVAL_S = env.int("BERTH_INVENTORY_INTERVAL_S", default=60)
 ORPHAN_SWEEP_INTERVAL_S = env.int("BERTH_ORPHAN_SWEEP_INTERVAL_S", default=20)
-# Folders without an owner are deleted after so many hours (0: never), and listed for so many days after that.
+# Folders without an owner are deleted after this many hours (0: never), and then listed for this many days.
 BERTH_ORPHAN_FOLDER_HOURS = max(0, env.int("BERTH_ORPHAN_FOLDER_HOURS", default=24))
 BERTH_ORPHAN_KEEP_DAYS = max(1, env.int("BERTH_ORPHAN_KEEP_DAYS", default=30))
-# Whether running work can be preempted, after how long at the earliest, and with how much notice.
+# Whether running work can be preempted, its minimum run time, and the notice.
 BERTH_PREEMPTION = env.bool("BERTH_PREEMPTION", default=True)
 BERTH_MIN_RUN_S = env.int("BERTH_MIN_RUN_S", default=900)
 BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
@@ -20,11 +20,11 @@ BERTH_MAX_LIFETIME_HOURS = max(0, env.int("BERTH_MAX_LIFETIME_HOURS", default=33
 BERTH_RECLAIM_NOTICE_MINUTES = max(1, env.int("BERTH_RECLAIM_NOTICE_MINUTES", default=30))
 BERTH_IDLE_GPU_MINUTES = max(0, env.int("BERTH_IDLE_GPU_MINUTES", default=120))
 BERTH_IDLE_MINUTES = max(0, env.int("BERTH_IDLE_MINUTES", default=0))
-# The most cores and memory that a workspace keeps while its GPUs are released; 0: no limit.
+# Maximum cores and memory that a workspace keeps while its GPUs are released; 0: no limit.
 BERTH_RELEASED_CORES = max(0, env.int("BERTH_RELEASED_CORES", default=4))
 BERTH_RELEASED_MEMORY_GIB = max(0, env.int("BERTH_RELEASED_MEMORY_GIB", default=32))
-# Whether preemptible work is moved without an operator, with how much notice at least, and how long it is
-# not moved again.
+# Whether preemptible work is moved without an operator, the minimum notice, and how long a workspace is not
+# moved again.
 BERTH_MOVE_AUTOMATICALLY = env.bool("BERTH_MOVE_AUTOMATICALLY", default=False)
 BERTH_MOVE_NOTICE_MINUTES = max(1, env.int("BERTH_MOVE_NOTICE_MINUTES", default=10))
 BERTH_MOVE_REST_HOURS = max(1, env.int("BERTH_MOVE_REST_HOURS", default=24))

@@ -1,4 +1,4 @@
-"""Where the site is: folders, ports, addresses, and the secrets of its processes."""
+"""Location of the site: folders, ports, URLs, and the secrets of its processes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ HTTPS = _public.scheme == "https"
 BERTH_NODE_NAME = env.str("BERTH_NODE_NAME", default=socket.gethostname())
 BERTH_AGENT_URL = env.str("BERTH_AGENT_URL", default=f"http://127.0.0.1:{BERTH_WEB_PORT}")
 BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)
-# The name or address by which other machines reach this one. Empty: none can join. Redis is at the next port.
+# Name or address at which other machines reach this one. Empty: no machine can join. Redis uses the next
+# port.
 BERTH_NODES_ADDRESS = env.str("BERTH_NODES_ADDRESS", default="").strip()
 BERTH_NODES_PORT = env.int("BERTH_NODES_PORT", default=BERTH_PORT + 7)
-# Where the two ends of a check of a link between nodes meet: one port of one node for each check at a time.
+# Ports at which the two ends of a link check meet: one port per running check.
 BERTH_CHECK_PORTS = ports("BERTH_CHECK_PORTS", "29400-29431")
 BERTH_TLS_DIR = Path(env.str("BERTH_TLS_DIR", default="") or BERTH_HOME / "run" / "tls")
 
@@ -43,7 +44,8 @@ if not SECRET_KEY:
 # Earlier secret keys. Their signatures stay valid.
 SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
-# Where the gateway process leaves passes for the front door (portal.common.passes). Empty or `none`: nowhere.
+# Folder of passes that the gateway process writes for the front door (portal.common.passes). Empty or `none`
+# disables them.
 BERTH_PASSES_DIR = env.str("BERTH_PASSES_DIR", default="")
 if BERTH_PASSES_DIR == "none":
     BERTH_PASSES_DIR = ""
@@ -51,7 +53,7 @@ if BERTH_PASSES_DIR == "none":
 BERTH_CONTROL_KEY = secret("BERTH_CONTROL_KEY", "control_key")
 BERTH_NODE_KEYS_DIR = BERTH_HOME / "keys" / "nodes"
 BERTH_ENGINE_NODES = env.list("BERTH_ENGINE_NODES", default=[BERTH_NODE_NAME])
-# Addresses of proxies in front of the front door, and the secret by which one on this machine proves itself.
+# Addresses of proxies in front of the front door, and the secret that authenticates one on this machine.
 BERTH_TRUSTED_PROXIES = networks(
     "BERTH_TRUSTED_PROXIES",
     (value for value in env.list("BERTH_TRUSTED_PROXIES", default=[]) if value.strip()),

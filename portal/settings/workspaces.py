@@ -6,27 +6,27 @@ from portal.settings.checks import check_minimum
 from portal.settings.parsing import env
 
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
-# The most seconds and MiB of a build of an environment. Unused versions are deleted after so many days.
+# Limits of an environment build in seconds and MiB. Unused versions are deleted after this many days.
 BERTH_ENVIRONMENT_BUILD_S = min(86_400, max(60, env.int("BERTH_ENVIRONMENT_BUILD_S", default=3600)))
 BERTH_ENVIRONMENT_MAX_MIB = max(64, env.int("BERTH_ENVIRONMENT_MAX_MIB", default=20_480))
 BERTH_ENVIRONMENT_KEEP_DAYS = max(0, env.int("BERTH_ENVIRONMENT_KEEP_DAYS", default=30))
 # Omits the curated environment “Data science”, so that nothing is built after a first start.
 BERTH_SKIP_DATA_SCIENCE = env.bool("BERTH_SKIP_DATA_SCIENCE", default=False)
-# Whether an environment that comes with Berth is built for the first workspace that needs it.
+# Whether a curated environment is built for the first workspace that needs it.
 BERTH_BUILD_WHEN_ASKED = env.bool("BERTH_BUILD_WHEN_ASKED", default=True)
-# How much a home folder may hold (0: any amount), and how long a fuller one may still be used.
+# Limit of a home folder (0: no limit), and how long a home over its limit can still be used.
 BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
 BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
 check_minimum(0, BERTH_HOME_LIMIT_MIB=BERTH_HOME_LIMIT_MIB, BERTH_HOME_GRACE_S=BERTH_HOME_GRACE_S)
-# After how many days without use a home folder is archived and emptied, after how many more days an
-# administrator may delete the archive (0: never), and how long before both its user is notified.
+# Days without use after which a home folder is archived and emptied; further days after which an
+# administrator may delete the archive (0: never); and notice to its user before both.
 BERTH_HOME_ARCHIVE_DAYS = max(0, env.int("BERTH_HOME_ARCHIVE_DAYS", default=0))
 BERTH_HOME_DELETE_DAYS = max(0, env.int("BERTH_HOME_DELETE_DAYS", default=0))
 BERTH_HOME_NOTICE_DAYS = max(1, env.int("BERTH_HOME_NOTICE_DAYS", default=14))
-# The most archives of a home folder; 0: none. Together they take no more than a home may hold.
+# Maximum archives of a home folder; 0: none. Their total size is limited like a home.
 BERTH_HOME_ARCHIVES = env.int("BERTH_HOME_ARCHIVES", default=5)
 check_minimum(0, BERTH_HOME_ARCHIVES=BERTH_HOME_ARCHIVES)
-# How long cloning a repository may take at a start, and a script of dotfiles.
+# Time limits for cloning a repository at a start, and for a script of dotfiles.
 BERTH_CLONE_TIMEOUT_S = env.int("BERTH_CLONE_TIMEOUT_S", default=900)
 BERTH_DOTFILES_TIMEOUT_S = env.int("BERTH_DOTFILES_TIMEOUT_S", default=300)
 check_minimum(

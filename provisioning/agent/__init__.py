@@ -1,4 +1,4 @@
-"""What runs inside workspaces, on the standard library alone: the agent (`program`) and what goes with it.
+"""Programs inside workspaces, standard library only: the agent (`program`) and its companions.
 
-`apps` imports apps ahead of time, `files` serves the files of a home, `jupyter` is JupyterLab's extension.
+`apps` preloads apps, `files` serves the files of a home, `jupyter` contains JupyterLab extensions.
 """

@@ -1,1 +1,1 @@
-"""Building software environments on a node with uv, in sandboxes of their own (docs/adr/0031)."""
+"""Builds software environments on a node with uv, in sandboxes (docs/adr/0031)."""

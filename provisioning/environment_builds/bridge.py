@@ -1,7 +1,7 @@
-"""Leads from the loopback of a build's network to the proxy outside. Standard library only, any Python 3.
+"""Forwards from the loopback of a build's network to the proxy outside. Standard library only, any Python 3.
 
-Run as `python -I -S bridge.py SOCKET PORT PROGRAM ARG…` inside the sandbox of a build: it listens on the
-loopback address, passes each connection on to the Unix socket, runs the program, and ends with its exit code.
+Run as `python -I -S bridge.py SOCKET PORT PROGRAM ARG…` inside a build's sandbox. It listens on the loopback
+address, forwards each connection to the Unix socket, runs the program, and exits with its exit code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One build from beginning to end: resolve, install, compile, check, and only then give it its name."""
+"""Executes one build: resolve, install, compile, check, and publish it under its name."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from provisioning.service import notebook
 CPU_MILLI = 2000
 MEMORY_MIB = 4096
 TEMPORARY_SHARE = 3
-"""A build may take so many times what its environment may: downloads, unpacked archives, sources."""
+"""Disk limit of a build, as a multiple of that of its environment: downloads, unpacked archives, sources."""
 CONTENTS = "contents.json"
 ARCHIVES = "archive-v*/*"
-"""Where uv keeps what it has unpacked, in its cache."""
+"""Unpacked archives in uv's cache."""
 Report = Callable[[BuildStage, int, int], object]
 NO_WHEEL = ("building is disabled", "no usable wheels", "has no binary distribution", "--no-build")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What builds run on: found out by the driver in the same way for workspaces."""
+    """Build platform, detected by the driver in the same way as for workspaces."""
 
     sandbox: SandboxProbe
     host: cgroups.CgroupHost
@@ -53,7 +53,7 @@ class Machine:
 
 
 class Build:
-    """A build that goes on. `write` takes lines of the log; `going_on` raises to end it."""
+    """A running build. `write` takes lines of the log; `going_on` raises to cancel it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Build:
         self._deadline = time.monotonic() + command.deadline_s
 
     def run(self) -> Stamp:
-        """The environment, made or found. Raises `BuildError` or `OSError`."""
+        """Return the environment, built or existing. Raises `BuildError` or `OSError`."""
         command = self._command
         if command.digest and (kept := self._store.find(command.digest)):
             return kept
@@ -149,7 +149,7 @@ class Build:
         return self._finished(cell, python, made, digest, lock)
 
     def _lock(self, steps: uv_steps.Uv, work: Path, text: str, *, npm: bool) -> str:
-        """The Python packages of the lock."""
+        """Return the Python packages of the lock."""
         command = self._command
         if command.lock:
             sources.prepared(SourceKind.LOCK, text)
@@ -162,7 +162,7 @@ class Build:
         return steps.resolved(source, work)
 
     def _node(self, steps: uv_steps.Uv, work: Path, locked: str) -> tuple[Path, str]:
-        """An environment with Node.js alone, outside and inside: it asks npm before there is another."""
+        """Create an environment with only Node.js for running npm; return its paths outside and inside."""
         root = work / "node"
         root.mkdir(mode=0o755)
         named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
@@ -197,10 +197,10 @@ class Build:
         npm_packages.write_programs(made, str(place), packages)
 
     def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
-        """The folder in which the packages are. From wheels where all have one: then no code of theirs runs.
+        """Install the packages and return their folder. If all have wheels, no package code runs.
 
-        Otherwise in a folder that shares nothing with other environments, for code of a package could
-        write into what it shares.
+        Otherwise installs in a folder that shares nothing with other environments, because code of a package
+        could modify shared files.
         """
         total = sum(not line.startswith("-") for line in logical_lines(lock))
         (work / "lock.txt").write_text(lock)
@@ -235,7 +235,7 @@ class Build:
         raise AssertionError("both ways end in one of the lines above")
 
     def _progress(self, cache: Path, made: Path, total: int) -> Callable[[BuildStage], object]:
-        """Reports how many packages have come, or have been installed, when it is called."""
+        """Return a function that reports the number of downloaded or installed packages."""
         before = sum(1 for _ in cache.glob(ARCHIVES))
 
         def progress(stage: BuildStage) -> None:
@@ -315,7 +315,7 @@ class Build:
         return stamp
 
     def _preload(self, cell: Cell, made: Path, place: Path, programs: list[str]) -> outcome.Preload:
-        """What of JupyterLab can be imported ahead of a start; a build does not fail for that."""
+        """Determine which modules of JupyterLab can be preloaded; a failure does not fail the build."""
         file = cell.tmp(foreign=True) / "preload.json"
         file.unlink(missing_ok=True)
         if JUPYTERLAB.program not in programs:
@@ -344,7 +344,7 @@ class Build:
 
 
 def _way(cell: Cell, packages: index.PackageIndex, work: Path) -> contextlib.AbstractContextManager[object]:
-    """The way to the hosts of an index, for as long as the context lasts."""
+    """Return a context in which the hosts of an index are reachable."""
     return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
 
 

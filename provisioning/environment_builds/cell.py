@@ -1,11 +1,11 @@
-"""The sandbox in which the steps of a build run, and the loop that holds a step to its limits.
+"""Sandbox for the steps of a build, and the loop that enforces a step's limits.
 
-Each step sees the system's programs, a Python installation, uv and what it is shown; no home, nothing of the
-portal, no other environment. Its network is its own and empty, but for the way to the package index where a
-step has one. Where this machine can make no sandbox, and has one user, steps run without, as workspaces do.
+Each step sees the system's programs, a Python installation, uv and the files shown to it; no home, no files
+of the portal, no other environment. Its network is isolated, except for access to the package index in steps
+that need it. On a machine with one user that cannot create sandboxes, steps run without one, like workspaces.
 
-Where root runs the node and people have users of their own, steps in which code of packages may run do so as
-a user of their own too, in folders of that user's: what other builds and the node use belongs to root.
+If root runs the node and workspaces have their own users, steps that may run code of packages also run as a
+separate user, in folders of that user. Files that other builds and the node use belong to root.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a build may take: time until `deadline` (monotonic), disk, and the rest as a workspace.
+    """Limits of a build: time until `deadline` (monotonic), disk, and CPU and memory as for a workspace.
 
-    `keep_free_mib` of the disk stay free for workspaces.
+    `keep_free_mib` of the disk remain free for workspaces.
     """
 
     deadline: float
@@ -68,7 +68,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A folder or file that a step sees: `outside` here, `inside` there."""
+    """A folder or file visible to a step: `outside` on the host, `inside` in the sandbox."""
 
     outside: str
     inside: str
@@ -77,7 +77,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Step:
-    """One program to run. `foreign`: code of packages may run in it."""
+    """One program to run. `foreign`: it may run code of packages."""
 
     argv: Sequence[str]
     shown: Sequence[Shown]
@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(slots=True)
 class Cell:
-    """The steps of one build. `folder` is the build's own, outside; `bases` what its Python needs."""
+    """The sandbox of one build. `folder` is its own folder; `bases` are folders that its Python needs."""
 
     folder: Path
     sandbox: SandboxProbe
@@ -104,7 +104,7 @@ class Cell:
         return bool(self.sandbox.bwrap)
 
     def inside(self, name: str) -> str:
-        """Where a program of this package is for a step."""
+        """Return the path of a program of this package inside a step."""
         return f"{INSIDE}/{name}" if self.apart else str(HERE / name)
 
     @property
@@ -113,25 +113,25 @@ class Cell:
 
     @property
     def uid(self) -> int | None:
-        """The user of foreign steps; None where they run as the node's."""
+        """The user of foreign steps; None if they run as the node's user."""
         return self.sandbox.uids.builds if self.apart and self.sandbox.uids is not None else None
 
     def tmp(self, *, foreign: bool) -> Path:
-        """What is `temporary` in steps of this kind: what one kind writes the other never reads."""
+        """Return the host folder of `temporary`. Foreign and other steps never read each other's."""
         return self.folder / ("tmp-foreign" if foreign and self.uid is not None else "tmp")
 
     def give(self, folder: Path) -> None:
-        """Let foreign steps write what is in the folder. Raises `OSError`."""
+        """Give the folder to the user of foreign steps. Raises `OSError`."""
         if self.uid is not None:
             _chown(folder, self.uid)
 
     def take(self, folder: Path) -> None:
-        """Have the folder belong to the node again, when the step has ended. Raises `OSError`."""
+        """Return the folder to the node's user after the step. Raises `OSError`."""
         if self.uid is not None:
             _chown(folder, os.geteuid())
 
     def prepare(self) -> None:
-        """Raises `OSError`."""
+        """Create the folders of the build. Raises `OSError`."""
         (self.folder / "etc").mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in {self.tmp(foreign=False), self.tmp(foreign=True)}:
             for each in (path, path / "home"):
@@ -145,10 +145,10 @@ class Cell:
     def run(
         self, step: Step, on_line: Callable[[str], object], going_on: Callable[[], object]
     ) -> tuple[int, list[str]]:
-        """Run a step to its end; its exit code and last lines. Raises `BuildError` for a limit.
+        """Run a step to its end; return exit code and last lines. Raises `BuildError` if a limit is exceeded.
 
-        `going_on` is called every now and then, and ends the step by raising. Whatever the step has started
-        has ended when this returns.
+        `going_on` is called regularly and aborts the step by raising. All processes of the step have ended
+        when this returns.
         """
         groups: tuple[Path, ...] = ()
         if self.host.version:
@@ -217,7 +217,7 @@ class Cell:
             yield process
 
     def _argv(self, step: Step, env: Mapping[str, str], mounts: list[Mount] | None) -> list[str]:
-        """With `mounts`, to which they are added, everything is taken from where another user reaches it."""
+        """Return the sandbox's command line. `mounts` collects bind mounts for access by another user."""
         found = self.sandbox
         bwrap = found.bwrap
         if mounts is not None:
@@ -267,7 +267,7 @@ class Cell:
         on_line: Callable[[str], object],
         going_on: Callable[[], object],
     ) -> None:
-        """Read what it writes until its end, and hold it to the limits meanwhile."""
+        """Read the output until its end, and enforce the limits meanwhile."""
         assert process.stdout is not None
         descriptor, rest, looked = process.stdout.fileno(), b"", time.monotonic()
         wait = DISK_LOOK_S
@@ -299,7 +299,7 @@ class Cell:
         on_line(line)
 
     def check_disk(self) -> None:
-        """Raise `BuildError` where the build takes more than it may, or more than there is."""
+        """Raise `BuildError` if the build exceeds its disk limit, or the disk is nearly full."""
         taken = sum(size_kib(path) for path in (*self.watched, self.folder)) >> 10
         if taken > self.limits.disk_mib:
             raise BuildError(
@@ -312,7 +312,7 @@ class Cell:
             )
 
     def _end(self, process: subprocess.Popen[bytes], groups: Sequence[Path]) -> None:
-        """End it and all that it has started."""
+        """Kill the process and everything that it has started."""
         until = time.monotonic() + END_TIMEOUT_S
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -333,7 +333,7 @@ class Cell:
 
 
 def _chown(folder: Path, uid: int) -> None:
-    """The folder and all in it; links themselves, and nothing that they lead to."""
+    """Change the owner of a folder and its contents without following links."""
     os.chown(folder, uid, uid, follow_symlinks=False)
     for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
         for name in (*folders, *files):

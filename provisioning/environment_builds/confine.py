@@ -1,9 +1,9 @@
-"""Becomes one step of a build, held to its limits. Standard library only.
+"""Executes one step of a build within its limits. Standard library only.
 
 Run as `python -I -S confine.py PARENT_PID` with a plan as JSON on standard input: `argv`, `env`,
-`cgroup_procs`, `rlimits`, `nice`, `umask`, and `files` by name, each opened here so that its number takes the
-place of `{name}` in argv. It ends when the thread that started it does, and leads a process group of its own.
-With `user` it becomes that user (`as_user.py`, in the folder `code`), who is shown what the program needs.
+`cgroup_procs`, `rlimits`, `nice`, `umask`, and `files` by name. Each file is opened here, and its descriptor
+replaces `{name}` in argv. The step ends with the thread that started it and leads its own process group. With
+`user` it switches to that user (`as_user.py`, in the folder `code`), with the program's files mounted.
 """
 
 # ruff: noqa: PTH123, S606 - pathlib would double the time that this program takes to start
@@ -47,7 +47,7 @@ def main() -> None:
         import as_user  # type: ignore[import-not-found,unused-ignore]
 
         as_user.become(plan["user"])
-        end_with(parent)  # another user's process forgets whom it ends with
+        end_with(parent)  # changing the user resets the parent-death signal
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     argv = [words.get(word, word) for word in plan["argv"]]
@@ -60,7 +60,7 @@ def main() -> None:
 def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit(1)  # it died before the line above
+        sys.exit(1)  # the parent died before prctl
 
 
 if __name__ == "__main__":

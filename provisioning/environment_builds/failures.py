@@ -1,4 +1,4 @@
-"""How a build fails, and what uv's words mean."""
+"""Failures of a build, and their detection in uv's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_THE_USER = frozenset(
 )
 _OF_THE_OPERATOR = frozenset({BuildFailure.NO_PYTHON, BuildFailure.UV_MISSING})
 
-# In this order: a full disk makes every other step fail too.
+# Order matters: a full disk makes every other step fail too.
 _SIGNS: tuple[tuple[BuildFailure, tuple[str, ...]], ...] = (
     (BuildFailure.DISK_FULL, ("No space left on device", "Disk quota exceeded", "os error 28)")),
     (BuildFailure.TOO_LARGE, ("File too large (os error 27)",)),
@@ -34,7 +34,7 @@ _SIGNS: tuple[tuple[BuildFailure, tuple[str, ...]], ...] = (
             "connection closed", "Connection refused", "Connection reset", "504 Gateway", "503 Service",
             "502 Bad Gateway", "500 Internal Server", "Failed to read `--find-links`",
             "failed to read from file `",
-            # It began to answer: what came is no whole file.
+            # The response was incomplete.
             "HTTP status server error", "due to network timeout", "error decoding response body",
             "error reading a body from connection", "end of file before message length reached",
             "Failed to read from zip file",
@@ -77,7 +77,7 @@ _WORDS = {
 
 
 class BuildError(Exception):
-    """A build that has failed: its code, a public text that names one next action, and where."""
+    """A failed build: its code, a public text that names one next action, and the line at fault."""
 
     def __init__(self, code: BuildFailure, message: str, *, source_line: int = 0, log_line: str = "") -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class BuildError(Exception):
 
     @property
     def failure(self) -> Failure:
-        """What the control plane is told."""
+        """The failure as sent to the control plane."""
         if self.code in _OF_THE_USER:
             return Failure(self.code.value, self.message[:MAX_TEXT], retryable=False, blame="user")
         retryable = self.code not in _OF_THE_OPERATOR
@@ -102,7 +102,7 @@ class BuildError(Exception):
 
 
 def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolving: bool) -> BuildError:
-    """The error that the output of uv tells of. `source` has the numbered requirements of the user."""
+    """Return the error that uv's output describes. `source` has the user's numbered requirements."""
     text = "\n".join(lines)
     code = next((code for code, signs in _SIGNS if any(sign in text for sign in signs)), None)
     if code is None:
@@ -110,7 +110,7 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
     said = error_lines(lines)
     line = said[0] if said else ""
     if code is BuildFailure.INDEX_UNREACHABLE:
-        # The last cause has the status, or how it broke off; those before it say that something did.
+        # The last cause has the status or the reason; earlier ones only say that something failed.
         signs = dict(_SIGNS)[code]
         line = next((each for each in reversed(said) if any(sign in each for sign in signs)), line)
     if code is BuildFailure.RESOLUTION_FAILED and _NO_SUCH_PACKAGE.search(" ".join(said)):
@@ -123,9 +123,8 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
 
 
 def of_its_own_lock(error: BuildError) -> BuildError:
-    """The error of installing a lock that Berth has resolved: nobody's list is at fault where the index lacks
-    what it has named itself, as one of several copies of an index does for a while.
-    """
+    """Return the error for a failed installation of a lock that Berth resolved. The list is not at fault if
+    the index lacks a package that it listed itself, which can happen with several copies of an index."""
     if error.code not in (BuildFailure.RESOLUTION_FAILED, BuildFailure.NO_SUCH_PACKAGE):
         return error
     words = "The package index of the node lacks what it has named itself. This is tried again by itself."
@@ -135,7 +134,7 @@ def of_its_own_lock(error: BuildError) -> BuildError:
 
 
 def error_lines(lines: Sequence[str]) -> list[str]:
-    """The lines that say what went wrong: the causes of uv's last `error:`, or else that itself."""
+    """Return the causes of uv's last `error:`, or that line itself."""
     start = next(
         (number for number in range(len(lines) - 1, -1, -1) if lines[number].lstrip().startswith("error:")),
         None,
@@ -149,7 +148,7 @@ def error_lines(lines: Sequence[str]) -> list[str]:
 
 
 def line_of(said: Sequence[str], source: Sequence[tuple[int, str]]) -> int:
-    """The number of the requirement that an error names, 0 where it names none of them."""
+    """Return the line number of the requirement that an error names, or 0."""
     text = "\n".join(said).lower()
     for number, requirement in sorted(source, key=lambda each: -len(each[1].strip())):
         if "=" in requirement and requirement.strip().lower() in text:

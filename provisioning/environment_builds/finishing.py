@@ -1,8 +1,9 @@
-"""Finishes an environment from inside the sandbox of its build. Standard library only.
+"""Finishes an environment inside the sandbox of its build. Standard library only.
 
 Run as `python -I -S finishing.py PLACE WORKERS FILE DEFAULTS` with the base Python, 3.9 or newer, so that
-nothing of the environment is imported: modules are compiled to bytecode, which reads them and runs none;
-JupyterLab gets its defaults (JSON); and FILE becomes JSON of what is there. Writes lines `compiled N of M`.
+nothing of the environment is imported. It compiles modules to bytecode, which runs no code of them, writes
+JupyterLab's defaults (JSON), and writes the environment's contents to FILE as JSON. It prints lines `compiled
+N of M`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def compile_all(site: Path, workers: int) -> None:
-    """Bytecode beside every module, so that no start has to make it. A module that is no Python is left."""
+    """Compile every module to bytecode, so that no start has to; skip invalid modules."""
     entries = sorted(path for path in site.iterdir() if path.name != "__pycache__")
     noted = 0.0
     for number, path in enumerate(entries, 1):
@@ -42,7 +43,7 @@ def compile_all(site: Path, workers: int) -> None:
 
 
 def set_defaults(place: Path, defaults: str) -> None:
-    """Where JupyterLab is in there, it begins with these settings (JSON)."""
+    """Write default settings (JSON) for JupyterLab, if it is installed."""
     settings = place / "share" / "jupyter" / "lab" / "settings"
     if settings.parent.is_dir():
         settings.mkdir(exist_ok=True)
@@ -50,7 +51,7 @@ def set_defaults(place: Path, defaults: str) -> None:
 
 
 def contents(place: Path, site: Path) -> dict[str, object]:
-    """Packages with what they take in KiB, and programs."""
+    """Return packages with their sizes in KiB, and programs."""
     return {
         "packages": sorted(filter(None, map(package, site.glob("*.dist-info")))),
         "programs": sorted(

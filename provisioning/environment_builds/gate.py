@@ -1,4 +1,4 @@
-"""The way from a build's sandbox to the package index: the egress proxy, on a Unix socket."""
+"""Access from a build's sandbox to the package index: the egress proxy on a Unix socket."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from provisioning.environment_builds.index import PackageIndex
 
 END_TIMEOUT_S = 5.0
 PORT = 8901
-"""On the loopback of the sandbox, which is nobody else's."""
+"""On the sandbox's own loopback, so it is always free."""
 
 
 @contextlib.contextmanager
 def opened(index: PackageIndex, folder: Path) -> Iterator[Path]:
-    """The socket of a proxy that leads to the index, for as long as the context lasts. Raises `OSError`."""
+    """Run a proxy to the index within the context and yield its socket. Raises `OSError`."""
     path = folder / "index.sock"
     listener = socket.socket(socket.AF_UNIX)
     try:
         parent = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            listener.bind(f"/proc/self/fd/{parent}/{path.name}")  # a path of its own may be too long
-            # For the user of builds too; nobody else comes into the folder.
+            listener.bind(f"/proc/self/fd/{parent}/{path.name}")  # the full path may be too long
+            # Also for the user of builds; others cannot enter the folder.
             os.chmod(f"/proc/self/fd/{parent}/{path.name}", 0o666)  # noqa: PTH101, S103
         finally:
             os.close(parent)
@@ -67,7 +67,7 @@ def opened(index: PackageIndex, folder: Path) -> Iterator[Path]:
 
 
 def environ() -> dict[str, str]:
-    """The variables by which programs inside find it."""
+    """Return the proxy variables for programs inside."""
     url = f"http://127.0.0.1:{PORT}"
     names = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     return dict.fromkeys(names, url)

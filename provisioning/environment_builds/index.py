@@ -1,9 +1,9 @@
-"""The package index of this node: where it is, which hosts that takes, and which folders.
+"""The package index of this node: its URLs, hosts and folders.
 
-It is the node's own setting and no message changes it: `BERTH_NODE_PACKAGE_INDEX`, several divided by spaces,
-the first one being asked first; otherwise what uv or pip are configured with on this machine.
-`BERTH_NODE_PACKAGE_HOSTS` names more hosts that builds may reach, such as that of an index's files. How long
-an answer is waited for, and how often it is asked for, are settings of the node, too.
+It is a setting of the node that no message changes: `BERTH_NODE_PACKAGE_INDEX`, several separated by spaces,
+in order of priority; by default the configuration of uv or pip on this machine. `BERTH_NODE_PACKAGE_HOSTS`
+names further hosts that builds may reach, such as the file host of an index. Timeout and retries are also
+settings of the node.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ PATIENCE = {
     "UV_HTTP_TIMEOUT": ("BERTH_NODE_PACKAGE_TIMEOUT_S", "60"),
     "UV_HTTP_RETRIES": ("BERTH_NODE_PACKAGE_RETRIES", "3"),
 }
-"""uv's variables for how long it waits and how often it asks again: the node's settings and defaults."""
+"""uv's variables for timeout and retries → the node's settings and their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageIndex:
-    """`urls` of indexes, the first asked first; `links` are folders or pages of files to install from.
+    """Package indexes; `urls` in order of priority; `links` are folders or pages of files to install from.
 
-    With `merged` the best version of all indexes is taken, otherwise that of the first one that has the
-    package. `hosts` are what a build may reach, as the egress proxy takes them; `folders` what it is shown;
-    `networks` addresses of those hosts that are in private networks; `patience` uv's variables for waiting.
+    With `merged` the best version of all indexes is used, otherwise the one of the first index that has the
+    package. `hosts` are the hosts that a build may reach, in the format of the egress proxy; `folders` are
+    mounted; `networks` are addresses of those hosts in private networks; `patience` are uv's variables for
+    timeouts.
     """
 
     urls: tuple[str, ...]
@@ -61,13 +62,13 @@ class PackageIndex:
         found: dict[str, None] = {}
         for url in (*self.urls, *self.links):
             if (path := _path_of(url)) and Path(path).exists():
-                # Its pages may lead to files beside it, as the usual layout has them.
+                # Index pages may link to files beside the index, as in the usual layout.
                 parent = str(Path(path).parent)
                 found[parent if url in self.urls and parent.count("/") > 1 else path] = None
         return tuple(found)
 
     def networks(self) -> tuple[str, ...]:
-        """The addresses of the operator's own hosts: an index is often in a private network."""
+        """Private addresses of the configured hosts: an index is often in a private network."""
         found: dict[str, None] = {}
         for host in self.hosts:
             name, _, port = host.partition(":")
@@ -84,8 +85,8 @@ class PackageIndex:
         return tuple(found)
 
     def environ(self) -> dict[str, str]:
-        """uv's variables. Passwords in there can be read by code of packages that are built from source."""
-        # uv asks its default index last.
+        """Return uv's variables. Code of packages that are built from source can read passwords in them."""
+        # uv queries its default index last.
         found = {"UV_DEFAULT_INDEX": self.urls[-1], **dict(self.patience)}
         if self.urls[1:]:
             found["UV_INDEX"] = " ".join(self.urls[:-1])
@@ -98,7 +99,7 @@ class PackageIndex:
 
 
 def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
-    """Raises `BuildError` for a setting that cannot be used."""
+    """Return the index configured on this node. Raises `BuildError` for an invalid setting."""
     environ = os.environ if environ is None else environ
     pip = _pip_settings(environ)
     links = _words(environ.get("UV_FIND_LINKS") or pip.get("find-links", ""))
@@ -136,7 +137,7 @@ def _number(text: str, default: str) -> str:
 
 @functools.cache
 def _default_index() -> tuple[str, str]:
-    """The index that pip asks by default, and the host of its files. Raises `BuildError`."""
+    """Return the URL of pip's default index, and the host of its files. Raises `BuildError`."""
     try:
         from pip._internal.models.index import PyPI
     except ImportError:
@@ -145,7 +146,7 @@ def _default_index() -> tuple[str, str]:
 
 
 def _hosts_of_files(host: str) -> tuple[str, ...]:
-    """The hosts of an index's files, where they are others and known."""
+    """Return the file hosts of an index, if they are known and different."""
     try:
         url, files = _default_index()
     except BuildError:
@@ -154,12 +155,12 @@ def _hosts_of_files(host: str) -> tuple[str, ...]:
 
 
 def _is_named(word: str) -> bool:
-    """Whether it is uv's `name=address`."""
+    """Return whether the word is uv's `name=address`."""
     return "=" in word and "://" not in word.partition("=")[0]
 
 
 def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """pip's configuration as pip reads it: files from the widest to the nearest, variables last."""
+    """Return pip's configuration with pip's precedence: global to local files, then variables."""
     home = Path(environ.get("HOME") or "/")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     files = [
@@ -194,7 +195,7 @@ def _words(text: str) -> list[str]:
 
 
 def _path_of(url: str) -> str:
-    """The folder of a `file:` address or a path, the empty string for anything else."""
+    """Return the folder of a `file:` URL or a path, otherwise an empty string."""
     if url.startswith("/"):
         return url
     parts = urlsplit(url)

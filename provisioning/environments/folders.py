@@ -1,9 +1,9 @@
-"""Environments that are on a node already: folders that its own setting names.
+"""Existing environments on a node: folders named by the node's own setting.
 
-`BERTH_ENVIRONMENT_FOLDERS` has absolute paths divided by spaces, in which `*` stands for any name:
-`/opt/conda/envs/* /srv/venvs/stable`. A message names one by its digest alone, so that no message makes a
-node show a folder that its operator has not named. They are read as text: nothing of a folder is run to look
-at it, and none is written or removed.
+`BERTH_ENVIRONMENT_FOLDERS` contains absolute paths separated by spaces, in which `*` matches any name:
+`/opt/conda/envs/* /srv/venvs/stable`. Messages identify a folder only by its digest, so no message makes a
+node use a folder that its operator has not listed. Folders are inspected by reading text: nothing in them is
+executed, written or removed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_PATH = 200
 MAX_METADATA = 16 * 1024
 MAX_PROGRAMS = 1024
 FRESH_S = 30.0
-"""How long what a folder holds is not read again, unless its `bin` or `site-packages` has changed."""
+"""How long the contents of a folder are cached, unless its `bin` or `site-packages` has changed."""
 OLDEST = (3, 10)
-"""The oldest Python that a workspace's agent runs in."""
+"""Oldest Python that runs a workspace's agent."""
 _SITE = re.compile(r"python(3)\.(\d{1,2})")
 _PLAIN = re.compile(r"/[A-Za-z0-9._+@/-]*")
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
@@ -38,7 +38,7 @@ _CONDA = re.compile(r"python-(3\.\d{1,2}\.\d{1,3})-")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What is in one: `python` as 3.11, `python_version` as 3.11.7 where it is known."""
+    """Contents of a folder: `python` as 3.11, `python_version` as 3.11.7 if known."""
 
     path: str
     digest: str
@@ -49,31 +49,31 @@ class Folder:
 
     @property
     def fingerprint(self) -> str:
-        """Equal where Python and packages are."""
+        """Equal if Python and packages are equal."""
         return fingerprint_of(self.python, ((each.name, each.version) for each in self.packages))
 
 
 def digest_of_folder(path: str) -> str:
-    """What a folder is called in messages: it stands for its path, not for what is in it."""
+    """Return the digest that identifies a folder in messages; it depends on the path, not the contents."""
     return hashlib.sha256(json.dumps(["folder", path]).encode()).hexdigest()[:32]
 
 
 def fingerprint_of(python: str, packages: Iterable[tuple[str, str]]) -> str:
-    """Equal for the same Python (as 3.11) and the same packages in the same versions."""
+    """Return equal fingerprints for the same Python (as 3.11) and the same package versions."""
     rows = [python, *sorted(f"{name.lower()}=={version}" for name, version in packages)]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def is_plain(path: str) -> bool:
-    """Whether it is an absolute path as they are written here: no `..`, no blanks, nothing twice."""
+    """Return whether the path is absolute and normalized: no `..`, spaces or repeated slashes."""
     return len(path) <= MAX_PATH and bool(_PLAIN.fullmatch(path)) and os.path.normpath(path) == path != "/"
 
 
 def named(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
-    """The folders that the setting names and that are there, as they really are.
+    """Return the existing folders that the setting names, as resolved paths.
 
-    Left out: links (the folder that one leads to is to be named), what is in a folder of `never`, or holds
-    one, and what others than its owner and group may write.
+    Skipped: links (name their target instead), folders that contain or are inside a folder of `never`, and
+    folders writable by others than owner and group.
     """
     found: dict[str, None] = {}
     forbidden = [Path(os.path.realpath(each)) for each in never]
@@ -95,7 +95,7 @@ def named(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str
 
 
 def read(path: str) -> Folder | None:
-    """What is in a folder; None where no Python is in there that workspaces can run in."""
+    """Inspect a folder; None if it has no Python that workspaces can use."""
     root = Path(path)
     sites = sorted(site for site in root.glob("lib/python3.*/site-packages") if site.is_dir())
     minor = _SITE.fullmatch(sites[0].parent.name) if len(sites) == 1 else None
@@ -117,7 +117,7 @@ def read(path: str) -> Folder | None:
 
 
 class Folders:
-    """The folders of this node, read again when something has changed in them."""
+    """The folders of this node, read again after a change."""
 
     def __init__(self, paths: Callable[[], list[str]]) -> None:
         self._paths = paths
@@ -128,7 +128,7 @@ class Folders:
         return [found for path in self._paths() if (found := self._read(path)) is not None]
 
     def find(self, digest: str) -> Folder | None:
-        """The folder of this digest, where the setting names it still."""
+        """Return the folder with this digest if the setting still names it."""
         for path in self._paths():
             if digest_of_folder(path) == digest:
                 return self._read(path)
@@ -181,7 +181,7 @@ def _package(info: Path) -> Package | None:
 
 
 def _version(root: Path) -> str:
-    """Of a virtual environment by its `pyvenv.cfg`, of conda's by what it has noted."""
+    """Return the Python version from `pyvenv.cfg` of a virtual environment, or from conda's metadata."""
     for line in _text(root / "pyvenv.cfg").splitlines():
         key, _, value = line.partition("=")
         if key.strip() in ("version", "version_info"):
@@ -193,7 +193,7 @@ def _version(root: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """The beginning of a regular file that is no link; empty for all else."""
+    """Return the beginning of a regular file that is not a link; otherwise an empty string."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

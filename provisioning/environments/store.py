@@ -1,15 +1,15 @@
-"""The environments that are whole on this machine, under `$BERTH_HOME/environments/`.
+"""The complete environments on this machine, under `$BERTH_HOME/environments/`.
 
-    env-<digest>/                     an environment, named by its content
-    env-<digest>/.berth-environment   its stamp, written last: a folder without one does not exist for anybody
-    .staging/                         what is being built from wheels, with the cache that such builds share
-    .building/<id>/                   what is being built by code of packages: it shares nothing
-    .removing-<id>/                   what is being removed
-    .build.lock                       held by the one build that goes on
-    .used/<digest>                    when it was last started from
-    .requests/                        which builds were begun here, and which are to be cancelled
+  env-<digest>/                     an environment, named by its content
+  env-<digest>/.berth-environment   its stamp, written last: a folder without one is ignored
+  .staging/                         builds from wheels, and the cache that they share
+  .building/<id>/                   builds that run code of packages: they share nothing
+  .removing-<id>/                   environments being removed
+  .build.lock                       lock of the one running build
+  .used/<digest>                    when a workspace last started from it
+  .requests/                        builds started here, and cancellations
 
-Only the user of the node's worker writes here. What code of a package has had a hand in is read without
+Only the user of the node's worker writes here. Files that code of a package may have changed are read without
 following links.
 """
 
@@ -47,11 +47,11 @@ KEEP_CACHE_MIB = 4096
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What is known of a whole environment.
+    """Description of a complete environment.
 
-    `place` is the folder that its scripts name: a copy elsewhere is none. `bases` are the folders of the
-    Python installation that it hangs on, found out before any code of a package ran. Where JupyterLab is
-    `preloadable`, it can be imported ahead, with the modules `preload`, which it loads when it starts.
+    `place` is the folder that its scripts refer to; a copy elsewhere is invalid. `bases` are the folders of
+    the Python installation that it depends on, determined before any code of a package ran. If `preloadable`,
+    JupyterLab can be imported ahead, with the modules `preload` that it loads at its start.
     """
 
     digest: str
@@ -67,11 +67,11 @@ class Stamp:
     preload: tuple[str, ...] = ()
     cuda: str = ""
     folder: bool = False
-    """Whether it was there already: it is the operator's, and is asked what it hangs on when it is used."""
+    """Whether it is an existing environment of the operator. Its dependencies are determined at each use."""
 
 
 class Store:
-    """The folder of environments of one node."""
+    """Environments of one node."""
 
     def __init__(self, folder: Path, folders: Folders | None = None) -> None:
         self.folder = folder
@@ -81,13 +81,13 @@ class Store:
         self.cache = self.staging / ".uv-cache"
 
     def place(self, digest: str) -> Path:
-        """Where the environment is or will be. Raises `ValueError` for what is no digest."""
+        """Return the environment's folder, existing or not. Raises `ValueError` for an invalid digest."""
         if not is_digest(digest):
             raise ValueError(f"not a digest: {digest!r}")
         return self.folder / f"{PREFIX}{digest}"
 
     def find(self, digest: str) -> Stamp | None:
-        """The environment's stamp where it is whole, else None."""
+        """Return the environment's stamp, or None if it is not complete."""
         place = self.place(digest)
         stamp = _read(place / STAMP)
         if stamp is None or stamp.digest != digest or stamp.place != str(place):
@@ -96,7 +96,7 @@ class Store:
         return stamp
 
     def held(self) -> tuple[HeldEnvironment, ...]:
-        """Every environment that is whole, by digest; then the folders that were there already."""
+        """Return all complete environments by digest, then the existing folders."""
         found = (self.find(digest) for digest in self._digests())
         return (
             *(HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in found if stamp),
@@ -123,14 +123,14 @@ class Store:
     # -- making one -----------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the folders. Raises `OSError`."""
+        """Create the folders. Raises `OSError`."""
         for path in (self.folder, self.staging, self.building, self.folder / ".used", self._requests):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def complete(self, made: Path, stamp: Stamp) -> None:
-        """Make what was built the environment, from one moment to the next. Raises `OSError`.
+        """Publish a build as an environment, atomically. Raises `OSError`.
 
-        All of it is on the disk before its stamp is, and its stamp before it gets its name.
+        The files are on disk before the stamp, and the stamp before the rename.
         """
         _sync_file_system(made)
         (made / STAMP).unlink(missing_ok=True)
@@ -147,9 +147,9 @@ class Store:
 
     @contextlib.contextmanager
     def alone(self, waiting: Callable[[], object] | None = None) -> Iterator[bool]:
-        """Hold the lock on building; whether it was had.
+        """Hold the build lock; yield whether it was acquired.
 
-        With `waiting` it is waited for: that is called again and again meanwhile, and ends it by raising.
+        With `waiting`, wait for the lock and call it repeatedly meanwhile; it raises to abort.
         """
         self.prepare()
         descriptor = os.open(self.folder / ".build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -162,7 +162,7 @@ class Store:
             os.close(descriptor)
 
     def sweep(self) -> None:
-        """Remove what builds and removals have left half-done. The caller holds the lock on building."""
+        """Remove remains of interrupted builds and removals. The caller holds the build lock."""
         places = {PREFIX + stamp.digest for digest in self._digests() if (stamp := self.find(digest))}
         for path in self.folder.iterdir():
             half = path.name.startswith(PREFIX) and path.name not in places
@@ -180,10 +180,10 @@ class Store:
                         path.unlink()
 
     def prune_cache(self, *, keep_mib: int = KEEP_CACHE_MIB) -> None:
-        """Empty the cache where more than that in it is in no environment. The caller holds the lock.
+        """Delete the cache if more than `keep_mib` of it is in no environment. The caller holds the lock.
 
-        As a whole, for uv takes it for granted that what it has noted is there. What environments share stays
-        with them.
+        Deletes it as a whole, because uv expects every file that it has recorded. Files that environments
+        share survive there.
         """
         unshared = 0
         for folder, _, names in os.walk(self.cache):
@@ -193,7 +193,7 @@ class Store:
         if unshared >> 11 > keep_mib:
             remove_tree(self.cache)
 
-    # -- requests for builds, which any process of the worker may get ------------------------------
+    # -- requests for builds, which any process of the worker may receive ----------------------------
 
     @property
     def _requests(self) -> Path:
@@ -201,7 +201,7 @@ class Store:
 
     @contextlib.contextmanager
     def request(self, key: str) -> Iterator[bool]:
-        """Hold the request of this key; whether it is neither held elsewhere nor done already."""
+        """Hold the request of this key; yield whether it is neither held elsewhere nor done."""
         self.prepare()
         with (self._requests / f"{_file_name(key)}.begun").open("a+") as file:
             mine = _locks(file.fileno(), fcntl.LOCK_EX)
@@ -213,7 +213,7 @@ class Store:
                 file.write("done")
 
     def cancel(self, key: str) -> None:
-        """Have the request of this key given up, wherever it goes on."""
+        """Cancel the request of this key in whichever process it runs."""
         self.prepare()
         (self._requests / f"{_file_name(key)}.cancelled").touch()
 
@@ -224,26 +224,26 @@ class Store:
 
     @contextlib.contextmanager
     def using(self, digest: str) -> Iterator[Stamp | None]:
-        """The environment's stamp; it is not removed meanwhile. None where it is not whole here."""
+        """Yield the environment's stamp and prevent its removal meanwhile. None if it is not complete."""
         try:
             descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            yield self.find(digest)  # a folder that was there already: nobody here removes it
+            yield self.find(digest)  # an existing folder: the store never removes it
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            yield self.find(digest)  # it may have gone while we waited
+            yield self.find(digest)  # it may have been removed while waiting
         finally:
             os.close(descriptor)
 
     def mark_used(self, digest: str) -> None:
-        """Remember that a workspace was started from it just now."""
+        """Record that a workspace has just started from the environment."""
         with contextlib.suppress(OSError):
             (self.folder / ".used").mkdir(mode=0o700, exist_ok=True)
             (self.folder / ".used" / digest).touch()
 
     def used(self, *, since: float) -> list[str]:
-        """The environments that are whole and were started from since a unix time, latest first."""
+        """Return complete environments that were used since a Unix time, latest first."""
         times: dict[str, float] = {}
         for digest in self._digests():
             with contextlib.suppress(OSError):
@@ -252,7 +252,7 @@ class Store:
         return [digest for digest in recent if self.find(digest)]
 
     def remove(self, digest: str) -> bool:
-        """Remove an environment; False where something uses it. Removing what is not there is success."""
+        """Remove an environment; return False if it is in use. Removing a missing one succeeds."""
         place = self.place(digest)
         if not place.exists():
             return True
@@ -260,7 +260,7 @@ class Store:
         try:
             descriptor = os.open(place / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            # No environment: a build that goes on, or what the sweep removes.
+            # No environment: a running build, or remains for `sweep`.
             return True
         try:
             if not _locks(descriptor, fcntl.LOCK_EX) or in_use(place):
@@ -275,7 +275,7 @@ class Store:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, also one with folders that deny it. Nothing is followed, nothing raised."""
+    """Remove a folder, including read-only folders in it. Follows no links and raises nothing."""
     if path.is_symlink() or not path.is_dir():
         with contextlib.suppress(OSError):
             path.unlink()
@@ -290,14 +290,14 @@ def remove_tree(path: Path) -> None:
 
 
 def size_kib(folder: Path) -> int:
-    """What a folder takes on the disk, each file once however often it is linked in there."""
+    """Return the disk usage of a folder in KiB; hard links count once."""
     total, seen = 0, set()
     stack = [folder]
     while stack:
         try:
             entries = list(os.scandir(stack.pop()))
         except OSError:
-            continue  # it has just gone
+            continue  # it has just been removed
         for entry in entries:
             with contextlib.suppress(OSError):
                 facts = entry.stat(follow_symlinks=False)
@@ -312,7 +312,7 @@ def size_kib(folder: Path) -> int:
 
 
 def _of_folder(folder: Folder) -> Stamp:
-    """A folder that was there already, as an environment: nothing in it is imported ahead."""
+    """Return the stamp of an existing folder; nothing in it is preloaded."""
     return Stamp(
         digest=folder.digest,
         place=folder.path,
@@ -350,7 +350,7 @@ def _file_name(key: str) -> str:
 
 
 def _sync_file_system(path: Path) -> None:
-    """Have everything written to the file system of `path`. Raises `OSError`."""
+    """Flush all data of the file system of `path`. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         libc = ctypes.CDLL(None, use_errno=True)

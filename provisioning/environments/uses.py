@@ -1,4 +1,4 @@
-"""Whether anything on this machine uses a folder of Python: what is used must not be removed."""
+"""Detects whether a process on this machine uses a Python folder, which then must not be removed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from time import sleep
 PROC = Path("/proc")
 LOOKS = 20
 LOOK_S = 0.01
-"""How often, and after how long, a process is looked at again that has no arguments yet."""
+"""Number of attempts, and their interval, for a process without arguments."""
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process on this machine names the folder, or shows it in its sandbox.
+    """Return whether a process on this machine refers to the folder, or mounts it in its sandbox.
 
-    Seen are the processes that this user may look at. This process itself does not count.
+    Considers the processes that this user may inspect, except this process.
     """
     needle = os.fsencode(folder)
-    # A sandbox shows it at its own path, which its list of mounts writes so.
+    # A sandbox mounts it at the same path, escaped in its mountinfo.
     shown = os.fsencode(str(folder).replace("\\", "\\134").replace(" ", "\\040") + " ")
     return any(
         needle in _words(entry) or shown in _read(entry / "mountinfo")
@@ -28,10 +28,9 @@ def in_use(folder: Path) -> bool:
 
 
 def _words(entry: Path) -> bytes:
-    """The arguments and the environment of a process.
+    """Return the arguments and the environment of a process.
 
-    While it is being replaced by a program (`execve`) it has neither for a moment, though the kernel knows
-    the program already: it is looked at again.
+    During `execve` a process briefly has neither, although the kernel already knows its program: retry then.
     """
     words = b""
     for _ in range(LOOKS):
@@ -43,7 +42,7 @@ def _words(entry: Path) -> bytes:
 
 
 def _has_program(entry: Path) -> bool:
-    """No thread of the kernel, and none that has ended."""
+    """Return False for kernel threads and ended processes."""
     try:
         return bool((entry / "exe").readlink())
     except OSError:

@@ -1,1 +1,1 @@
-"""A machine as a node of a portal on another machine: it joins, runs, changes its keys and leaves."""
+"""A machine as a node of a portal on another machine: it joins, runs, rotates its keys and leaves."""

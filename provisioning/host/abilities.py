@@ -1,4 +1,4 @@
-"""What this machine can hold as a node, in words: found out by trying, before it joins."""
+"""Capabilities of this machine as a node, tested before it joins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.host.folder import NodeFolder
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """One line: what it is about, whether it is as it should be, and what there is or what to do."""
+    """One result: its subject, whether it is as required, and what was found or has to be done."""
 
     label: str
     good: bool
@@ -21,10 +21,10 @@ class Ability:
 
 
 def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
-    """Sandbox, network, system calls, limits and GPUs of this machine.
+    """Test sandbox, network, system calls, limits and GPUs of this machine.
 
-    With `as_service` limits may be missing here: systemd gives its services the groups that they take, where
-    control groups are version 2. Those of version 1 it gives to nobody.
+    With `as_service` limits may be missing here: with control groups v2 systemd delegates the required groups
+    to its services. It never delegates groups of v1.
     """
     sandbox = isolation.probe()
     cgroup_host = cgroups.detect(folder.driver_instance)
@@ -54,7 +54,7 @@ def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
 
 
 def missing(found: tuple[Ability, ...]) -> bool:
-    """Whether something is missing without which several people's workspaces are not started."""
+    """Return whether something required for workspaces of several users is missing."""
     return any(not each.good for each in found if each.label != "GPUs")
 
 

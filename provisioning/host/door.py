@@ -1,4 +1,4 @@
-"""The portal's door for machines, as a machine sees it: HTTPS, believed by one authority under one name."""
+"""Client of the portal's HTTPS endpoint for machines, trusted by one authority under one name."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ AGAIN = "Nothing was done: run the same command again then."
 
 
 class Unreachable(Problem):
-    """No answer came, and nothing was done there."""
+    """No answer arrived, and the portal did nothing."""
 
 
 class AnswerLost(Problem):
-    """What was asked was sent, and no answer came: it may be done or not."""
+    """The request was sent, but no answer arrived: it may or may not have been executed."""
 
 
 class Refused(Problem):
-    """The portal said no; `code` says why."""
+    """The portal rejected the request; `code` is the reason."""
 
     def __init__(self, code: str, message: str, fix: str) -> None:
         super().__init__(message, fix)
@@ -42,20 +42,20 @@ class Refused(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """PEM files by which a node proves itself."""
+    """PEM files that authenticate a node."""
 
     certificate: Path
     key: Path
 
 
 def fetch_authority(url: str) -> tuple[str, float]:
-    """The certificate that the door shows, believed by nobody yet, and how far its clock is ahead of ours.
+    """Return the endpoint's certificate, not yet trusted, and how far its clock is ahead of ours in seconds.
 
-    Seconds; 0 where it does not say. Raises `Problem`.
+    0 if the endpoint does not send its time. Raises `Problem`.
     """
     context = ssl.create_default_context()
     context.check_hostname = False
-    # Believed only once the token's digest says that it is the right one.
+    # Trusted only after comparison with the token's digest.
     context.verify_mode = ssl.CERT_NONE
     asked_at = time.time()
     answer = _ask(url, context, "GET", "/nodes/v1/authority")
@@ -65,14 +65,14 @@ def fetch_authority(url: str) -> tuple[str, float]:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What is placed on the node: how many workspaces, and the names of the first, `team/user/name`."""
+    """Workspaces on the node: their number, and the names of the first, `team/user/name`."""
 
     placed: int
     workspaces: tuple[str, ...] = ()
 
 
 class Door:
-    """Asks the portal; `authority` is PEM text. With `proof` it asks as the node."""
+    """Sends requests to the portal; `authority` is PEM text. `proof` authenticates as the node."""
 
     def __init__(self, url: str, authority: str, proof: Proof | None = None) -> None:
         self._url = url
@@ -82,18 +82,18 @@ class Door:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
     def join(self, body: Mapping[str, Any]) -> Answer:
-        """Raises `Problem`: `Unreachable`, `AnswerLost` or `Refused` among them."""
+        """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `Refused`."""
         return self._answer("/nodes/v1/join", body)
 
     def rotate(self, body: Mapping[str, Any]) -> Answer:
-        """As `join`."""
+        """Rotate. Raises as `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
     def leave(self, *, workspaces: str = "") -> Standing | None:
-        """Leave; None when that is done, else what is still placed there and has been asked to go.
+        """Leave; return None when done, otherwise the workspaces that still have to end or move.
 
-        `workspaces` is `drain` or `stop`, or empty: then it is refused while anything is placed there. Raises
-        as `join`.
+        `workspaces` is `drain` or `stop`; empty rejects the request while there are workspaces on the node.
+        Raises as `join`.
         """
         body = {"workspaces": workspaces} if workspaces else {}
         answer = _ask(self._url, self._context, "POST", "/nodes/v1/leave", body)
@@ -104,7 +104,7 @@ class Door:
         return _standing(answer)
 
     def standing(self) -> Standing:
-        """What the portal has of this node. Raises as `join`: `Refused` where it is none of its."""
+        """Return what the portal has of this node. Raises as `join`: `Refused` if it is not a member."""
         answer = _ask(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:
             raise refusal(self._url, answer)
@@ -136,7 +136,7 @@ def _ask(
     url: str, context: ssl.SSLContext, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> httpx.Response:
     limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    # A proxy for the web is not for machines beside each other.
+    # Web proxies do not apply between machines.
     with httpx.Client(verify=context, timeout=limits, trust_env=False) as client:
         named = {"sni_hostname": SERVER_NAME, "timeout": limits.as_dict()}
         request = client.build_request(method, url + path, json=body, extensions=named)
@@ -155,13 +155,13 @@ def _ask(
             raise AnswerLost(
                 f"The answer of {url} was lost ({_said(error)}).", "Run the same command again."
             ) from error
-    # The content is decoded already.
+    # The content is already decoded.
     headers = [(key, value) for key, value in answer.headers.items() if not key.startswith("content-")]
     return httpx.Response(answer.status_code, headers=headers, content=content, request=request)
 
 
 def refusal(url: str, answer: httpx.Response) -> Problem:
-    """The portal's no, in words; what is no problem document of a portal is no door."""
+    """Return the portal's refusal as a `Problem`. Other answers are not from a portal."""
     try:
         document = answer.json()
         code, detail = str(document["code"]), str(document["detail"])
@@ -178,7 +178,7 @@ def refusal(url: str, answer: httpx.Response) -> Problem:
 
 
 def _words(text: str) -> str:
-    """Text of the other side for a terminal: printable, on one line, short."""
+    """Return text of the peer for a terminal: printable, on one line, truncated."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_WORDS]
 
 
@@ -222,7 +222,7 @@ def _unreachable(url: str, error: Exception) -> Problem:
 
 
 def _ahead_s(headers: httpx.Headers, now: float) -> float:
-    """How far ahead of `now` the server's clock is, by its Date header, which has whole seconds."""
+    """Return how far the server's clock is ahead of `now`, from its Date header, in whole seconds."""
     try:
         theirs = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
     except (ValueError, TypeError):
@@ -231,7 +231,7 @@ def _ahead_s(headers: httpx.Headers, now: float) -> float:
 
 
 def check_clock(ahead_s: float) -> None:
-    """Raises `Problem` where the portal's clock and ours are too far apart."""
+    """Raise `Problem` if the portal's clock and ours differ too much."""
     if abs(ahead_s) > CLOCK_MAX_OFF_S:
         raise clock_problem(f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'}")
 

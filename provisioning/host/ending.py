@@ -1,7 +1,7 @@
-"""Ends all workspaces of this node in good order, without the control plane; homes stay.
+"""Stops all workspaces of this node gracefully, without the control plane; homes are kept.
 
-`python -m provisioning.host.ending` does it with the worker's own settings in its environment and prints how
-many are left, so that what it needs of a driver is not in the process that keeps the node's services.
+`python -m provisioning.host.ending` runs with the worker's settings in its environment and prints how many
+are left. This keeps driver code out of the process that supervises the node's services.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OVER = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAI
 
 
 def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
-    """End them with these variables of a worker; how many are left after `limit_s`. Raises `OSError`."""
+    """Stop workspaces by a worker's variables; return how many are left after `limit_s`. Raises `OSError`."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "provisioning.host.ending", str(limit_s)],
         env=dict(environ),
@@ -41,7 +41,7 @@ def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
 
 
 def run(pool: PoolConfig, *, limit_s: float) -> int:
-    """Ask each to end, with the time that its own specification gives it; how many are left."""
+    """Ask each to end within the time of its own specification; return how many are left."""
     driver = driver_for(pool)
     until = time.monotonic() + limit_s
     while True:
@@ -60,7 +60,7 @@ def run(pool: PoolConfig, *, limit_s: float) -> int:
 
 
 def main() -> int:
-    """The program; its only argument is how many seconds it may take."""
+    """Run the program; its only argument is the time limit in seconds."""
     pool = PoolConfig(slug=os.environ.get("BERTH_NODE_POOL", ""), driver=LOCAL)
     print(json.dumps({"left": run(pool, limit_s=float(sys.argv[1]))}))
     return 0

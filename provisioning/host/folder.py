@@ -1,4 +1,4 @@
-"""Where a node keeps what it is: below `BERTH_HOME`, for its own user only."""
+"""Files of a node: below `BERTH_HOME`, accessible only to its own user."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ USER_HOME = "~/.local/share/berth"
 
 @dataclass(frozen=True, slots=True)
 class NodeFolder:
-    """The folders and files of one node."""
+    """Folders and files of one node."""
 
     home: Path
 
     @classmethod
     def find(cls, given: str, environ: Mapping[str, str]) -> NodeFolder:
-        """What `--home` says, else `BERTH_HOME`, else the usual place of root or of an ordinary user."""
+        """Return the folder of `--home`, else `BERTH_HOME`, else the user's default."""
         text = given or environ.get("BERTH_HOME") or (str(SYSTEM_HOME) if os.geteuid() == 0 else USER_HOME)
         return cls(Path(text).expanduser().resolve())
 
     @property
     def id(self) -> str:
-        """Tells this node's services from those of anything else on the machine."""
+        """Distinguishes this node's services from others on the machine."""
         return hashlib.sha256(b"node\0" + os.fsencode(self.home)).hexdigest()[:12]
 
     @property
     def driver_instance(self) -> str:
-        """By which the local driver marks the processes of its workspaces."""
+        """ID with which the local driver marks processes of its workspaces."""
         return hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
 
     @property
     def state(self) -> Path:
-        """Everything that makes this machine the node; the other files beside it are copies for programs."""
+        """The node's identity; the other files beside it are copies for programs."""
         return self.home / "node" / "node.json"
 
     @property
     def pending(self) -> Path:
-        """A join whose answer has not come."""
+        """A join whose answer has not arrived."""
         return self.home / "node" / "joining.json"
 
     @property
@@ -79,7 +79,7 @@ class NodeFolder:
 
     @property
     def local(self) -> Path:
-        """The local driver's state."""
+        """State of the local driver."""
         return self.home / "local"
 
     @property

@@ -1,4 +1,4 @@
-"""Whose the gateway of a node is, where root runs the node (docs/adr/0076-door-account.md)."""
+"""Account of a node's gateway if root runs the node (docs/adr/0076-door-account.md)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from provisioning.service.confinement import Needs
 from provisioning.service.door_account import DoorAccount, Unusable
 
 ROOTS = "BERTH_SERVICES_UID"
-"""0 there: root's, as the portal's services are."""
+"""0 there selects root, as for the portal's services."""
 
 
 def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: int) -> DoorAccount | None:
-    """The gateway's account, tried, with all that it needs; None where whoever runs the node is the gateway.
+    """Return the gateway's account after testing it; None if the gateway runs as the current user.
 
-    The gateway's configuration has to be written. Raises `Unusable` or `OSError`.
+    The gateway's configuration must already be written. Raises `Unusable` or `OSError`.
     """
     if os.geteuid() != 0:
         return None
@@ -38,7 +38,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
 
 
 def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> Needs:
-    """What the gateway reads and writes."""
+    """Return what the gateway reads and writes."""
     return account.needs(_files(folder), environ)
 
 

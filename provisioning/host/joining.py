@@ -1,4 +1,4 @@
-"""`berth node join`: makes the keys, has them signed, keeps them, and starts the node."""
+"""`berth node join`: creates keys, gets them signed, saves them, and starts the node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line says; an empty `name` is the machine's, an empty `address` its sender's."""
+    """Command line options; an empty `name` means the machine's name, an empty `address` the sender's."""
 
     url: str
     token: str
@@ -60,7 +60,7 @@ class Join:
         self._console = console
 
     def run(self) -> Membership:
-        """Join, and say what happens; the node that this machine is now. Raises `Problem`."""
+        """Join with progress output, and return the node's identity. Raises `Problem`."""
         wanted = self._wanted
         url, token = tokens.check_url(wanted.url), tokens.parse(wanted.token)
         name = tokens.check_name(wanted.name or tokens.name_of(socket.gethostname()))
@@ -199,7 +199,7 @@ class Join:
         self._folder.pending.unlink(missing_ok=True)
 
     def _keep_settings(self) -> None:
-        """The settings of this call hold for the service too; the file is the operator's from then on."""
+        """Save the settings of this call for the service; afterwards the operator maintains the file."""
         if self._folder.settings.exists():
             return
         given = [f"{name}={self._environ[name]}" for name in SETTINGS if self._environ.get(name)]
@@ -238,7 +238,7 @@ class Join:
 
 
 def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> bool:
-    """Make what notebooks run in; whether that is done. A failure is said with how to go on."""
+    """Create the notebook environment; return whether that succeeded, and print what to do if not."""
     with console.step("Notebook environment") as step:
         builder = Builder(folder.environments, folder.logs, environ)
         builder.start()
@@ -252,7 +252,7 @@ def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Co
 
 
 def _lost_before(folder: NodeFolder, token: JoinToken) -> bool:
-    """Whether an earlier join with this token did not get its answer."""
+    """Return whether an earlier join with this token got no answer."""
     try:
         return bool(json.loads(folder.pending.read_text())["token"] == token.id)
     except (OSError, ValueError, KeyError, TypeError):

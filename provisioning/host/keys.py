@@ -1,4 +1,4 @@
-"""A node's own keys: made here, and never told to anybody."""
+"""A node's own keys: generated here, never sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PEM = serialization.Encoding.PEM
 
 @dataclass(frozen=True, slots=True)
 class NewKeys:
-    """PEM texts, and the key of messages in hexadecimal; `csr` and `signing_public` are what is sent."""
+    """PEM texts, and the message key in hexadecimal; only `csr` and `signing_public` are sent."""
 
     key: str = field(repr=False)
     csr: str
@@ -27,7 +27,7 @@ class NewKeys:
 
 
 def make(name: str) -> NewKeys:
-    """Keys for the node `name`."""
+    """Generate keys for the node `name`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{name}")])
     csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
@@ -41,25 +41,25 @@ def make(name: str) -> NewKeys:
 
 
 def digest_of(authority: str) -> str:
-    """The SHA-256 of a certificate, in hexadecimal. Raises `ValueError` for what is no certificate."""
+    """Return the SHA-256 of a certificate, in hexadecimal. Raises `ValueError` for an invalid certificate."""
     certificate = x509.load_pem_x509_certificate(authority.encode())
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
 def check(certificate: str, key: str, authority: str) -> None:
-    """Raises `ValueError` where the certificate is not the authority's for this key."""
+    """Raise `ValueError` unless the authority issued the certificate for this key."""
     try:
         found = x509.load_pem_x509_certificate(certificate.encode())
         found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
         own = serialization.load_pem_private_key(key.encode(), None)
     except Exception as error:
-        # Wrong signatures and wrong algorithms have exceptions of their own.
+        # Invalid signatures and algorithms raise various exceptions.
         raise ValueError(f"the certificate cannot be used: {error or type(error).__name__}") from error
     if found.public_key() != own.public_key():
         raise ValueError("the certificate is for another key")
 
 
 def validity(certificate: str) -> tuple[dt.datetime, dt.datetime]:
-    """When the certificate begins and ends. Raises `ValueError`."""
+    """Return the start and end of a certificate's validity. Raises `ValueError`."""
     found = x509.load_pem_x509_certificate(certificate.encode())
     return found.not_valid_before_utc, found.not_valid_after_utc

@@ -1,4 +1,4 @@
-"""`berth node leave`: the portal lets this machine go; homes and environments stay."""
+"""`berth node leave`: removes this machine from the portal; homes and environments are kept."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def leave(
     workspaces: str = "",
     wait_s: float = WAIT_S,
 ) -> None:
-    """Leave; with `forget` without asking the portal, which then has to be told. Raises `Problem`.
+    """Leave. With `forget`, only locally: the portal then has to be updated manually. Raises `Problem`.
 
-    `workspaces` says what becomes of those that are placed here: `drain` (they are asked to go elsewhere,
-    with notice), `stop`, or nothing: then it is refused, and they are named. It is waited `wait_s` for them.
+    `workspaces` selects what happens to workspaces on this node: `drain` (they are asked to move away, with
+    notice) or `stop`; empty rejects the request and names them. Waits up to `wait_s` for them.
     """
     if forget:
         if workspaces == "stop":
@@ -51,10 +51,10 @@ def leave(
             except Refused as refused:
                 if refused.code not in ENDED:
                     raise
-                # It knows this node no more: what is here is of no use.
+                # The portal no longer knows this node, so its local identity is useless.
                 step.result = f"did not know {known.name} any more"
         if workspaces:
-            # What the portal has stopped has ended; what it knows nothing of ends here.
+            # The portal's workspaces have ended; end those that it does not know.
             _end_here(folder, environ, console)
     found = unit.find(environ)
     if not isinstance(found, str) and found.exists():
@@ -100,7 +100,7 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
 
 
 def _has_workspaces(door: Door, refused: Refused) -> Problem:
-    """The refusal with the names of what is there and what may become of it."""
+    """Return the refusal with the names of the workspaces and the options."""
     try:
         names = _named(door.standing())
         named = f" They are: {names}." if names else ""
@@ -124,7 +124,7 @@ def _named(there: Standing) -> str:
 
 
 def _end_here(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:
-    """End what runs on this machine in good order, whatever the portal knows of it."""
+    """Stop everything that runs on this machine gracefully, whether known to the portal or not."""
     if not _running(folder):
         return
     with console.step("Workspaces") as step:

@@ -1,4 +1,4 @@
-"""What makes this machine a node: kept in one file, which is whole or not there."""
+"""A node's identity, stored atomically in one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from provisioning.service.files import write_file
 
 
 class RedisAccess(msgspec.Struct, frozen=True):
-    """How the portal's Redis is reached."""
+    """Connection parameters of the portal's Redis."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class RedisAccess(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the portal answers to a machine that joins, or that has changed its keys."""
+    """The portal's answer to a machine that joins or has rotated its keys."""
 
     node: str
     pool: str
@@ -41,7 +41,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """A node's identity. `gateway_port` is where its gateway listens; `machine_id` names this machine."""
+    """A node's identity. `gateway_port` is the port of its gateway; `machine_id` identifies this machine."""
 
     answer: Answer
     key: str
@@ -57,7 +57,7 @@ class Membership(msgspec.Struct, frozen=True):
         return self.answer.node
 
     def redis_url(self, folder: NodeFolder) -> str:
-        """Redis by TLS, with the files that `save` has written."""
+        """Return the URL of Redis over TLS, with the files written by `save`."""
         access = self.answer.redis
         tls = redis_client.TLS(folder.authority, folder.certificate, folder.key, access.server_name)
         return redis_client.url(
@@ -65,21 +65,21 @@ class Membership(msgspec.Struct, frozen=True):
         )
 
     def renewed(self, answer: Answer, keys: NewKeys) -> Membership:
-        """The same node with other keys."""
+        """Return the same node with new keys."""
         return msgspec.structs.replace(self, answer=answer, key=keys.key, signing_key=keys.signing_key)
 
 
 def save(folder: NodeFolder, membership: Membership) -> None:
-    """Keep it, and write the files that programs read. Raises `OSError`.
+    """Save the identity and the files that programs read. Raises `OSError`.
 
-    The first file decides: what is lost after it is written again by `load`.
+    The first file is authoritative: `load` restores the others.
     """
     write_file(folder.state, msgspec.json.encode(membership).decode() + "\n")
     _write_copies(folder, membership)
 
 
 def load(folder: NodeFolder) -> Membership:
-    """The node that this machine is. Raises `Problem`."""
+    """Return this machine's identity as a node. Raises `Problem`."""
     try:
         text = folder.state.read_text()
     except FileNotFoundError:
@@ -109,13 +109,13 @@ def load(folder: NodeFolder) -> Membership:
 
 
 def forget(folder: NodeFolder) -> None:
-    """Remove the identity, the file that decides first. Raises `OSError`."""
+    """Delete the identity, the authoritative file first. Raises `OSError`."""
     for path in (folder.state, folder.pending, *_copies(folder)):
         path.unlink(missing_ok=True)
 
 
 def check_machine(membership: Membership) -> None:
-    """Raises `Problem` on a machine that has the disk, or a copy, of the one that has joined."""
+    """Raise `Problem` on a machine with the disk, or a copy, of the one that has joined."""
     if machine_id(membership.instance) != membership.machine_id:
         raise Problem(
             f"This folder belongs to another machine, which has joined as {membership.name}: the disk was "
@@ -125,7 +125,7 @@ def check_machine(membership: Membership) -> None:
 
 
 def check_user(membership: Membership) -> None:
-    """Raises `Problem` for another user than the one whose node this is."""
+    """Raise `Problem` for a user other than the node's owner."""
     if os.geteuid() != membership.user:
         raise Problem(
             f"The node {membership.name} belongs to the user with the number {membership.user}.",

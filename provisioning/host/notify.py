@@ -1,4 +1,4 @@
-"""Tells systemd how a service is (sd_notify); nothing where no systemd has started it."""
+"""Reports service state to systemd (sd_notify); does nothing if not started by systemd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def notify(message: str) -> None:
-    """`READY=1`, `STOPPING=1`, `STATUS=…`; what cannot be told is left out."""
+    """Send `READY=1`, `STOPPING=1` or `STATUS=…`; errors are ignored."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

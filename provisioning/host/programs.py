@@ -1,4 +1,4 @@
-"""The two services of a node: its worker, and its gateway."""
+"""The two services of a node: its worker and its gateway."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from provisioning.service.files import write_file
 from provisioning.service.program import Program, find_program, worker_argv
 
 PROBE_EVERY_S = 1.0
-"""Each look for the worker's pulse is a handshake with another machine."""
+"""Each probe of the worker's heartbeat is a TLS handshake with another machine."""
 
 
 def find_caddy() -> Path:
-    """Raises `Problem`."""
+    """Return the path of Caddy. Raises `Problem`."""
     found = find_program("caddy")
     if found is None:
         raise Problem(
@@ -42,7 +42,8 @@ def programs(
     caddy: Path,
     account: DoorAccount | None = None,
 ) -> tuple[Program, ...]:
-    """Both services, with their files written; the gateway as `account`, if any. Raises `OSError`."""
+    """Write the files of both services and return them; `account`, if any, runs the gateway. Raises
+    `OSError`."""
     write_gateway(folder, membership)
     name = membership.name
     worker_environ = node_environ(folder, membership, environ)
@@ -68,16 +69,16 @@ def programs(
             ),
             environ=worker_environ,
             answers=_paced(pulse),
-            # What people's workspaces make is for them to close or open.
+            # Workspaces set the modes of their own files.
             umask=0o022,
         ),
     )
 
 
 def node_environ(folder: NodeFolder, membership: Membership, environ: Mapping[str, str]) -> dict[str, str]:
-    """For the worker: this node's settings, its keys, and Redis as its own user.
+    """Return the worker's environment: this node's settings, its keys, and its own Redis user.
 
-    Several people's workspaces share a node unless its settings say otherwise.
+    A node is multi-user unless its settings say otherwise.
     """
     return {
         **bare_environ(environ),
@@ -101,7 +102,7 @@ def node_environ(folder: NodeFolder, membership: Membership, environ: Mapping[st
 
 
 def settings(folder: NodeFolder) -> dict[str, str]:
-    """The variables in `node.env`; what is none of Berth's is left out. Raises `Problem`."""
+    """Return the variables in `node.env`; others than Berth's are ignored. Raises `Problem`."""
     try:
         lines = folder.settings.read_text().splitlines()
     except FileNotFoundError:
@@ -131,7 +132,7 @@ def write_gateway(folder: NodeFolder, membership: Membership) -> None:
 
 
 def _paced(probe: Callable[[float], bool]) -> Callable[[float], bool]:
-    """The probe, asked at most every `PROBE_EVERY_S`; in between it waits."""
+    """Return the probe limited to one call per `PROBE_EVERY_S`; earlier calls wait."""
     asked_at = float("-inf")
 
     def paced(started_at: float) -> bool:

@@ -1,4 +1,4 @@
-"""Other keys and another certificate for this node, by hand or when the certificate is about to end."""
+"""Rotates this node's keys and certificate, manually or before the certificate expires."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDED = frozenset({"not_a_joined_node", "identity_replaced"})
 
 
 def door_of(folder: NodeFolder, known: Membership) -> Door:
-    """The portal's door, at which this node proves itself. Raises `Problem`."""
+    """Return the portal's endpoint with this node's credentials. Raises `Problem`."""
     try:
         return Door(known.answer.portal_url, known.answer.authority, Proof(folder.certificate, folder.key))
     except (OSError, ValueError) as error:
@@ -32,7 +32,7 @@ def door_of(folder: NodeFolder, known: Membership) -> Door:
 
 
 def rotate(folder: NodeFolder, known: Membership) -> Membership:
-    """Get other keys and keep them; the former ones hold for ten minutes more. Raises `Problem`."""
+    """Get and save new keys; the old ones stay valid for 10 minutes. Raises `Problem`."""
     made = keys.make(known.name)
     body = {"csr": made.csr, "signing_key": made.signing_public}
     try:
@@ -60,7 +60,7 @@ def rotate(folder: NodeFolder, known: Membership) -> Membership:
 
 
 def no_longer(known: Membership, why: str) -> Problem:
-    """The portal does not know this node any more, or another one has its name."""
+    """Return the problem that the portal no longer knows this node, or another one has its name."""
     return Problem(
         f"The portal does not take this machine as {known.name}: {why}",
         "Run `berth node leave --forget` here, then join again with a new token of the pool's page.",
@@ -68,13 +68,13 @@ def no_longer(known: Membership, why: str) -> Problem:
 
 
 def is_due(known: Membership, now: dt.datetime | None = None) -> bool:
-    """Whether the certificate ends within 30 days, or is in its last third. Raises `ValueError`."""
+    """Return whether the certificate ends within 30 days, or is in its last third. Raises `ValueError`."""
     begin, end = keys.validity(known.answer.certificate)
     return end - (now or dt.datetime.now(dt.UTC)) < min(BEFORE, (end - begin) / 3)
 
 
 class Renewal:
-    """Watches the certificate from a thread of its own, and changes the keys in time."""
+    """Watches the certificate in a thread, and rotates the keys in time."""
 
     def __init__(self, folder: NodeFolder, announce: Callable[[str], None]) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class Renewal:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; a request under way is left to end."""
+        """Stop; a running request is not interrupted."""
         self._stop.set()
 
     def _watch(self) -> None:
@@ -104,5 +104,5 @@ class Renewal:
 
 
 def until(known: Membership) -> str:
-    """The day on which the certificate ends."""
+    """Return the day on which the certificate expires."""
     return keys.validity(known.answer.certificate)[1].date().isoformat()

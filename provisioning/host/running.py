@@ -1,4 +1,4 @@
-"""`berth node run`: keeps the node's worker and its gateway running, until it is told to end."""
+"""`berth node run`: keeps the node's worker and its gateway running until stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NodeRun:
         self._stop = asyncio.Event()
 
     def run(self) -> int:
-        """Start, stay, stop; the exit code. Raises `Problem`."""
+        """Run until stopped; return the exit code. Raises `Problem`."""
         home.check_platform()
         known = membership.load(self._folder)
         membership.check_user(known)
@@ -61,7 +61,7 @@ class NodeRun:
         )
 
     def _choose_account(self, known: Membership, caddy: Path) -> None:
-        """Whose the gateway is; where it cannot be another one's, it is whose the node is."""
+        """Choose the gateway's account; fall back to the node's own user."""
         settings = {**self._environ, **programs.settings(self._folder)}
         try:
             programs.write_gateway(self._folder, known)
@@ -111,7 +111,7 @@ class NodeRun:
         return 0
 
     async def _until_stopped_or_changed(self) -> Membership | None:
-        """The node's other keys, once it has some; None when told to end."""
+        """Return the new identity after a key rotation; None when stopped."""
         seen = self._stamp()
         while True:
             try:
@@ -126,7 +126,8 @@ class NodeRun:
             try:
                 return await asyncio.to_thread(membership.load, self._folder)
             except Problem as problem:
-                # It has left, or the disk is in trouble: whoever did that ends us, or it is put right.
+                # The node has left, or the disk has a problem: either this process is stopped, or it is
+                # repaired.
                 self._say(str(problem))
 
     def _stamp(self) -> tuple[int, int] | None:
@@ -163,18 +164,18 @@ class NodeRun:
 
 
 def prepare(folder: NodeFolder) -> None:
-    """Make the node's folders. Raises `Problem`."""
+    """Create the node's folders. Raises `Problem`."""
     home.prepare(
         folder.home,
         private=("node", "run", "logs"),
-        # What a gateway that runs may go through stays open to it.
+        # A running gateway needs access to these.
         others=("local", "environments"),
         again="berth node …",
     )
 
 
 def check_port(port: int) -> None:
-    """Raises `Problem` where the gateway cannot listen."""
+    """Raise `Problem` if the gateway cannot listen on the port."""
     try:
         free = processes.port_is_free("0.0.0.0", port)  # noqa: S104
     except PermissionError as error:

@@ -1,10 +1,9 @@
-"""Whether the portal still has this node, and what becomes of its workspaces when it has not.
+"""Checks whether this node is still a member of the portal, and ends its workspaces if not.
 
-A node that is told by the portal itself that it was revoked ends its workspaces after
-`BERTH_REVOKED_GRACE_S`; one that hears nothing, after `BERTH_NO_CONTACT_GRACE_S`, where that is set. Time is
-that of the kernel's monotonic clock, which no setting of the clock moves and which stands still while the
-machine sleeps; it is kept in a file with the machine's boot, so that a restart of the node's services does
-not begin anew. Homes stay.
+If the portal reports that the node was revoked, its workspaces end after `BERTH_REVOKED_GRACE_S`; without
+contact, after `BERTH_NO_CONTACT_GRACE_S`, if set. Time is the kernel's monotonic clock, which is independent
+of clock changes and stops while the machine sleeps. The start is saved in a file with the boot ID, so a
+restart of the node's services does not reset it. Homes are kept.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from provisioning.service.files import write_file
 
 REVOKED_GRACE_S = 600
 MIN_NO_CONTACT_S = 300
-"""A restart of the portal takes less: whatever is set, nothing ends earlier."""
+"""Lower limit of the grace period: longer than a restart of the portal."""
 LOOK_EVERY_S = 60.0
 MIN_LOOKS = 3
-"""So many looks in a row have to say the same."""
+"""Number of consecutive equal results before workspaces end."""
 
 
 class Word(enum.StrEnum):
-    """What came of asking."""
+    """Result of a request to the portal."""
 
     MEMBER = "member"
     REVOKED = "revoked"
@@ -45,7 +44,7 @@ class Word(enum.StrEnum):
 
 
 class CutOff(msgspec.Struct, frozen=True):
-    """That the node is cut off: since when, in seconds of the monotonic clock of this boot."""
+    """Loss of membership or contact: its start, in seconds of the monotonic clock of this boot."""
 
     word: Word
     boot: str
@@ -55,7 +54,7 @@ class CutOff(msgspec.Struct, frozen=True):
 
 
 class Graces(msgspec.Struct, frozen=True):
-    """After how many seconds workspaces end; 0 for never."""
+    """Seconds until workspaces end; 0 for never."""
 
     revoked_s: int = REVOKED_GRACE_S
     no_contact_s: int = 0
@@ -65,7 +64,7 @@ class Graces(msgspec.Struct, frozen=True):
 
 
 def graces(environ: Mapping[str, str]) -> Graces:
-    """As `BERTH_REVOKED_GRACE_S` and `BERTH_NO_CONTACT_GRACE_S` say. Raises `Problem`."""
+    """Read `BERTH_REVOKED_GRACE_S` and `BERTH_NO_CONTACT_GRACE_S`. Raises `Problem`."""
     found = []
     for name, default in (("BERTH_REVOKED_GRACE_S", REVOKED_GRACE_S), ("BERTH_NO_CONTACT_GRACE_S", 0)):
         text = environ.get(name, "").strip()
@@ -79,7 +78,7 @@ def graces(environ: Mapping[str, str]) -> Graces:
 
 
 def ask(folder: NodeFolder) -> Word:
-    """Ask the portal. Only its own word, under its authority's certificate, makes a node a revoked one."""
+    """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
         door_of(folder, membership.load(folder)).standing()
     except Refused as refused:
@@ -92,13 +91,12 @@ def ask(folder: NodeFolder) -> Word:
 
 
 def judged(before: CutOff | None, word: Word, *, boot: str, now_s: float) -> CutOff | None:
-    """What holds after one more look; None while the node is a member.
+    """Return the state after one more result; None while the node is a member.
 
-    Who was told that it is revoked stays so while it hears nothing more. What is unclear was an answer at
-    least.
+    A revoked node stays revoked while it has no contact. An unclear answer counts as contact.
     """
     if before is not None and before.boot != boot:
-        # No workspace has outlived the restart of the machine, and its clock began anew.
+        # No workspace survived the reboot, and the monotonic clock restarted.
         before = None
     match word:
         case Word.MEMBER:
@@ -113,13 +111,13 @@ def judged(before: CutOff | None, word: Word, *, boot: str, now_s: float) -> Cut
 
 
 def is_due(found: CutOff, limits: Graces, *, now_s: float) -> bool:
-    """Whether its workspaces have to end now."""
+    """Return whether workspaces have to end now."""
     grace_s = limits.of(found.word)
     return bool(grace_s) and found.looks >= MIN_LOOKS and now_s - found.since_s >= grace_s
 
 
 def kept(folder: NodeFolder) -> CutOff | None:
-    """What was found last; None where the node is a member, or nothing can be read."""
+    """Return the saved state; None if the node is a member or the file cannot be read."""
     try:
         return msgspec.json.decode(_path(folder).read_bytes(), type=CutOff)
     except (OSError, msgspec.MsgspecError):
@@ -131,7 +129,7 @@ def _path(folder: NodeFolder) -> Path:
 
 
 class StandingWatch:
-    """Asks every `LOOK_EVERY_S` from a thread of its own, and ends workspaces when that is due."""
+    """Asks the portal every `LOOK_EVERY_S` in a thread, and ends workspaces when due."""
 
     def __init__(
         self, folder: NodeFolder, environ: Mapping[str, str], limits: Graces, announce: Callable[[str], None]
@@ -145,7 +143,7 @@ class StandingWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; what is under way is left to end."""
+        """Stop asking; a running request is not interrupted."""
         self._stop.set()
 
     def _watch(self) -> None:
@@ -156,7 +154,7 @@ class StandingWatch:
                 self._announce(f"Whether this node is cut off could not be seen to: {error}")
 
     def look(self, word: Word, *, now_s: float) -> None:
-        """Take in what came of asking. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
+        """Process one result. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
         before = kept(self._folder)
         found = judged(before, word, boot=processes.boot_id(), now_s=now_s)
         if found is None:
@@ -180,14 +178,14 @@ class StandingWatch:
             )
 
     def _say(self, word: Word, line: str) -> None:
-        """Once for each change."""
+        """Announce a line once per change."""
         if word is not self._said:
             self._said = word
             self._announce(line)
 
 
 def words(found: CutOff, limits: Graces, *, now_s: float) -> str:
-    """For a person: what is so, since when, and what will be."""
+    """Describe the state for people: what, since when, and what follows."""
     what = (
         "The portal says that this node is none of its any more"
         if found.word is Word.REVOKED

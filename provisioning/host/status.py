@@ -1,4 +1,4 @@
-"""`berth node status`: whether this node is connected and well, in lines and for programs."""
+"""`berth node status`: whether this node is connected and healthy, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line: `name` for programs too, whether it is as it should be, and words."""
+    """One result: `name`, whether it is good, and text for people."""
 
     name: str
     good: bool
@@ -38,7 +38,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the node `node` of `pool` is; `exit_code` sums it up."""
+    """State of the node `node` of `pool`; `exit_code` summarizes it."""
 
     node: str
     pool: str
@@ -48,7 +48,7 @@ class Status:
 
 
 def look(folder: NodeFolder) -> Status:
-    """How this node is now. Raises `Problem` where the machine is none."""
+    """Return the current state of this node. Raises `Problem` if the machine is not a node."""
     known = membership.load(folder)
     runs = instance_lock.is_held(folder.run)
     facts = (
@@ -67,7 +67,7 @@ def look(folder: NodeFolder) -> Status:
 
 
 def services_run(folder: NodeFolder) -> bool:
-    """Whether worker and gateway have answered since they were started."""
+    """Return whether worker and gateway have answered since their start."""
     try:
         return instance_lock.is_held(folder.run) and _states(folder) == {"running"}
     except Problem:
@@ -126,7 +126,7 @@ def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
 
 
 def _cut_off(folder: NodeFolder) -> tuple[Fact, ...]:
-    """What becomes of workspaces where the node is cut off, as its services have found."""
+    """Return when workspaces end after loss of contact, as determined by the node's services."""
     found = standing.kept(folder)
     if found is None or found.boot != service_processes.boot_id():
         return ()

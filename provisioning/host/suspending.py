@@ -1,4 +1,4 @@
-"""`berth node try-suspend`, `suspend` and `resume`: what they do, in words for people at the machine."""
+"""`berth node try-suspend`, `suspend` and `resume`: their actions, with messages for operators."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ _END = {
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A line for people, and for programs what it is about."""
+    """A line for people, and its data for programs."""
 
     words: str
     data: dict[str, object]
 
 
 def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str) -> Done:
-    """Suspend and restore a process of our own, and keep what was found. Raises `Problem`."""
+    """Suspend and restore a process of our own, and save the result. Raises `Problem`."""
     _require_user(folder)
     with console.step("Trial") as step:
         trial = run_trial(folder.driver_instance, device, onto, tell=step.update)
@@ -91,7 +91,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
 
 
 def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
-    """Have a workspace give its GPUs away and keep what its kernels have. Raises `Problem`."""
+    """Suspend a workspace: its kernels keep their state and free the memory of its GPUs. Raises `Problem`."""
     with console.step("Suspend") as step:
         report = _run(folder, workspace, Goal.SUSPENDED, step.update)
         _require(report, folder)
@@ -104,7 +104,7 @@ def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
 
 
 def resume(folder: NodeFolder, console: Console, workspace: str) -> Done:
-    """Bring a suspended workspace back to its GPUs. Raises `Problem`."""
+    """Resume a suspended workspace on its GPUs. Raises `Problem`."""
     with console.step("Resume") as step:
         report = _run(folder, workspace, Goal.RUNNING, step.update)
         _require(report, folder)
@@ -134,7 +134,7 @@ def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str],
 
 
 def _require_user(folder: NodeFolder) -> None:
-    """Raise `Problem` for another user than the node's: its worker could not read what is written."""
+    """Raise `Problem` for a user other than the node's: the worker could not read the result."""
     if folder.local.exists() and (owner := folder.local.stat().st_uid) != os.geteuid():
         raise Problem(f"{folder.home} belongs to the user with the number {owner}.", "Run this as that user.")
 
@@ -150,7 +150,7 @@ def _data(workspace: str, report: Report) -> dict[str, object]:
 
 
 def _require(report: Report, folder: NodeFolder) -> None:
-    """Raise `Problem` where it did not come to its goal."""
+    """Raise `Problem` if the goal was not reached."""
     if not report.problem:
         return
     if report.problem == Why.NOT_GRANTED:

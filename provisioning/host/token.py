@@ -1,4 +1,4 @@
-"""The token with which a machine joins, and the address that it joins."""
+"""The token with which a machine joins, and the portal's URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token as text, its id, and the digest of the authority that it trusts."""
+    """A token as text, its ID, and the digest of the authority that it trusts."""
 
     text: str = field(repr=False)
     id: str
@@ -22,7 +22,7 @@ class JoinToken:
 
 
 def parse(text: str) -> JoinToken:
-    """Raises `Problem`."""
+    """Parse a token. Raises `Problem`."""
     found = _TOKEN.fullmatch(text.strip())
     if found is None:
         raise Problem(
@@ -33,7 +33,7 @@ def parse(text: str) -> JoinToken:
 
 
 def check_url(text: str) -> str:
-    """The address of the machines' door, as `https://host:port`. Raises `Problem`."""
+    """Return the URL of the machines' endpoint, as `https://host:port`. Raises `Problem`."""
     text = text.strip().rstrip("/")
     try:
         parts = urlsplit(text)
@@ -50,7 +50,7 @@ def check_url(text: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Raises `Problem`."""
+    """Return a valid node name. Raises `Problem`."""
     if not _NAME.fullmatch(name):
         raise Problem(
             f"“{name}” is no name of a node.",
@@ -60,5 +60,5 @@ def check_name(name: str) -> str:
 
 
 def name_of(hostname: str) -> str:
-    """The name that a machine gets which is given none: its own, without its domain."""
+    """Return the default node name: the hostname without its domain."""
     return hostname.partition(".")[0].lower().replace("_", "-")

@@ -1,4 +1,4 @@
-"""The node as a service of systemd: of the system for root, of the user's own otherwise."""
+"""The node as a systemd service: a system service for root, otherwise a user service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOOTED = Path("/run/systemd/system")
 SYSTEM_UNITS = Path("/etc/systemd/system")
 TIMEOUT_S = 60
 SUBGROUP_VERSION = 254
-"""The first version of systemd with `DelegateSubgroup`."""
+"""First version of systemd with `DelegateSubgroup`."""
 NEVER_NEEDED = (
     "CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_BLOCK_SUSPEND CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYSLOG "
     "CAP_SYS_BOOT CAP_SYS_PACCT CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_WAKE_ALARM"
@@ -32,7 +32,7 @@ NEVER_NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of systemd: its file, whether it belongs to a user, and the version of that systemd."""
+    """A systemd unit: its file, whether it belongs to a user, and the version of systemd."""
 
     path: Path
     user: bool
@@ -43,7 +43,7 @@ class Unit:
         return self.path.exists()
 
     def install(self, folder: NodeFolder, name: str) -> None:
-        """Write and start it, now and at every boot. Raises `Problem`."""
+        """Write, enable and start the unit. Raises `Problem`."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             written = text(folder, name, user=self.user, version=self.version)
@@ -57,7 +57,7 @@ class Unit:
         self._ask("restart", NAME)
 
     def remove(self) -> None:
-        """Stop it and take it away. Raises `Problem`."""
+        """Stop and remove the unit. Raises `Problem`."""
         if not self.exists():
             return
         self._ask("disable", "--now", NAME)
@@ -83,7 +83,7 @@ class Unit:
 
 
 def find(environ: Mapping[str, str]) -> Unit | str:
-    """The unit of who runs this; a sentence where there is no systemd that would run it."""
+    """Return the current user's unit, or the reason why there is no systemd to run it."""
     program = shutil.which("systemctl", path=environ.get("PATH"))
     if program is None or not BOOTED.is_dir():
         return "This machine was not started by systemd."
@@ -96,7 +96,7 @@ def find(environ: Mapping[str, str]) -> Unit | str:
 
 
 def lingers() -> bool:
-    """Whether this user's services go on when nobody is signed in."""
+    """Return whether this user's services continue after sign-out."""
     return Path("/var/lib/systemd/linger", _user()).exists()
 
 
@@ -105,12 +105,12 @@ def linger_hint() -> str:
 
 
 def command(folder: NodeFolder) -> str:
-    """What runs the node by hand."""
+    """Return the command that runs the node manually."""
     return f"{_berth()} node run --home {folder.home}"
 
 
 def start_command(folder: NodeFolder) -> str:
-    """What starts the node's services again: its unit where there is one."""
+    """Return the command that starts the node's services: by its unit, if it has one."""
     found = find(os.environ)
     if isinstance(found, str) or not found.exists():
         return command(folder)
@@ -118,7 +118,7 @@ def start_command(folder: NodeFolder) -> str:
 
 
 def text(folder: NodeFolder, name: str, *, user: bool, version: int) -> str:
-    """The unit file, for this version of systemd."""
+    """Return the unit file for this version of systemd."""
     run = " ".join(
         map(_quoted, (sys.executable, "-m", "portal.cli.main", "node", "run", "--home", str(folder.home)))
     )
@@ -127,7 +127,7 @@ def text(folder: NodeFolder, name: str, *, user: bool, version: int) -> str:
             "[Unit]",
             f"Description=Berth node {name}",
             *(() if user else ("Wants=network-online.target", "After=network-online.target")),
-            # A portal that is away for long is no reason to give up.
+            # Never give up, even if the portal is unavailable for a long time.
             "StartLimitIntervalSec=0",
             "",
             "[Service]",
@@ -137,16 +137,16 @@ def text(folder: NodeFolder, name: str, *, user: bool, version: int) -> str:
             f"WorkingDirectory={str(ROOT).replace('%', '%%')}",
             "Restart=always",
             "RestartSec=5",
-            # Workspaces outlive the services, and are found again by the next ones; one that is killed for
-            # want of memory is no reason to end the others.
+            # Workspaces outlive the services, which find them again after a restart. An OOM kill of one
+            # workspace must not end the others.
             "KillMode=process",
             "OOMPolicy=continue",
             *_groups(version),
-            # Each workspace has limits of its own: systemd's for a whole unit are for something smaller.
+            # Each workspace has its own limits; systemd's limits for the whole unit would be too small.
             "TasksMax=infinity",
             "LimitNOFILE=65536",
-            # What would put the services into a mount namespace or behind a list of devices is not for them:
-            # they mount homes, and give GPUs to workspaces.
+            # No options that create a mount namespace or a device list: the services mount homes and pass
+            # GPUs to workspaces.
             *(() if user else (f"CapabilityBoundingSet=~{NEVER_NEEDED}",)),
             "",
             "[Install]",
@@ -157,11 +157,11 @@ def text(folder: NodeFolder, name: str, *, user: bool, version: int) -> str:
 
 
 def _groups(version: int) -> tuple[str, ...]:
-    """Control groups for the worker to give limits by.
+    """Return the options that let the worker limit workspaces by control groups.
 
-    With version 2 of control groups systemd cannot put a process into a group below which limits are: it
-    could not start the services again while workspaces run. Where it does not know `DelegateSubgroup`, the
-    worker takes groups elsewhere: root beside the unit, a user in a scope of its own (`user_scope`).
+    In control groups v2, systemd cannot put a process into a group whose children have limits, so it could
+    not restart the services while workspaces run. Without `DelegateSubgroup`, the worker uses other groups:
+    root's beside the unit, a user's in a separate scope (`user_scope`).
     """
     if version < SUBGROUP_VERSION:
         return ()
@@ -169,7 +169,7 @@ def _groups(version: int) -> tuple[str, ...]:
 
 
 def _version(program: str) -> int:
-    """Of systemd, as its `systemctl` says; 0 where it does not."""
+    """Return the version of systemd as reported by `systemctl`; 0 if unknown."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,8 @@
-"""Building and removing software environments on the node plane: minutes of work beside all other.
+"""Building and removing software environments on the node plane: long-running work in the background.
 
-A task only begins a build, which is a thread of the worker's process (as `gpu_tasks`): what it starts dies
-with that thread, so a worker that dies takes its build along, and the control plane, which hears nothing any
-more, sends it again. What a killed build has left is swept when the worker starts, and before the next build.
+A task only starts a build, which is a thread of the worker's process (as in `gpu_tasks`). Its processes end
+with that thread. If a worker dies, its build dies too, and the control plane, hearing nothing, sends the
+command again. Remains of a killed build are removed when the worker starts, and before the next build.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ log = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 1.0
 ALIVE_EVERY_S = 5.0
 SLACK_S = 60.0
-"""How much longer than its deadline a build may take to end what it has started."""
+"""Extra time after the deadline for a build to end its processes."""
 TRIES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
-"""The result of minutes of work is not dropped because the broker is away for a moment."""
+"""Retries: a result of minutes of work is not lost because the broker is briefly unavailable."""
 MAX_WHOLE_LOG = 1 << 20
 
 
 @app.task(name="node.environment_build")  # type: ignore[untyped-decorator]
 def environment_build(command: dict[str, Any]) -> None:
-    """Begin a build; its result is sent when it has ended."""
+    """Start a build; its result is sent when it has ended."""
     begin(messages.load(command, EnvironmentBuild))
 
 
 @app.task(name="node.environment_cancel")  # type: ignore[untyped-decorator]
 def environment_cancel(command: dict[str, Any]) -> None:
-    """Have a build give up, whichever process of the worker it goes on in."""
+    """Cancel a build in whichever process of the worker it runs."""
     order = messages.load(command, EnvironmentCancel)
     store().cancel(_key(order.build, order.lease))
 
 
 @app.task(name="node.environment_remove")  # type: ignore[untyped-decorator]
 def environment_remove(command: dict[str, Any]) -> None:
-    """Remove an environment that nothing here uses, in a thread; the inventory tells whether it has gone."""
+    """Remove an environment that is not in use, in a thread. The inventory reports whether it is gone."""
     digest = messages.load(command, EnvironmentRemoval).digest
     if digest:
         threading.Thread(target=_remove, args=(digest,), name="environment-removal", daemon=True).start()
@@ -76,8 +76,8 @@ def environment_remove(command: dict[str, Any]) -> None:
 
 @app.task(name="node.read_overlay")  # type: ignore[untyped-decorator]
 def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None = None) -> None:
-    """Answer as `node.read_logs` does: `{"packages": ["name==version", …], "python": "3.12"}`, or
-    `{"error": words}`. `pool` says where homes are, where that is not this node's own setting."""
+    """Answer with `{"packages": ["name==version", …], "python": "3.12"}` or `{"error": text}`, as
+    `node.read_logs` does. `pool` locates the homes, if not in this node's own setting."""
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:
@@ -91,7 +91,7 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
 
 
 def begin(command: EnvironmentBuild) -> threading.Thread | None:
-    """Start a build in a thread of its own; None where it came too late."""
+    """Start a build in a new thread; return None if the command has expired."""
     if time.time() > command.expires_at:
         log.info("build %s came too late and was not begun", command.build)
         return None
@@ -101,19 +101,19 @@ def begin(command: EnvironmentBuild) -> threading.Thread | None:
 
 
 def local_driver() -> LocalDriver:
-    """This node's own driver, with nothing but this node's settings."""
+    """Return this node's own driver, with only this node's settings."""
     found: Driver = driver_for(PoolConfig(LOCAL, LOCAL))
     assert isinstance(found, LocalDriver)
     return found
 
 
 def store() -> Store:
-    """Where this node has its environments."""
+    """Return this node's environments."""
     return local_driver().environments
 
 
 def _run(command: EnvironmentBuild) -> None:
-    """One build from beginning to end. Nothing is sent where the same one goes on or was done."""
+    """Execute one build. Sends nothing if the same build is running or was done."""
     try:
         with store().request(_key(command.build, command.lease)) as mine:
             if mine:
@@ -126,7 +126,7 @@ def _run(command: EnvironmentBuild) -> None:
 
 
 def _watch(command: EnvironmentBuild) -> None:
-    """Wait for the build with a limit of our own, giving signs of life meanwhile."""
+    """Wait for the build with a separate time limit, sending progress meanwhile."""
     progress = Progress(command)
     done: list[EnvironmentBuilt] = []
     worker = threading.Thread(
@@ -147,7 +147,7 @@ def _watch(command: EnvironmentBuild) -> None:
 
 
 def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
-    """The answer. Every outcome, an unforeseen error too."""
+    """Return the answer for every outcome, including unexpected errors."""
     key = _key(command.build, command.lease)
     try:
         driver = local_driver()
@@ -175,7 +175,7 @@ def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
 
 
 def _looked_at(command: EnvironmentBuild, store: Store, progress: Progress) -> EnvironmentBuilt:
-    """The answer for a folder that is there already. Raises `BuildError`; nothing is made or changed."""
+    """Return the answer for an existing folder, which is only read. Raises `BuildError`."""
     path = command.source.strip()
     progress.at(BuildStage.CHECKING, 0, 0)
     found = store.find(digest_of_folder(path))
@@ -195,7 +195,7 @@ def _looked_at(command: EnvironmentBuild, store: Store, progress: Progress) -> E
 
 
 def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
-    """The answer for an environment that is whole."""
+    """Return the answer for a complete environment."""
     return EnvironmentBuilt(
         build=command.build,
         lease=command.lease,
@@ -210,7 +210,7 @@ def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
 
 
 class Progress:
-    """Where a build is and what it has written, sent at most once a second and at least every five."""
+    """Stage and log of a build, sent at most once per second and at least every 5 seconds."""
 
     def __init__(self, command: EnvironmentBuild) -> None:
         self._command = command
@@ -225,7 +225,7 @@ class Progress:
         self._place = (stage, done, total)
 
     def write(self, line: str) -> None:
-        """Add a line to the log, up to its bound."""
+        """Append a line to the log, up to its limit."""
         with self._lock:
             if self._written < MAX_WHOLE_LOG:
                 self._text += line + "\n"
@@ -233,12 +233,12 @@ class Progress:
                 self._written += len(line) + 1
 
     def tail(self) -> tuple[int, str]:
-        """The end of what has been written, and where it begins."""
+        """Return the offset of the end of the log, and its text."""
         with self._lock:
             return self._written - len(self._tail), self._tail
 
     def send(self, *, last: bool = False) -> None:
-        """Send what is new, or a sign of life when one is due. With `last`, all that is left."""
+        """Send new output, or a heartbeat if one is due. With `last`, send everything that is left."""
         while True:
             with self._lock:
                 chunk = self._text[:MAX_LOG]
@@ -247,7 +247,7 @@ class Progress:
                 if not chunk and (last or (quiet and place == self._sent_place)):
                     return
             if not self._told(place, offset, chunk):
-                return  # it is sent again with what follows
+                return  # it is sent with the next output
             with self._lock:
                 self._text = self._text[len(chunk) :]
                 self._sent += len(chunk)
@@ -302,7 +302,7 @@ def _remove(digest: str) -> None:
 
 
 def sweep() -> None:
-    """Remove what a killed build has left, unless one goes on. Never raises."""
+    """Remove remains of a killed build unless a build is running. Never raises."""
     try:
         found = store()
         if found.folder.is_dir():

@@ -1,4 +1,4 @@
-"""Questions about the files of a home, answered while somebody waits."""
+"""Requests about the files of a home, answered synchronously."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from provisioning.node.worker import app
 
 @app.task(name="node.files")  # type: ignore[untyped-decorator]
 def files(question: dict[str, Any], reply_key: str) -> None:
-    """Answer as `node.read_logs` does: `{"ok": …}`, `{"refused": …}` (what the home's server says) or
-    `{"error": words, "code": code}`."""
+    """Answer as `node.read_logs` does: `{"ok": …}`, `{"refused": …}` (the file server's refusal) or
+    `{"error": text, "code": code}`."""
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:

@@ -1,9 +1,9 @@
-"""GPU checks, scrubs, resets and changes of MIG layouts on the node plane: minutes of work beside all other.
+"""GPU checks, scrubs, resets and MIG layout changes on the node plane: long-running work in the background.
 
-A task only begins a run: the run itself is a thread of the worker's process that waits for the check's own
-processes, while that worker goes on starting and stopping workspaces. So a task's time limit and the
-broker's visibility time-out never meet a check. A worker that dies takes its check along (the check's
-processes die with the thread that started them), and the control plane sends it again.
+A task only starts a run. The run is a thread of the worker's process that waits for the check's own
+processes, while the worker continues to start and stop workspaces. So neither the task's time limit nor the
+broker's visibility timeout applies to a check. If a worker dies, its check dies too (its processes end with
+the thread that started them), and the control plane sends the command again.
 """
 
 from __future__ import annotations
@@ -42,46 +42,46 @@ log = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 1.0
 ALIVE_EVERY_S = 5.0
-"""Silence is taken for the end of the node: a check without progress sends its last one again."""
+"""Silence means that the node is down: without new progress, a check repeats its last one."""
 SLACK_S = 90.0
-"""How much longer than its deadline a check may take to end what it has started."""
+"""Extra time after the deadline for a check to end its processes."""
 TRIES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
-"""The verdict of minutes of work is not dropped because the broker is away for a moment."""
+"""Retries: a result of minutes of work is not lost because the broker is briefly unavailable."""
 LOCK_LOOK_S = 0.25
 
 
 @app.task(name="node.gpu_check")  # type: ignore[untyped-decorator]
 def gpu_check(command: dict[str, Any]) -> None:
-    """Begin a check; its report is sent when it has ended."""
+    """Start a check; its report is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
 @app.task(name="node.gpu_pair")  # type: ignore[untyped-decorator]
 def gpu_pair(command: dict[str, Any]) -> None:
-    """Begin this end of a check of the link between two nodes; its report is sent when it has ended."""
+    """Start this end of a check of the link between two nodes; its report is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
 @app.task(name="node.gpu_scrub")  # type: ignore[untyped-decorator]
 def gpu_scrub(command: dict[str, Any]) -> None:
-    """Begin a scrub; its result is sent when it has ended."""
+    """Start a scrub; its result is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
 @app.task(name="node.gpu_repartition")  # type: ignore[untyped-decorator]
 def gpu_repartition(command: dict[str, Any]) -> None:
-    """Begin a change of a MIG layout; what it made is sent when it has ended."""
+    """Start a change of a MIG layout; its result is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
 @app.task(name="node.gpu_reset")  # type: ignore[untyped-decorator]
 def gpu_reset(command: dict[str, Any]) -> None:
-    """Begin the reset of a GPU; what came of it is sent when it has ended."""
+    """Start a GPU reset; its result is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
 def begin(command: CheckCommand) -> threading.Thread | None:
-    """Start a run in a thread of its own; or do it here, where nothing real is done and none is needed."""
+    """Start a run in a new thread, or run it here if it is simulated and answers promptly."""
     if time.time() > command.expires_at:
         log.info("%s of %s came too late and was not begun", command.kind, command.uuid)
         return None
@@ -100,7 +100,7 @@ def begin(command: CheckCommand) -> threading.Thread | None:
 
 
 def _run(driver: Driver, command: CheckCommand) -> None:
-    """One run from beginning to end. Nothing is sent where another one of the same device goes on."""
+    """Execute one run. Sends nothing if another run on the same device continues."""
     try:
         with _device(command) as mine:
             if mine:
@@ -110,7 +110,7 @@ def _run(driver: Driver, command: CheckCommand) -> None:
 
 
 def _watch(driver: Driver, command: CheckCommand) -> None:
-    """Wait for the work with a limit of our own: what hangs in there does not hang the answer."""
+    """Wait for the work with a separate time limit, so a hanging run still gets an answer."""
     progress = _ProgressSender(command)
     done: list[dict[str, Any]] = []
     worker = threading.Thread(
@@ -131,7 +131,7 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
 
 
 def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
-    """What the answer carries. Every outcome, an unforeseen error too."""
+    """Return the content of the answer for every outcome, including unexpected errors."""
     try:
         if command.kind == REPARTITION:
             return _repartition(driver, command)
@@ -172,7 +172,7 @@ def _repartition(driver: Driver, command: CheckCommand) -> dict[str, Any]:
 
 
 class _ProgressSender:
-    """Sends progress at most once a second; losing some of it loses nothing."""
+    """Sends progress at most once per second; losing a message is harmless."""
 
     def __init__(self, command: CheckCommand) -> None:
         self._command = command
@@ -190,7 +190,7 @@ class _ProgressSender:
         self._send(progress)
 
     def alive(self) -> None:
-        """Send the last progress again, unless some has just been sent."""
+        """Repeat the last progress unless some was just sent."""
         with self._lock:
             quiet = time.monotonic() - self._sent_at >= ALIVE_EVERY_S - 1
             if quiet:
@@ -235,7 +235,7 @@ def _answer(command: CheckCommand, **outcome: Any) -> None:
 
 
 def _patient() -> bool:
-    """Whether time may be spent here: a worker's main thread has other work."""
+    """Return whether this thread may wait: a worker's main thread has other work."""
     return threading.current_thread() is not threading.main_thread()
 
 
@@ -244,10 +244,10 @@ def _patient() -> bool:
 
 @contextmanager
 def _device(command: CheckCommand) -> Iterator[bool]:
-    """Hold the device against other runs on this machine; whether this one is to be done.
+    """Lock the device against other runs on this machine; yield whether this run should proceed.
 
-    Waits no longer than the command may wait to begin. The same command comes a second time when a worker
-    is slow to confirm it: it is done once.
+    Waits until the command expires. A command that is redelivered because the worker acknowledged it late
+    runs once.
     """
     folder = lock_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -263,7 +263,7 @@ def _device(command: CheckCommand) -> Iterator[bool]:
             file.flush()
         else:
             log.info("%s of %s is not begun: another one goes on, or it was done", command.kind, command.uuid)
-        # The kernel gives the lock back when the file is closed, or its process dies.
+        # The kernel releases the lock when the file is closed or the process dies.
         yield taken
 
 

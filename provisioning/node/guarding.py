@@ -1,7 +1,7 @@
-"""Holds workspaces to their parts of shared GPUs, in a thread of the node's worker beside the sampler.
+"""Enforces shares of shared GPUs, in a thread of the node's worker beside the sampler.
 
-It looks at what the sampler has read; NVML is not opened for it. A worker that starts anew counts from its
-own start, so that nothing ends sooner than was said.
+It uses the sampler's data and does not open NVML itself. A restarted worker counts from its own start, so no
+process is ended earlier than announced.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from provisioning.types import PoolConfig
 log = logging.getLogger(__name__)
 ROUND_S = 1.0
 FRESH_S = 3.0
-"""An older sample says nothing about now."""
+"""Older samples are not current."""
 RETELL_S = 60.0
-"""Who goes over and back all the time is told of so often."""
+"""Minimum interval between reports of a workspace that repeatedly exceeds its share."""
 MAX_WAITING = 64
 MAX_NOTES = 64
 Key = tuple[str, int, str]
@@ -40,7 +40,7 @@ SIGNALS = {ShareStep.ASKED: signal.SIGTERM, ShareStep.KILLED: signal.SIGKILL}
 
 
 class Sender:
-    """Tells the control plane. Raises what the broker raises; the outbox offers it again."""
+    """Sends notes to the control plane. Raises errors of the broker; the outbox retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
         self._app, self._pool_slug, self._node = app, pool_slug, node
@@ -54,7 +54,7 @@ class Sender:
 
 
 class Guard(threading.Thread):
-    """Looks once a second until it is stopped. `latest` gives the newest samples by UUID."""
+    """Checks once per second until stopped. `latest` returns the latest samples by UUID."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Guard(threading.Thread):
             try:
                 notes = self.round(time.monotonic())
             except Exception as error:
-                # What cannot be read now is looked at again in the next second.
+                # Unreadable values are retried in the next second.
                 log.warning("shared GPUs were not looked at: %s", error)
                 continue
             for first in range(0, len(notes), MAX_NOTES):
@@ -91,7 +91,7 @@ class Guard(threading.Thread):
             self.join(timeout_s)
 
     def round(self, now: float) -> list[ShareNote]:
-        """Act where it is due; what is to be told. Raises `OSError`."""
+        """Take due actions and return the notes to send. Raises `OSError`."""
         holders = self._shares.holders()
         keys = {_key(each) for each in holders}
         self._over = {key: over for key, over in self._over.items() if key in keys}
@@ -115,13 +115,13 @@ class Guard(threading.Thread):
                 if over is not None:
                     self._over[key] = over
                     if not acts and over.within_since is None and self._is_long_told(key, now):
-                        # Where nothing is left to be ended: what is shown of it would lapse.
+                        # Nothing is left to end: repeat the report so that it does not lapse.
                         acts = (Act(ShareStep.OVER, seen[holder.name].used_mib or 0),)
                 notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
         return notes
 
     def _carry_out(self, holder: Holder, act: Act, now: float) -> ShareNote | None:
-        """Do what is due; the note of it, or None where it was told of late or nothing was done."""
+        """Execute an action; return its note, or None if it was reported recently or nothing was done."""
         name = ""
         if act.process is not None:
             name = processes.name_of(act.process.pid)
@@ -145,7 +145,7 @@ class Guard(threading.Thread):
         return at is not None and now - at >= RETELL_S
 
     def _is_to_be_told(self, key: Key, step: ShareStep, now: float) -> bool:
-        """UNKNOWN once, OVER once a minute, and BACK where that was told."""
+        """Return whether to report: UNKNOWN once, OVER once a minute, and BACK only after a report."""
         if step is ShareStep.BACK:
             told = key not in self._untold_back
             self._untold_back.discard(key)
@@ -164,7 +164,7 @@ def _key(holder: Holder) -> Key:
 
 
 def start(app: Celery, latest: Callable[[], Mapping[str, Sample]]) -> Guard | None:
-    """A guard of this machine's local pool that has begun; None where the operator lets no GPU be shared."""
+    """Start a guard of this machine's local pool; return None if the operator disabled GPU sharing."""
     if not share_guard.is_on():
         return None
     shares = LocalDriver(PoolConfig("local", "local")).shares()

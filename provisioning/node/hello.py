@@ -1,6 +1,6 @@
-"""A sign of life of a node, with what the control plane shows of it: its version, its clock, who it is.
+"""Heartbeat of a node with data for the control plane: version, clock and identity.
 
-Two machines with one identity are told apart by their boot ids and machine ids.
+Boot IDs and machine IDs distinguish two machines with the same identity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def hello() -> NodeHello:
-    """What this node says of itself now. `BERTH_NODE_INSTANCE` is what it chose when it joined."""
+    """Return this node's heartbeat. `BERTH_NODE_INSTANCE` is the ID that it chose when it joined."""
     instance = os.environ.get("BERTH_NODE_INSTANCE", "")
     return NodeHello(
         machine_id=machine_id(instance),
@@ -39,7 +39,7 @@ def hello() -> NodeHello:
 
 
 def send(app: Celery) -> None:
-    """Tell it to the control plane. Redis being away is no error: the node is silent then."""
+    """Send the heartbeat to the control plane. An unavailable Redis is not an error."""
     try:
         app.send_task(
             "control.node_hello", kwargs={"hello": asdict(hello())}, queue=CONTROL_QUEUE, expires=EXPIRES_S
@@ -49,7 +49,7 @@ def send(app: Celery) -> None:
 
 
 class HelloStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Sends it from the worker's own event loop."""
+    """Sends the heartbeat from the worker's own event loop."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -70,7 +70,7 @@ class HelloStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def install(app: Celery) -> None:
-    """Have every worker of `app` give signs of life."""
+    """Add node heartbeats to every worker of `app`."""
     app.steps["consumer"].add(HelloStep)
 
 

@@ -1,7 +1,7 @@
-"""Archives of homes on the node plane. An order goes on for some seconds and says how far it came.
+"""Archives of homes on the node plane. An order runs for some seconds and reports its progress.
 
-The work is done by the home's server in its sandbox, so a worker that dies costs nothing, and a server that
-dies the work since the beginning.
+The home's file server does the work in its sandbox, so a crash of the worker loses nothing. A crash of the
+server loses the progress of the job.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ STEP_S = 8.0
 LOOK_S = 0.25
 DELETE_S = 15.0
 REFUSALS = frozenset({"archives_full", "unreadable", "bad_stream", "not_found"})
-"""Of the home's server: asked again it would say the same."""
+"""Refusals of the file server that a retry would not change."""
 
 
 class Refused(Exception):
-    """It cannot be done as it was asked for; as `HomeArchived` says of `refused`, `about` and `free`."""
+    """The request cannot be executed; fields as `refused`, `about` and `free` of `HomeArchived`."""
 
     def __init__(self, code: str, about: str = "", free: int = 0) -> None:
         super().__init__(code)
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class ArchiveCutOff(ProvisioningError):
-    """It was cut off, and begins anew."""
+    """The job was interrupted and restarts from the beginning."""
 
     code = "archive_cut_off"
     blame = Blame.BACKEND
@@ -45,13 +45,13 @@ class ArchiveCutOff(ProvisioningError):
 
 @app.task(name="node.archive_home", soft_time_limit=150, time_limit=160)  # type: ignore[untyped-decorator]
 def archive_home(order: dict[str, Any]) -> None:
-    """Carry out one order and report under its lease."""
+    """Execute one order and report under its lease."""
     answer = run(messages.load(order, HomeArchiveOrder), now=time.time())
     app.send_task("control.apply_home_archive", kwargs={"answer": messages.dump(answer)}, queue=CONTROL_QUEUE)
 
 
 def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
-    """The answer. Every outcome, an unforeseen error too."""
+    """Return the answer for every outcome, including unexpected errors."""
     answer = HomeArchived(order.archive, order.lease, order.do)
     try:
         if now > order.expires_at:
@@ -99,7 +99,7 @@ def _carried_out(
                 raise Refused("changed", error.name[:300]) from error
             return replace(answer, done=True, placed=True)
         case ArchiveDo.LEAVE:
-            # What is in its place is cleared by another order: asked once more, this one says the same.
+            # Another order clears the home in place, so a repeated order gives the same answer.
             placed = archives.placed(home, job=order.job)
             return replace(answer, done=placed or archives.clear(home, limit_s=DELETE_S), placed=placed)
         case ArchiveDo.RESTORE:
@@ -146,7 +146,7 @@ def _with_amounts(answer: HomeArchived, said: dict[str, Any]) -> HomeArchived:
 
 
 def _ok(said: dict[str, Any]) -> dict[str, Any]:
-    """What the home's server said. Raises `Refused`, and `ArchiveCutOff` for what may go on."""
+    """Return the file server's result. Raises `Refused`, and `ArchiveCutOff` if a retry can succeed."""
     found = said.get("ok")
     if isinstance(found, dict):
         return found

@@ -1,7 +1,7 @@
-"""Moves of homes on the node plane: the old machine lets a home be read, the new one reads it.
+"""Moves of homes on the node plane: the old machine allows reading a home, and the new one reads it.
 
-An order to read goes on for some seconds and is answered with how far it came; the control plane sends the
-next one. So what dies, here or there, costs one order, and what has come stays.
+A FETCH order runs for some seconds and returns its progress; the control plane then sends the next one. A
+crash on either side costs only one order, and data that has arrived is kept.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ AUTHORITY, CERTIFICATE, KEY = "BERTH_NODE_AUTHORITY", "BERTH_NODE_CERTIFICATE", 
 
 
 class OfferGone(ProvisioningError):
-    """The old machine does not know the ticket any more, or cannot be reached."""
+    """The old machine no longer knows the ticket, or cannot be reached."""
 
     code = "offer_gone"
     blame = Blame.BACKEND
 
 
 class CopyRefused(ProvisioningError):
-    """The home cannot come to this machine as it is."""
+    """The home cannot be moved to this machine as it is."""
 
     code = "copy_refused"
     retryable = False
@@ -58,7 +58,7 @@ class CopyRefused(ProvisioningError):
 
 
 class NoRoomHere(CopyRefused):
-    """There is not enough room for the home."""
+    """The disk has not enough space for the home."""
 
     code = "no_room_for_home"
 
@@ -70,26 +70,26 @@ class NoRoomHere(CopyRefused):
 
 
 class HomeUnreadable(CopyRefused):
-    """Something in the home cannot be read, and a copy would lose it."""
+    """Something in the home cannot be read, so a copy would lose it."""
 
     code = "home_unreadable"
 
 
 class HomeChanges(CopyRefused):
-    """The home is not the same twice."""
+    """The home keeps changing during the copy."""
 
     code = "home_changes"
 
 
 @app.task(name="node.move_home", soft_time_limit=150, time_limit=160)  # type: ignore[untyped-decorator]
 def move_home(order: dict[str, Any]) -> None:
-    """Carry out one order and report under its lease."""
+    """Execute one order and report under its lease."""
     answer = run(messages.load(order, HomeMoveOrder), now=time.time())
     app.send_task("control.apply_home_move", kwargs={"answer": messages.dump(answer)}, queue=CONTROL_QUEUE)
 
 
 def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
-    """The answer. Every outcome, an unforeseen error too."""
+    """Return the answer for every outcome, including unexpected errors."""
     answer = HomeMoved(order.move, order.lease, order.do)
     try:
         if now > order.expires_at:
@@ -121,7 +121,7 @@ def _carried_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -
 
 
 def fetch(order: HomeMoveOrder, answer: HomeMoved, moves: HomeMoves, home: Home) -> HomeMoved:
-    """Read on for `STEP_S`, a part at least. Raises `ProvisioningError` and `OSError`."""
+    """Copy for `STEP_S`, at least one part. Raises `ProvisioningError` and `OSError`."""
     if moves.begin(home, order.move):
         return replace(answer, done=True, phase=MovePhase.PLACED)
     until = time.monotonic() + STEP_S
@@ -157,7 +157,7 @@ def _progress(answer: HomeMoved, need: Mapping[str, Any], part: str) -> HomeMove
 
 
 def _ok(said: dict[str, Any]) -> dict[str, Any]:
-    """What the server of the home's files said. Raises `ProvisioningError` for what it refused."""
+    """Return the file server's result. Raises `ProvisioningError` for a refusal."""
     found = said.get("ok")
     if isinstance(found, dict):
         return found
@@ -177,7 +177,7 @@ def _ok(said: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _reading(order: HomeMoveOrder, asked: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
-    """A part of the home from its old machine, as it comes. Raises `OfferGone`."""
+    """Stream a part of the home from its old machine. Raises `OfferGone`."""
     connection, path, headers = _way(order, os.environ)
     try:
         try:
@@ -195,7 +195,7 @@ def _reading(order: HomeMoveOrder, asked: Mapping[str, Any]) -> Iterator[Iterato
 
 
 def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """What comes; the end of what is cut off is none of a stream, which its reader sees."""
+    """Yield the response. A truncated one lacks the final record, which the reader detects."""
     try:
         while data := answer.read1(PIECE):
             yield data
@@ -206,7 +206,8 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 def _way(
     order: HomeMoveOrder, environ: Mapping[str, str]
 ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """To the old machine: through the portal's door for machines, or its front door on the portal's own."""
+    """Return connection, path and headers to the old machine: by the portal's endpoint for machines, or by
+    its front door on the portal's own machine."""
     if url := environ.get(DOOR):
         context = ssl.create_default_context(cafile=environ[AUTHORITY])
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -225,7 +226,7 @@ def _way(
 
 
 class _DoorConnection(http.client.HTTPSConnection):
-    """TLS to the portal's door for machines, whatever address it has."""
+    """TLS connection to the portal's endpoint for machines, independent of its address."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext) -> None:
         super().__init__(host, port, timeout=QUIET_S, context=context)

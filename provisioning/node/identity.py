@@ -1,7 +1,7 @@
-"""Who this node is, and the keys by which it is believed and believes.
+"""This node's identity, its own key and the keys that it trusts.
 
-`BERTH_NODE_KEY` is its private key; the control plane's public keys are `BERTH_CONTROL_PUBLIC_KEY`, or the
-file `keys/control.pub` of `BERTH_HOME`. Both in hexadecimal.
+`BERTH_NODE_KEY` is its private key. The control plane's public keys are in `BERTH_CONTROL_PUBLIC_KEY`, or in
+the file `keys/control.pub` of `BERTH_HOME`. Both are hexadecimal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def node_name() -> str:
 
 
 def control_keys() -> Keys:
-    """The control plane's public keys; none where they cannot be read, and then nothing is believed."""
+    """Return the control plane's public keys; none if they cannot be read, so all messages are rejected."""
     path = Path(os.environ.get("BERTH_HOME") or "var") / "keys" / "control.pub"
     try:
         text = os.environ.get("BERTH_CONTROL_PUBLIC_KEY") or path.read_text()
@@ -36,7 +36,7 @@ def control_keys() -> Keys:
 
 
 def of_this_node(consumed: Callable[[], Iterable[str]]) -> Identity:
-    """The identity of this node's worker: for its own queue, and the engine's where `consumed` has it."""
+    """Return this node's identity, for its own queue and, if `consumed` has it, the engine's."""
     own = node_queue(node_name())
     return Identity(
         name=signing.sender_of(node_name()),

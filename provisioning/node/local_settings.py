@@ -1,8 +1,8 @@
-"""What of a pool's configuration this node decides itself, whatever a message says.
+"""Pool settings that this node decides itself, whatever a message says.
 
-`BERTH_HOME`, `BERTH_HOMES_DIR`, the environment of notebooks, `BERTH_SANDBOX`, `BERTH_EGRESS`,
-`BERTH_EGRESS_ALLOW` and `BERTH_MOUNTS` are the node's. A pool's configuration may ask for more isolation
-than that, never for less.
+`BERTH_HOME`, `BERTH_HOMES_DIR`, the notebook environment, `BERTH_SANDBOX`, `BERTH_EGRESS`,
+`BERTH_EGRESS_ALLOW` and `BERTH_MOUNTS` are settings of the node. A pool's configuration can only request
+stricter isolation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from provisioning.types import JsonScalar, PoolConfig
 
 LOCAL = "local"
 SANDBOXES = ("none", "auto", "bwrap", "gvisor")
-"""From the loosest to the tightest."""
+"""From least to most strict."""
 
 
 def driver_for(pool: PoolConfig) -> Driver:
-    """The driver of a pool that a message describes, within this node's settings.
+    """Return the driver of the pool in a message, within this node's settings.
 
     Raises `ProvisioningError`.
     """
@@ -32,7 +32,7 @@ def driver_for(pool: PoolConfig) -> Driver:
 
 
 def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
-    """The pool as this node takes it. Raises `InvalidSpec`, with the way out, for what would loosen it."""
+    """Return the pool with this node's settings. Raises `InvalidSpec`, with the fix, for looser ones."""
     if pool.driver != LOCAL:
         return pool
     home = os.path.realpath(environ.get("BERTH_HOME") or "var")
@@ -90,7 +90,7 @@ def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> Pol
     asked = policy_of(str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or ""))
     egress = max(floor.egress, asked.egress, key=FROM_LOOSEST.index)
     if egress is not asked.egress:
-        # The pool's own list was meant for a looser node: what the node allows is what there is.
+        # The pool's own list was made for a less strict node: only the node's list applies.
         return floor
     if not config.get("egress_allow"):
         return Policy(egress, floor.allowed, floor.hosts)

@@ -1,7 +1,7 @@
-"""Measures home folders in a thread of the node's worker, and tells the control plane.
+"""Measures home folders in a thread of the node's worker, and reports them to the control plane.
 
-It works for a fifth of the time at most. A home that does not change is looked at ever more rarely, unless
-the disk itself fills: then all are looked at anew.
+It works at most a fifth of the time. Homes that do not change are measured less and less often, unless the
+disk fills: then all are measured again.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ WORK_S, PAUSE_S = 0.02, 0.08
 TELL_EVERY_S = 60.0
 MOST_BETWEEN_S = 300.0
 NOTED_FILES = 1000
-"""Fewer files more or less are nothing new; the control plane is reminded of the number all the same."""
+"""Smaller changes of the file count are not reported immediately."""
 GROWTH_MIB = 64
-"""So much less free space, at once or bit by bit, has every home looked at."""
+"""A decrease of free space by this much, at once or gradually, triggers measuring all homes."""
 MAX_PER_MESSAGE = 500
 
 Tell = Callable[[list[HomeUsage]], None]
 
 
 class Measuring(threading.Thread):
-    """Measures all homes of the machine's local pool until it is stopped."""
+    """Measures all homes of the machine's local pool until stopped."""
 
     def __init__(self, driver: LocalDriver, tell: Tell) -> None:
         super().__init__(name="homes", daemon=True)
@@ -57,7 +57,7 @@ class Measuring(threading.Thread):
             try:
                 self.round()
             except Exception as error:
-                # A disk or broker that fails now is asked again in the next round.
+                # Failures of disk or broker are retried in the next round.
                 log.warning("homes were not measured: %s", error)
 
     def stop(self, timeout_s: float) -> None:
@@ -65,7 +65,7 @@ class Measuring(threading.Thread):
         self.join(timeout_s)
 
     def round(self, now_s: float | None = None) -> None:
-        """Measure what is due and tell of it. Raises `OSError`, and what the broker raises."""
+        """Measure what is due and report it. Raises `OSError` and errors of the broker."""
         now_s = time.monotonic() if now_s is None else now_s
         homes = self._driver.homes
         if not homes.is_dir():
@@ -103,7 +103,7 @@ class Measuring(threading.Thread):
             self._tell(changed[first : first + MAX_PER_MESSAGE])
 
     def _hold(self, found: list[str]) -> None:
-        """Have the kernel hold homes, where it can. What fails is tried again in the next round."""
+        """Apply kernel quotas to homes where supported. Failures are retried in the next round."""
         try:
             self._gently(self._driver.quotas.keep(found))
         except InterruptedError:
@@ -112,7 +112,7 @@ class Measuring(threading.Thread):
             log.warning("homes are not held by quotas: %s", error)
 
     def _gently(self, steps: Generator[None, None, T]) -> T:
-        """The result of the steps, with a pause whenever they have taken a while."""
+        """Run the steps and return their result, pausing regularly."""
         began = time.monotonic()
         try:
             while True:
@@ -138,7 +138,7 @@ def _free_mib(path: Path) -> int:
 
 
 class MeasuringStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Measures from when the worker consumes until it ends, also while the broker is away."""
+    """Measures while the worker runs, also while the broker is unavailable."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -165,7 +165,7 @@ class MeasuringStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._thread.start()
 
     def stop(self, _consumer: Any) -> None:
-        """The connection is lost, or the worker ends: measuring goes on until `shutdown`."""
+        """Do nothing when the connection is lost: measuring continues until `shutdown`."""
 
     def shutdown(self, _consumer: Any) -> None:
         if self._thread is not None:
@@ -174,5 +174,5 @@ class MeasuringStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def install(app: Celery) -> None:
-    """Have every worker of `app` measure the homes of its machine."""
+    """Add measuring of the machine's homes to every worker of `app`."""
     app.steps["consumer"].add(MeasuringStep)

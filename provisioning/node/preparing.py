@@ -1,6 +1,6 @@
-"""Has drivers make ready what shortens the next starts.
+"""Lets drivers prepare spare resources that shorten the next starts.
 
-Nothing waits for it, and what is lost with a process is made up for at the next inventory.
+Nothing waits for them, and losses are compensated at the next inventory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provisioning.types import PoolConfig
 
 log = logging.getLogger(__name__)
 AFTER_START_S = 3.0
-"""A start is left alone for so long: what is prepared takes time from it."""
+"""Delay after a start, so that the preparation does not slow it down."""
 
 _due: dict[str, threading.Timer] = {}
 _in_pool_process = False
@@ -30,7 +30,7 @@ def _begin(**_: object) -> None:
 
 
 def arrange(driver: Driver) -> None:
-    """Put this machine in order for the driver, where this is a node's worker. Elsewhere nothing is done."""
+    """Prepare this machine for the driver if this is a node's worker; otherwise do nothing."""
     if _in_pool_process:
         driver.arrange()
 
@@ -44,10 +44,10 @@ def now(pool: PoolConfig) -> None:
 
 
 def soon(pool: PoolConfig) -> None:
-    """Prepare starts of the pool in a while, once for all who ask until then.
+    """Prepare starts of the pool after a delay, once for all requests until then.
 
-    In a thread of a worker's process: a message that waits in the worker would be in the way of others.
-    Elsewhere nothing is prepared.
+    Runs in a thread of a worker's process, because a waiting message would block others. Does nothing
+    elsewhere.
     """
     if not _in_pool_process or pool.slug in _due:
         return
@@ -57,6 +57,6 @@ def soon(pool: PoolConfig) -> None:
 
 
 def _due_now(pool: PoolConfig) -> None:
-    # First: a start that comes while this goes on has it done once more.
+    # Delete the entry first: a start meanwhile schedules another run.
     del _due[pool.slug]
     now(pool)

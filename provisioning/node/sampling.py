@@ -1,7 +1,7 @@
-"""Runs the GPU sampler inside the node's worker. Without an NVIDIA library it is not even started.
+"""Runs the GPU sampler inside the node's worker, if an NVIDIA library is installed.
 
-Rollups go to the control plane once a minute. The newest sample of each device also stands in Redis for
-a short time, for charts that move; losing it loses nothing.
+Rollups are sent to the control plane once a minute. The latest sample of each device is also stored in Redis
+briefly, for live charts; losing it is harmless.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_SAMPLES_PER_MESSAGE = 64
 
 
 def has_library() -> bool:
-    """Whether the driver's library can be loaded here; costs nothing where it is not installed."""
+    """Return whether the driver's library can be loaded; cheap if it is not installed."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
@@ -45,7 +45,7 @@ def has_library() -> bool:
 
 
 class Sender:
-    """The sampler's sink: tells the control plane. Raises what the broker raises; the sampler tries again."""
+    """The sampler's sink: sends to the control plane. Raises errors of the broker; the sampler retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node_name: str) -> None:
         self._app = app
@@ -66,7 +66,7 @@ class Sender:
 
 
 class Live:
-    """Shows the newest samples in Redis. Redis being away is no error."""
+    """Writes the latest samples to Redis. An unavailable Redis is not an error."""
 
     def __init__(self, broker_url: str, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -74,7 +74,7 @@ class Live:
         self._shown: dict[str, float] = {}
 
     def show(self) -> None:
-        """Write what is new since the last time."""
+        """Write samples that are new since the last call."""
         fresh = {
             uuid: sample
             for uuid, sample in self._sampler.latest().items()
@@ -102,7 +102,7 @@ class Live:
 
 
 class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Starts the sampler when the worker consumes, and lets it go on while the broker is away."""
+    """Starts the sampler when the worker consumes, and keeps it running while the broker is unavailable."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -117,7 +117,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if self._sampler is None:
             if not has_library():
                 return
-            # Only here: a machine without a GPU need not load what sums samples up.
+            # Imported here, because machines without a GPU do not need it.
             from provisioning.gpu import sampler, sources
             from provisioning.node import guarding
 
@@ -131,7 +131,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._timer = consumer.timer.call_repeatedly(LIVE_INTERVAL_S, self._live.show)
 
     def stop(self, _consumer: Any) -> None:
-        """The connection is lost, or the worker ends: the samples go on being taken until `shutdown`."""
+        """Stop the live output when the connection is lost: sampling continues until `shutdown`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -150,12 +150,12 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _close_nvml(**_: object) -> None:
-    """Before a pool process is forked: what is started anew later has no GPU open that nobody could reset."""
+    """Close NVML before forking a pool process: a GPU that it holds open could not be reset."""
     if not forks.prepare():
         log.warning("a pool process is started while NVML is open: the NVIDIA driver does not answer")
 
 
 def install(app: Celery) -> None:
-    """Give every worker of `app` a sampler."""
+    """Add a sampler to every worker of `app`."""
     app.steps["consumer"].add(SamplerStep)
     worker_before_create_process.connect(_close_nvml)

@@ -1,4 +1,4 @@
-"""Entry points of the node plane. Each runs one driver call and sends the answer to the control plane."""
+"""Celery tasks of the node plane. Each runs one driver call and sends the answer to the control plane."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def execute(command: dict[str, Any]) -> None:
 
 @app.task(name="node.inventory")
 def inventory(pool: dict[str, Any]) -> None:
-    """Take stock of a pool, as seen from this worker."""
+    """Report the inventory of a pool, as seen from this worker."""
     seen: Any = None
     failure: Failure | None = None
     try:
@@ -66,7 +66,7 @@ def inventory(pool: dict[str, Any]) -> None:
 
 @app.task(name="node.list_owned")
 def list_owned(pool: dict[str, Any], node: str) -> None:
-    """Report everything of ours on the backend; a failure reports nothing and is tried again later."""
+    """Report everything of ours on the backend. A failure reports nothing and is retried later."""
     try:
         owned = [within_bounds(seen) for seen in driver_for(messages.load(pool, PoolConfig)).list_owned()]
     except Exception as error:
@@ -77,14 +77,14 @@ def list_owned(pool: dict[str, Any], node: str) -> None:
 
 @app.task(name="node.delete_home")
 def delete_home(order: dict[str, Any]) -> None:
-    """Delete a home, or some of it, and say under the order's lease whether it has gone."""
+    """Delete a home, or part of it, and report under the order's lease whether it is gone."""
     answer = run_deletion(messages.load(order, HomeDeletion), now=time.time())
     _send_to_control("control.apply_home_deleted", answer=messages.dump(answer))
 
 
 @app.task(name="node.list_leftovers")
 def list_leftovers(pool: dict[str, Any], node: str) -> None:
-    """Report what nobody owns; a failure reports nothing and is tried again later."""
+    """Report leftovers; after a failure nothing is reported and it is retried later."""
     try:
         found = driver_for(messages.load(pool, PoolConfig)).list_leftovers()
     except Exception as error:
@@ -95,14 +95,14 @@ def list_leftovers(pool: dict[str, Any], node: str) -> None:
 
 @app.task(name="node.remove_leftover")
 def remove_leftover(order: dict[str, Any]) -> None:
-    """Remove something that nobody owns, and say under the order's lease whether it has gone."""
+    """Remove a leftover, and report under the order's lease whether it is gone."""
     answer = run_removal(messages.load(order, LeftoverRemoval), now=time.time())
     _send_to_control("control.apply_leftover_removed", answer=messages.dump(answer))
 
 
 @app.task(name="node.read_logs")
 def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_key: str) -> None:
-    """Answer with a workspace's last log lines on a short-lived list that the asker waits on."""
+    """Answer with a workspace's last log lines on a short-lived list that the caller waits on."""
     require_reply_key(reply_key)
     answer: dict[str, str]
     try:
@@ -122,7 +122,7 @@ def read_log_after(
     whole: bool,
     reply_key: str,
 ) -> None:
-    """Answer as `node.read_logs` does: what the log has grown by since position `after`."""
+    """Answer, as `node.read_logs` does, with the log's growth since offset `after`."""
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:
@@ -136,13 +136,13 @@ def read_log_after(
 
 
 def require_reply_key(reply_key: str) -> None:
-    """Raise `ValueError` for a key on which nobody waits for an answer."""
+    """Raise `ValueError` unless it is a key for replies."""
     if not reply_key.startswith(REPLY_PREFIX):
         raise ValueError(f"not a reply key: {reply_key!r}")
 
 
 def reply(reply_key: str, answer: dict[str, Any]) -> None:
-    """Put a sealed answer where the asker waits for it."""
+    """Push a signed answer to the list that the caller waits on."""
     with (
         redis_client.client(app.conf.broker_url, socket_timeout=5) as connection,
         connection.pipeline() as pipe,
@@ -153,7 +153,7 @@ def reply(reply_key: str, answer: dict[str, Any]) -> None:
 
 
 def run(command: Command, *, now: float) -> Result:
-    """Run one command against its driver. Every outcome, an unforeseen error too, is a `Result`."""
+    """Run one command on its driver. Every outcome, including an unexpected error, is a `Result`."""
     try:
         if now > command.expires_at:
             raise _late()
@@ -164,14 +164,14 @@ def run(command: Command, *, now: float) -> Result:
 
 
 def within_bounds(seen: Observation) -> Observation:
-    """What was seen with texts that the control plane takes: an app may write lines of any length."""
+    """Return the observation with texts truncated to the control plane's limits."""
     if len(seen.log_tail) <= MAX_TEXT and len(seen.message) <= MAX_TEXT:
         return seen
     return replace(seen, log_tail=seen.log_tail[-MAX_TEXT:], message=seen.message[:MAX_TEXT])
 
 
 def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
-    """Delete for a while. Every outcome, an unforeseen error too, is an answer."""
+    """Run one deletion step. Every outcome, including an unexpected error, is an answer."""
     try:
         if now > order.expires_at:
             raise _late()
@@ -182,7 +182,7 @@ def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
 
 
 def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
-    """Remove for a while. Every outcome, an unforeseen error too, is an answer."""
+    """Run one removal step. Every outcome, including an unexpected error, is an answer."""
     try:
         if now > order.expires_at:
             raise _late()
@@ -212,7 +212,7 @@ def _call(command: Command) -> Observation:
 
 
 def failure_of(error: Exception) -> Failure:
-    """The public form of an error; its detail, and anything unforeseen, goes to the log."""
+    """Return the public form of an error; its detail, and any unexpected error, is logged."""
     if not isinstance(error, ProvisioningError):
         log.exception("unforeseen error in a driver")
         error = BackendUnavailable(

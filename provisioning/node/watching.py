@@ -1,4 +1,4 @@
-"""Runs the watcher of the GPUs inside the node's worker. Without an NVIDIA library it is not even started."""
+"""Runs the GPU watcher inside the node's worker, if an NVIDIA library is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """The watcher's sink: tells the control plane. Raises what the broker raises; the watcher tries again."""
+    """The watcher's sink: sends to the control plane. Raises errors of the broker; the watcher retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
         self._app, self._pool_slug, self._node = app, pool_slug, node
@@ -34,7 +34,7 @@ class Sender:
 
 
 class WatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Starts the watcher when the worker consumes; it goes on while the broker is away."""
+    """Starts the watcher when the worker consumes, and keeps it running while the broker is unavailable."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -45,7 +45,7 @@ class WatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, consumer: Any) -> None:
         if self._watcher is not None or not has_library():
             return
-        # Only here: a machine without a GPU need not load it.
+        # Imported here, because machines without a GPU do not need it.
         from provisioning.gpu.watcher.watcher import Watcher
 
         pool = os.environ.get("BERTH_NODE_POOL", "")
@@ -53,7 +53,7 @@ class WatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._watcher.start()
 
     def stop(self, _consumer: Any) -> None:
-        """The connection is lost, or the worker ends: the watcher goes on until `shutdown`."""
+        """Do nothing when the connection is lost: the watcher continues until `shutdown`."""
 
     def shutdown(self, _consumer: Any) -> None:
         if self._watcher is not None:
@@ -62,5 +62,5 @@ class WatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def install(app: Celery) -> None:
-    """Give every worker of `app` a watcher."""
+    """Add a watcher to every worker of `app`."""
     app.steps["consumer"].add(WatcherStep)

@@ -1,4 +1,4 @@
-"""The Celery application of the nodes: `celery -A provisioning.node.worker worker -Q node.NAME,engine`."""
+"""Celery application of the nodes: `celery -A provisioning.node.worker worker -Q node.NAME,engine`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.node import hello, identity, measuring, sampling, watching
 from provisioning.signed_celery import SignedCelery
 
 WORKER_PID = os.getpid()
-"""The worker itself: its pool's processes are forked from it and come and go."""
+"""The worker itself; the processes of its pool are forked from it."""
 
 app: SignedCelery = SignedCelery(
     "berth-node",
@@ -42,7 +42,7 @@ hello.install(app)
 
 @worker_ready.connect
 def announce(sender: Any, **_: object) -> None:
-    """Tell the control plane that this worker is here, so that it takes inventory at once."""
+    """Announce this worker to the control plane, which then requests an inventory immediately."""
     queues = sorted(sender.task_consumer.queues, key=str)
     app.send_task(
         "control.worker_ready",

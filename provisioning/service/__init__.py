@@ -1,5 +1,5 @@
-"""Programs that run as services of one machine: started in order, watched, started again, stopped.
+"""Supervision of services on one machine: ordered start, monitoring, restart and stop.
 
-What `make up` and `berth node run` have in common. Standard library only, so that it can be imported before
-the packages are installed; `user_scope`, which looks at control groups, is the exception.
+Shared by `make up` and `berth node run`. Uses only the standard library, so that it can be imported before
+packages are installed; the exception is `user_scope`, which inspects control groups.
 """

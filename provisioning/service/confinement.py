@@ -1,8 +1,8 @@
-"""What a service without rights sees of the file system, as text for `launcher.py`.
+"""File-system view of an unprivileged service, as text for `launcher.py`.
 
-A program may lie anywhere: below `/root`, which nobody else enters, or below a folder that somebody closes
-later. So every folder above what it needs that is not the system's own is covered by an empty one in which
-only that is in its place, whatever its mode is now (docs/adr/0069-services-account.md).
+A program can be anywhere: below `/root`, which other users cannot enter, or below a folder that is closed
+later. Therefore the topmost folder above its files that is not the system's is covered by an empty folder, in
+which only those files are mounted, whatever its mode (docs/adr/0069-services-account.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SYSTEM_TREES = tuple(
         "/sbin", "/sys", "/usr",
     )
 )  # fmt: skip
-"""All in these is the system's, and open to everybody."""
+"""Everything in these belongs to the system and is readable by all."""
 SYSTEM_FOLDERS = frozenset(
     Path(name)
     for name in (
@@ -28,15 +28,15 @@ SYSTEM_FOLDERS = frozenset(
         "/var/cache", "/var/lib", "/var/opt", "/var/tmp",  # noqa: S108
     )
 )  # fmt: skip
-"""These are the system's; what is in them is not."""
+"""These belong to the system; their contents do not."""
 MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a service needs: folders and files that it reads or writes, and files of which it gets a copy.
+    """Needs of a service: paths that it reads or writes, and files that it gets copies of.
 
-    Of `covered` it sees only that. A copy belongs to it and is as old as the service.
+    In `covered` folders it sees only those. A copy belongs to the service and is made at its start.
     """
 
     reads: tuple[Path, ...] = ()
@@ -46,7 +46,7 @@ class Needs:
 
 
 def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Sequence[int] = ()) -> str:
-    """For the launcher: become `uid`, of `groups` besides its own, and see this; keep these capabilities."""
+    """Return the launcher's plan: switch to `uid` and `groups`, with this view and these capabilities."""
     links: dict[Path, str] = {}
 
     def real(paths: Iterable[Path]) -> list[Path]:
@@ -55,7 +55,7 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
     copies, covers = real(needs.copies), set(real(needs.covered))
 
     def apart(paths: Iterable[Path]) -> list[Path]:
-        """Those that are not in their place anyway."""
+        """Return the paths that are not visible in place anyway."""
         return [
             path
             for path in real(paths)
@@ -67,7 +67,7 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
         above = topmost(path)
         if above is not None:
             covers.add(above)
-    # A folder that is shown as a whole hides nothing.
+    # A folder mounted as a whole hides nothing.
     covers.difference_update(reads, writes)
     covers = {cover for cover in covers if not _covered(cover, covers, reads)}
     binds = dict.fromkeys(_outermost(reads, covers), False) | dict.fromkeys(writes, True)
@@ -85,7 +85,7 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
 
 
 def topmost(path: Path) -> Path | None:
-    """The outermost folder above `path` that is not the system's; None where all above is."""
+    """Return the topmost folder above `path` that is not the system's, or None."""
     if _system(path):
         return None
     above = [folder for folder in reversed(path.parents) if folder not in SYSTEM_FOLDERS]
@@ -97,7 +97,7 @@ def _system(path: Path) -> bool:
 
 
 def _covered(path: Path, covers: set[Path], shown: Iterable[Path]) -> bool:
-    """Whether `path` cannot be seen through a cover above it."""
+    """Return whether `path` is hidden by a cover above it."""
     above = [cover for cover in covers if cover != path and path.is_relative_to(cover)]
     return any(
         not any(path.is_relative_to(other) and other.is_relative_to(cover) for other in shown)
@@ -106,7 +106,7 @@ def _covered(path: Path, covers: set[Path], shown: Iterable[Path]) -> bool:
 
 
 def _outermost(paths: Iterable[Path], covers: set[Path]) -> list[Path]:
-    """Without those that another one shows already."""
+    """Return the paths without those inside another one."""
     found: list[Path] = []
     for path in sorted(set(paths)):
         shown = any(
@@ -120,7 +120,7 @@ def _outermost(paths: Iterable[Path], covers: set[Path]) -> list[Path]:
 
 
 def _real(path: Path, links: dict[Path, str]) -> Path:
-    """Where `path` leads; the links on the way are added to `links`. Raises `OSError` if they never end."""
+    """Resolve `path` and add the links on the way to `links`. Raises `OSError` for a loop."""
     path = Path(os.path.normpath(Path.cwd() / path))
     for _ in range(MOST_LINKS):
         link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)

@@ -1,4 +1,4 @@
-"""What the one-command start says: one line per step, with its time, on a terminal or in a log."""
+"""Console output of the one-command start: one line per step with its duration, on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUIET_REPEAT_S = 10.0
 
 
 class Problem(Exception):
-    """Something the person at the keyboard has to put right: what is wrong, and one next action."""
+    """A problem that the operator has to fix: what is wrong, and one next action."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(" ".join(filter(None, (message, fix))))
@@ -23,7 +23,7 @@ class Problem(Exception):
 
 
 class Step:
-    """One step in progress. `result` is what its finished line says; `update` shows what it is doing."""
+    """One step in progress. `result` is the text of its finished line; `update` shows current activity."""
 
     def __init__(self, console: Console, label: str) -> None:
         self._console = console
@@ -33,14 +33,14 @@ class Step:
         self._shown = ""
         self.result = ""
         self.mark = "✓"
-        """What its finished line begins with; `!` where it did not go well and others go on."""
+        """Mark of its finished line; `!` if it failed but later steps continue."""
 
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
     def update(self, doing: str) -> None:
-        """Show what is going on: in place on a terminal, else now and then as a line of its own."""
+        """Show current activity: in place on a terminal, otherwise occasionally as a separate line."""
         if self._console.interactive:
             self._console.show_transient(self._line("…", doing))
             return
@@ -57,7 +57,7 @@ class Step:
 
 
 class Console:
-    """Writes lines; a terminal that went away never stops the portal."""
+    """Writes lines. A closed terminal never stops the portal."""
 
     def __init__(self, stream: TextIO | None = None, errors: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout
@@ -72,20 +72,20 @@ class Console:
         self._plain = encoding != "utf8"
 
     def say(self, text: str = "") -> None:
-        """One line."""
+        """Write one line."""
         self._write(self._stream, text + "\n", transient=False)
 
     def show_transient(self, text: str) -> None:
-        """A line that the next one replaces."""
+        """Write a line that the next one replaces."""
         self._write(self._stream, text, transient=True)
 
     def complain(self, problem: Problem) -> None:
-        """The one line about what has to be put right."""
+        """Write the line about a problem."""
         self._write(self._errors, f"  ✗ {problem}\n", transient=False)
 
     @contextmanager
     def step(self, label: str) -> Iterator[Step]:
-        """Show a step from its beginning to its end; its failure is left to the caller to tell."""
+        """Show a step from start to end; the caller reports its failure."""
         step = Step(self, label)
         if self.interactive:
             step.update("")
@@ -104,5 +104,5 @@ class Console:
                 stream.write(clear + text)
                 stream.flush()
             except (OSError, ValueError):
-                # The terminal is gone (a lost SSH connection, a closed pipe). Nobody reads; go on.
+                # The terminal is gone (a lost SSH connection, a closed pipe): continue without output.
                 self._transient = False

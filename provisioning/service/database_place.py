@@ -1,7 +1,7 @@
-"""Where SQLite's file is. Needs neither Django nor a library, as what starts the services asks it too.
+"""Location of SQLite's file. Needs neither Django nor other libraries, because the supervisor uses it too.
 
-It has a folder of its own, as SQLite keeps more files beside it: who may write the database needs to write in
-that folder, and in no other.
+The file has its own folder because SQLite keeps more files beside it: an account that writes the database
+must be able to write to that folder, and to no other.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pathlib import Path
 NAME = "berth.sqlite3"
 FOLDER = "database"
 BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database, which is nothing without it."""
+"""SQLite's files beside the database, which belong to it."""
 
 
 def place(home: Path) -> Path:
-    """The file of an instance in `home`."""
+    """Return the database file of an instance in `home`."""
     return home / FOLDER / NAME
 
 
 def make_folder(home: Path) -> Path:
-    """Make its folder and return the file's place. Raises `OSError`."""
+    """Create the database's folder and return the file's path. Raises `OSError`."""
     file = place(home)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return file

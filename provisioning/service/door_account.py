@@ -1,8 +1,7 @@
-"""The account without rights of what leads to workspaces: the front door, or the gateway of a node that has
-joined, where root starts it (docs/adr/0076-door-account.md).
+"""Unprivileged account of the front door or a node's gateway (docs/adr/0076-door-account.md).
 
-It is another one than that of the portal's services: who takes over the front door has none of their keys,
-and who takes over one of them does not reach the sockets of workspaces.
+It differs from the account of the portal's services: taking over the front door yields none of their keys,
+and taking over a service does not give access to sockets of workspaces.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _USUAL_LEAST_PORT = 1024
 
 
 class Unusable(Exception):
-    """A service cannot have an account of its own; the text says why, and what to do."""
+    """A service cannot have its own account; the text gives the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoorAccount:
-    """The account `uid`, by which Caddy runs in the folder `local` of the local driver's state.
+    """The account `uid` that runs Caddy in the folder `local` of the local driver's state.
 
-    Of `covered` it sees only what it needs.
+    In `covered` folders it sees only what it needs.
     """
 
     uid: int
@@ -48,7 +47,7 @@ class DoorAccount:
     covered: tuple[Path, ...]
 
     def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> Needs:
-        """What it needs whose configuration, certificates and key are `files`."""
+        """Return the needs of a Caddy whose configuration, certificates and key are `files`."""
         own = ((self.local / PORTAL_SOCKET).parent, self.local / door.STORAGE)
         return self.of_caddy(files, environ, reads=(self.local,), writes=own)
 
@@ -60,7 +59,7 @@ class DoorAccount:
         reads: tuple[Path, ...] = (),
         writes: tuple[Path, ...] = (),
     ) -> Needs:
-        """What a Caddy needs that reads and writes these besides."""
+        """Return the needs of a Caddy that also reads and writes these paths."""
         named = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
         trusted = tuple(path for path in named if path.is_absolute() and path.exists())
         return Needs(
@@ -70,7 +69,7 @@ class DoorAccount:
     def of(
         self, program: Program, needs: Needs, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
     ) -> Program:
-        """The program as one of the account, which may listen on `ports` and is of these `groups`."""
+        """Return the program confined to the account, listening on `ports`, as a member of `groups`."""
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
         return replace(
             program,
@@ -79,14 +78,14 @@ class DoorAccount:
         )
 
     def give(self) -> None:
-        """Give it what it writes, and the way to sockets, while nothing runs. Raises `OSError`."""
+        """Give the account its files and access to sockets, while nothing runs. Raises `OSError`."""
         door.give_own(self.local, self.uid)
         door.open_to(self.local, self.uid)
 
     def attempt(
         self, config: Path, files: Sequence[Path], environ: Mapping[str, str], ports: Sequence[int]
     ) -> None:
-        """Have Caddy read its configuration as the account, and see to sockets. Raises `Unusable`.
+        """Test that Caddy can read its configuration and sockets as the account. Raises `Unusable`.
 
         Changes nothing.
         """
@@ -107,14 +106,14 @@ class DoorAccount:
 
 
 def take_back(local: Path) -> None:
-    """Leave the sockets of workspaces to root alone, where a door had them. Raises `OSError`."""
+    """Restrict sockets of workspaces to root again if a door had access. Raises `OSError`."""
     if os.geteuid() == 0 and local.is_dir() and local.stat().st_gid:
         door.give_own(local, 0)
         door.open_to(local, 0)
 
 
 def capabilities(ports: Sequence[int]) -> tuple[int, ...]:
-    """What a program needs besides its own rights to listen on these ports."""
+    """Return the capabilities needed to listen on these ports."""
     try:
         least = int(_LEAST_PORT.read_text())
     except (OSError, ValueError):
@@ -123,12 +122,12 @@ def capabilities(ports: Sequence[int]) -> tuple[int, ...]:
 
 
 def _try_socket(local: Path, uid: int) -> None:
-    """See that sockets there can be a group's: not on every file system. Raises `OSError` or `Unusable`."""
+    """Check that the file system supports group sockets. Raises `OSError` or `Unusable`."""
     with tempfile.TemporaryDirectory(dir=local, prefix=".trial-") as name:
         folder, inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), Path(name, "app.sock")
         try:
             with socket.socket(socket.AF_UNIX) as listener:
-                # The path of a socket may have 107 bytes only.
+                # Socket paths are limited to 107 bytes.
                 listener.bind(f"/proc/self/fd/{folder}/app.sock")
                 os.chown(inside, 0, uid)
                 inside.chmod(0o660)

@@ -1,4 +1,4 @@
-"""The user id of the doors. Imports the standard library only."""
+"""User ID of the doors. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 VARIABLE = "BERTH_DOORS_UID"
 DOORS_UID = 199_998
-"""Just below that of the portal's services."""
+"""Just below the user ID of the portal's services."""
 LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
 
 
 def number(environ: Mapping[str, str]) -> int:
-    """Return the user id that `environ` sets, or the default. Raises `ValueError` for one out of range."""
+    """Return the user ID set by `environ`, or the default. Raises `ValueError` if it is out of range."""
     text = environ.get(VARIABLE, "").strip() or str(DOORS_UID)
     if not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
         raise ValueError(f"{VARIABLE} is “{text}”, which is no user id from {LEAST_UID} to {HIGHEST_UID}")

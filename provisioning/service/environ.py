@@ -1,4 +1,4 @@
-"""What a service gets of the outer environment, and where the program's own files are."""
+"""Environment variables passed on to services, and locations of the program's own files."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds the packages: a checkout, or where an installed Berth lies."""
+"""Folder of the packages: a checkout, or the location of an installed Berth."""
 
 IN_CHECKOUT = (ROOT / "manage.py").is_file()
 
 FILES = ROOT if IN_CHECKOUT else ROOT / "berth_files"
-"""The folder that holds templates, static files and requirements; `setup.py` puts them into the wheel."""
+"""Folder of templates, static files and requirements; `setup.py` adds them to the wheel."""
 
 UP = "make up" if IN_CHECKOUT else "berth-server up"
-"""What starts Berth, as messages name it."""
+"""Command that starts Berth, for messages."""
 
 INSTALL = f"Run `{UP}`." if IN_CHECKOUT else "Run `pip install --upgrade 'berth[embedded]'`."
-"""What to do where a package is missing."""
+"""What to do if a package is missing."""
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
-"""It stands in names of queues, files and Redis users, and in patterns of keys."""
+"""Node names are used in names of queues, files and Redis users, and in key patterns."""
 
 MARKER = "BERTH_SERVICE"
-"""Environment variable `<instance id>:<service>` by which a later start recognises leftovers."""
+"""Environment variable `<instance id>:<service>` by which a later start recognises leftover processes."""
 
-# The node plane and the servers get these from our own environment, and nothing else.
+# The only variables that the node plane and the servers get from our own environment.
 _PASSED_ON = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
     "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
@@ -36,7 +36,7 @@ _PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
 
 
 def home_folder(environ: Mapping[str, str]) -> Path:
-    """Where the data is: BERTH_HOME, or `var` of a checkout, or where the user's programs keep theirs."""
+    """Return the data folder: BERTH_HOME, or `var` of a checkout, or the user's data folder."""
     if named := environ.get("BERTH_HOME"):
         return Path(named).expanduser().resolve()
     if IN_CHECKOUT:
@@ -46,7 +46,7 @@ def home_folder(environ: Mapping[str, str]) -> Path:
 
 
 def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a process needs of the outer environment to run at all: no settings, no secrets."""
+    """Return the outer variables that any process needs, without settings and secrets."""
     return {
         key: value
         for key, value in environ.items()

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Replace a file in one step: a reader sees the old text or the new, also after a crash."""
+    """Replace a file atomically: readers see the old or the new text, even after a crash."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as stream:

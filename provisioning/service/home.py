@@ -1,4 +1,4 @@
-"""The folder in which services keep their state: made, writable, with room."""
+"""The folder for the state of services: created, writable, with enough space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISK_NEEDED_MIB = 1024
 
 
 def check_platform() -> None:
-    """Linux: services are watched through /proc and pidfd."""
+    """Raise `Problem` unless this is Linux: services are watched through /proc and pidfd."""
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         raise Problem(
             f"Berth's services run on Linux; this is {sys.platform}.",
@@ -25,16 +25,16 @@ def check_platform() -> None:
 
 
 def prepare(home: Path, *, private: Sequence[str], others: Sequence[str], again: str) -> None:
-    """Make the folder with these folders in it, and see that it can be written and has room.
+    """Create the folder with these subfolders, and check that it is writable and has space.
 
-    `private` are for this user only, the first of them is written to as a trial. `again` is the command with
-    another folder. Raises `Problem`.
+    `private` folders are only accessible to this user; the first is tested by writing. `again` is the command
+    to suggest with another folder. Raises `Problem`.
     """
     try:
         for folder in (home, *(home / name for name in (*private, *others))):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (home / name for name in private):
-            # Also where an installation's log made the folder before.
+            # An installation's log may have created the folder earlier.
             if folder.stat().st_uid == os.geteuid():
                 folder.chmod(0o700)
         with tempfile.NamedTemporaryFile(dir=home / private[0], prefix=".write-test-") as probe:

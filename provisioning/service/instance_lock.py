@@ -1,6 +1,6 @@
-"""One supervisor per instance: a lock that the kernel gives back however its holder ends.
+"""Allows one supervisor per instance, by a lock that the kernel releases however its holder ends.
 
-`folder` is the instance's `run` folder, which holds the lock and what the supervisor publishes.
+`folder` is the instance's `run` folder, with the lock and the supervisor's state file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def state_path(folder: Path) -> Path:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What the running supervisor published last; empty when there is nothing to read."""
+    """Return the last state of the running supervisor; empty if there is none."""
     try:
         state = json.loads(state_path(folder).read_text())
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a supervisor of this instance runs now."""
+    """Return whether a supervisor of this instance is running."""
     try:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def is_held(folder: Path) -> bool:
 
 
 def supervisor_pid(folder: Path) -> int | None:
-    """The PID of the running supervisor, when the published one is still that process."""
+    """Return the PID of the running supervisor, if the recorded process still exists."""
     state = read_state(folder)
     pid, started = state.get("pid"), state.get("pid_started_at")
     if not isinstance(pid, int) or state.get("boot_id") != processes.boot_id():
@@ -63,7 +63,7 @@ def supervisor_pid(folder: Path) -> int | None:
 
 @contextmanager
 def hold(folder: Path, *, refusal: Callable[[dict[str, Any]], Problem]) -> Iterator[None]:
-    """Hold the lock; when another supervisor does, raise what `refusal` makes of the state it published."""
+    """Hold the lock; if another supervisor holds it, raise the result of `refusal` for its state."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

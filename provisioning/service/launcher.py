@@ -1,10 +1,10 @@
-"""Becomes a service that ends when the supervisor does:
-`launcher.py PARENT_PID SIGNAL SCORE CONFINEMENT PROGRAM ARG…`.
+"""Executes a service that ends with the supervisor.
 
-Run as `python -I -S launcher.py`, so that it costs some ten milliseconds. A hook between fork and exec
-would do the same without a second exec, and is unsafe in a process with threads. SCORE is its `oom_score_adj`
-(`oom.py`), or `-` for that of its parent. CONFINEMENT is what `confinement.py` makes: the service sees a part
-of the file system and has no rights; `-` for a service as its parent is.
+Run as `python -I -S launcher.py PARENT_PID SIGNAL SCORE CONFINEMENT PROGRAM ARG…`, which takes about 10
+milliseconds. A hook between fork and exec would avoid the second exec, but is unsafe in a process with
+threads. SCORE is its `oom_score_adj` (`oom.py`), or `-` to keep the parent's. CONFINEMENT is the plan of
+`confinement.py`: the service sees a part of the file system and has no privileges; `-` runs it like its
+parent.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ def main(argv: list[str]) -> None:
     parent, signal_number = int(argv[0]), int(argv[1])
     libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit(0)  # The supervisor died before the line above.
+        sys.exit(0)  # The supervisor died before prctl.
     if argv[2] != "-":
         try:
-            # Written by root it is also the lowest that anything below may give itself.
+            # If written by root, it is also the minimum that its descendants may set.
             with open("/proc/self/oom_score_adj", "w", encoding="ascii") as handle:  # noqa: PTH123
                 handle.write(argv[2])
         except OSError:
-            pass  # it is as good a service with its parent's
+            pass  # optional: the service also works with its parent's score
     if argv[3] != "-":
         try:
             confine(json.loads(argv[3]))
         except OSError as error:
             sys.exit(f"{argv[4]} cannot be confined: {error}")
-        # Whoever becomes another user has it no more.
+        # Changing the user resets the parent-death signal.
         libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
         if os.getppid() != parent:
             sys.exit(0)
     try:
-        os.execvp(argv[4], argv[4:])  # noqa: S606  (that is what it is for)
+        os.execvp(argv[4], argv[4:])  # noqa: S606  (its purpose)
     except OSError as error:
         sys.exit(f"{argv[4]} cannot be started: {error.strerror}")
 
 
 def confine(wanted: dict[str, Any]) -> None:
-    """Show this process what is wanted, and take its rights. Raises `OSError`."""
+    """Set up the file-system view and drop privileges. Raises `OSError`."""
     folder, mask = os.getcwd(), os.umask(0o022)  # noqa: PTH109
     _leave(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
     _show(wanted)
@@ -71,9 +71,9 @@ def confine(wanted: dict[str, Any]) -> None:
 
 
 def _leave(covers: list[str], kept: list[str]) -> None:
-    """Into mounts of one's own, without those of others below `covers`: nobody waits for us to leave them."""
+    """Enter a new mount namespace and unmount foreign mounts below `covers`, to never keep them busy."""
     _call("unshare", libc.unshare(CLONE_NEWNS))
-    # What is unmounted outside is so here as well; nothing that is mounted here is seen outside.
+    # Unmounts outside propagate into this namespace; mounts here do not propagate outside.
     _mount(None, "/", MS_REC | MS_SLAVE)
     for place in reversed(_mounted()):
         if any(_below(place, cover) for cover in covers) and not any(
@@ -83,7 +83,7 @@ def _leave(covers: list[str], kept: list[str]) -> None:
 
 
 def _show(wanted: dict[str, Any]) -> None:
-    """Cover folders and lay into them what is wanted, each from outside to inside."""
+    """Cover folders and bind the wanted paths into them, from outer to inner."""
     uid = wanted["uid"]
     opened = {path: os.open(path, os.O_PATH | _NOFOLLOW) for path, _ in wanted["binds"]}
     texts = {path: _texts(path) for path in wanted["copies"]}
@@ -113,7 +113,7 @@ def _show(wanted: dict[str, Any]) -> None:
 
 
 def _texts(path: str) -> dict[str, bytes]:
-    """The content of a file, or of all in a folder, by path; of links and what is not there, nothing."""
+    """Return the contents of a file, or of a folder's files, by path; skips links and missing files."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
     except OSError:
@@ -141,14 +141,14 @@ def _bind(descriptor: int, place: str, *, writable: bool) -> None:
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | _NOFOLLOW, 0o444))
     _mount(f"/proc/self/fd/{descriptor}", place, MS_BIND | MS_REC)
     found = os.statvfs(place).f_flag
-    # Those that it has may be locked.
+    # Existing flags may be locked.
     flags = found & _KEPT_FLAGS | (MS_RELATIME if found & os.ST_RELATIME else 0)
     more = MS_NOSUID | MS_NODEV | (0 if writable else MS_RDONLY)
     _mount(None, place, MS_REMOUNT | MS_BIND | flags | more)
 
 
 def _drop(uid: int, groups: list[int], kept: list[int]) -> None:
-    """Become a user of these groups, without capabilities but those that are `kept`, and ways to more."""
+    """Switch to the user and groups; drop all capabilities except `kept`, and ways to gain more."""
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in range(HIGHEST_CAPABILITY + 1):
         if capability not in kept:
@@ -167,7 +167,7 @@ def _drop(uid: int, groups: list[int], kept: list[int]) -> None:
 
 
 def _mounted() -> list[str]:
-    """Where something is mounted, in the order of mounting."""
+    """Return mount points in the order of mounting."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
         return [_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
 

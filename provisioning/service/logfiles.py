@@ -1,4 +1,4 @@
-"""The services' log files: bounded in size, and their last words."""
+"""Log files of services: size limit and relevant last lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KEPT = 3
 
 
 def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, kept: int = KEPT) -> bool:
-    """Move a log that grew past the limit aside (`.1` is the newest), and whether that was done.
+    """Rotate a log that exceeds the limit (`.1` is the newest); return whether that was done.
 
-    The service goes on writing to the same open file, so the text is copied and the file emptied; services
-    append, so their next line stands at its beginning. A full disk loses the old text, not the service.
+    The service keeps its file open, so the text is copied and the file truncated; services append, so their
+    next line is at its beginning. A full disk loses the old text, but does not stop the service.
     """
     try:
         if path.stat().st_size <= limit_bytes:
@@ -40,7 +40,7 @@ _TELLING = re.compile(r"error|exception|critical|fatal|cannot|denied|refused", r
 
 
 def last_line(path: Path, *, since: int = 0) -> str:
-    """The most telling of the last lines written after offset `since`, shortened; '' when there is none."""
+    """Return the most relevant of the last lines written after offset `since`, shortened; or ''."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -54,7 +54,7 @@ def last_line(path: Path, *, since: int = 0) -> str:
 
 
 def _words(line: str) -> str:
-    """What a structured line says, without the rest of it."""
+    """Return the message of a structured line."""
     try:
         event = json.loads(line)
     except ValueError:

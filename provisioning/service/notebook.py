@@ -1,7 +1,7 @@
-"""The environment that notebooks run in: apart from the portal's own, and replaced as a whole.
+"""The environment of notebooks: separate from the portal's, and replaced as a whole.
 
-Every lock has its own folder, and the name `notebook` points at the present one: workspaces that run from
-an older one keep it until they end.
+Each lock has its own folder, and the link `notebook` points to the current one. Workspaces that run from an
+older one keep using it until they end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULTS = {
 
 
 class Builder:
-    """Builds in the background while other steps go on; `wait` gives the words for its outcome."""
+    """Builds in the background during other steps; `wait` returns the result as text."""
 
     def __init__(self, environments: Path, logs: Path, environ: Mapping[str, str]) -> None:
         self.doing = "checking"
@@ -41,7 +41,7 @@ class Builder:
         self._thread.start()
 
     def wait(self, show: Callable[[str], None]) -> str:
-        """Until it is done, telling what it does; raises what went wrong."""
+        """Wait until the build is done, showing its progress; raise its error."""
         while self._thread.is_alive():
             show(self.doing)
             self._thread.join(0.2)
@@ -60,9 +60,9 @@ class Builder:
 
 
 def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Callable[[str], None]) -> str:
-    """Make `notebook` in `folder` what the lock says, or what BERTH_NOTEBOOK_ENV names. Words for it.
+    """Create `notebook` in `folder` from the lock or BERTH_NOTEBOOK_ENV. Return the result as text.
 
-    `logs` is where pip's output goes.
+    `logs` is the folder for pip's output.
     """
     if environ.get("BERTH_SKIP_NOTEBOOK", "") not in {"", "0"}:
         return "left out (BERTH_SKIP_NOTEBOOK)"
@@ -101,7 +101,7 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
 
 
 def set_defaults(target: Path) -> None:
-    """JupyterLab's defaults in this environment: nothing is fetched from the internet, nobody is asked to."""
+    """Set JupyterLab's defaults in this environment: no requests to the internet."""
     settings = target / "share" / "jupyter" / "lab" / "settings"
     if settings.parent.is_dir():
         settings.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def set_defaults(target: Path) -> None:
 
 
 def point(link: Path, target: Path) -> None:
-    """Make `link` lead to `target` in one step, whatever stood there."""
+    """Atomically make `link` point to `target`."""
     if link.is_symlink() and link.readlink() == target:
         return
     if link.is_dir() and not link.is_symlink():

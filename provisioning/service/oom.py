@@ -1,8 +1,8 @@
-"""Who goes first where the machine's memory runs out: services before what starts them again.
+"""Order of OOM kills: services before their supervisor.
 
-The kernel ends the process with the largest sum of its size and its score (`oom_score_adj`). Where something
-else takes the memory bit by bit and all services have been ended once, the supervisor is the largest that is
-left. Without it nothing is started again, and all that it has started ends too.
+The kernel kills the process with the highest sum of its size and its score (`oom_score_adj`). If something
+else gradually uses up the memory and all services have been killed once, the supervisor would be the largest
+process left. Without it nothing is restarted, and everything that it started ends too.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 
 SUPERVISOR_LOWER = 500
-"""How far below its services a supervisor is that may say so: one with `CAP_SYS_RESOURCE`."""
+"""How much lower than its services a privileged supervisor (`CAP_SYS_RESOURCE`) scores itself."""
 SERVICES_HIGHER = 50
-"""How far above their supervisor services are where it may not; workspaces have 100 and more."""
+"""How much higher services score if the supervisor is not privileged; workspaces have 100 and more."""
 LOWEST, HIGHEST = -1000, 1000
 OWN = Path("/proc/self/oom_score_adj")
 
 
 def spare_supervisor() -> int | None:
-    """Put this process below what it starts from now on; the score for that. None: there are no scores."""
+    """Lower this process's score and return the score for its children; None if scores are unavailable."""
     try:
         own = int(OWN.read_text())
         try:

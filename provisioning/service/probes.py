@@ -1,4 +1,4 @@
-"""Quick questions to a service: does it answer? Each returns False rather than raising."""
+"""Fast readiness probes of services. They return False instead of raising."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROBE_TIMEOUT_S = 1.0
 
 
 def http_status(port: int, path: str, *, host: str | None = None, address: str = "127.0.0.1") -> int:
-    """The status of one GET, or 0 when nothing answered in time."""
+    """Return the status of one GET request, or 0 if there was no answer in time."""
     connection = http.client.HTTPConnection(address, port, timeout=PROBE_TIMEOUT_S)
     try:
         connection.request("GET", path, headers={"Host": host} if host else {})
@@ -24,7 +24,7 @@ def http_status(port: int, path: str, *, host: str | None = None, address: str =
 
 
 def port_open(port: int, address: str = "127.0.0.1") -> bool:
-    """Whether something takes connections on the port."""
+    """Return whether the port accepts connections."""
     try:
         with socket.create_connection((address, port), timeout=PROBE_TIMEOUT_S):
             return True
@@ -33,7 +33,7 @@ def port_open(port: int, address: str = "127.0.0.1") -> bool:
 
 
 def redis_client(url: str) -> Any:
-    """A client that fails fast. The library is imported here: it is not there before `make up` made it."""
+    """Return a client that fails fast. Imports the library here: it is missing before `make up` has run."""
     from provisioning import redis_client as clients
 
     return clients.client(
@@ -42,7 +42,7 @@ def redis_client(url: str) -> Any:
 
 
 def redis_answers(url: str) -> Callable[[float], bool]:
-    """A probe that is true when Redis has loaded its data and takes commands."""
+    """Return a probe that is true once Redis has loaded its data and accepts commands."""
 
     def probe(_: float) -> bool:
         import redis
@@ -57,7 +57,7 @@ def redis_answers(url: str) -> Callable[[float], bool]:
 
 
 def pulse_since(url: str, key: str, name: str) -> Callable[[float], bool]:
-    """A probe that is true when the process `name` has shown a pulse since it was started."""
+    """Return a probe that is true if the process `name` has sent a heartbeat since its start."""
 
     def probe(started_at: float) -> bool:
         import redis

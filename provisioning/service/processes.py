@@ -1,4 +1,4 @@
-"""Looks at processes through /proc: who are they, are they ours, who holds a port."""
+"""Inspects processes through /proc: identity, ownership, and ports."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process that an earlier supervisor of this instance started and that still runs."""
+    """A running process that an earlier supervisor of this instance started."""
 
     pid: int
     service: str
 
 
 def started_at(pid: int) -> int | None:
-    """The process's start time in clock ticks since boot, or None when there is no such process.
+    """Return the process's start time in clock ticks since boot, or None if it does not exist.
 
-    Together with the PID it names a process: a PID alone may have been given to another.
+    Together with the PID it identifies a process: a PID alone may have been reused.
     """
     try:
         text = (PROC / str(pid) / "stat").read_text()
@@ -42,7 +42,7 @@ def started_at(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """Differs after each boot of the machine."""
+    """Return an ID that differs after each boot of the machine."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -50,7 +50,7 @@ def boot_id() -> str:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """The environment the process was started with; empty when it is gone or not ours to read."""
+    """Return the initial environment of a process; empty if it has ended or is not readable."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -60,7 +60,7 @@ def environ_of(pid: int) -> dict[str, str]:
 
 
 def leftovers(instance_id: str) -> list[Leftover]:
-    """Service processes of this instance, ourselves aside. Workspaces are never among them."""
+    """Return service processes of this instance except this one. Never includes workspaces."""
     found = []
     for entry in PROC.iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -78,14 +78,14 @@ def _service_of(pid: int, instance_id: str) -> str:
 
 
 def end(left: Iterable[Leftover], instance_id: str, *, grace_s: float = 5.0) -> None:
-    """End these processes: asked first, killed after `grace_s`. Returns when all are gone."""
+    """End these processes: with SIGTERM, then SIGKILL after `grace_s`. Returns when all have ended."""
     handles: dict[int, int] = {}
     try:
         for process in left:
             with contextlib.suppress(OSError):
                 handle = os.pidfd_open(process.pid)
                 handles[handle] = process.pid
-                # Opened first, looked at again second: now it cannot be another process's PID.
+                # Checked again after opening the pidfd, so the PID cannot have been reused.
                 if not _service_of(process.pid, instance_id):
                     os.close(handle)
                     del handles[handle]
@@ -93,7 +93,7 @@ def end(left: Iterable[Leftover], instance_id: str, *, grace_s: float = 5.0) -> 
             for handle in list(handles):
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(handle, kind)
-                    # A suspended process would not hear it.
+                    # A suspended process would not receive the signal.
                     signal.pidfd_send_signal(handle, signal.SIGCONT)
             deadline = time.monotonic() + wait_s
             while handles and (remaining := deadline - time.monotonic()) > 0:
@@ -107,7 +107,7 @@ def end(left: Iterable[Leftover], instance_id: str, *, grace_s: float = 5.0) -> 
 
 
 def port_is_free(address: str, port: int) -> bool:
-    """Whether this user can listen there. `PermissionError` when the port is below the allowed range."""
+    """Return whether this user can listen there. Raises `PermissionError` for a privileged port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,7 +122,7 @@ def port_is_free(address: str, port: int) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """Words for the process that listens on `port`, as far as this user may know it."""
+    """Describe the process that listens on `port`, as far as this user may see it."""
     inodes = set()
     for table in ("net/tcp", "net/tcp6"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""One process to keep running, and where programs are found."""
+"""A process to keep running, and lookup of programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from provisioning.service.environ import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process to keep running.
+    """A process to keep running.
 
-    `answers(started_at)` says whether the process started at that unix time is ready; it may take up to
-    about a second. `repair` is called when the program failed several times in a row before it was ready.
-    `confinement` is what `confinement.plan` says; empty: the program has the supervisor's own rights.
+    `answers(started_at)` returns whether the process started at that Unix time is ready; it may take about a
+    second. `repair` is called when the program failed several times in a row before it was ready.
+    `confinement` is the result of `confinement.plan`; empty: the program has the supervisor's rights.
     """
 
     name: str
@@ -37,27 +37,27 @@ class Program:
 
 
 def find_program(name: str) -> Path | None:
-    """A program of this Python's environment, else of the search path; None where there is none."""
+    """Return a program from this Python's environment or the search path, or None."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     return Path(found) if found else None
 
 
 def python_places() -> tuple[Path, ...]:
-    """Where the program, its Python and its libraries are."""
+    """Return the folders of the program, its Python and its libraries."""
     paths = (str(ROOT), sys.prefix, sys.base_prefix, sys.executable, *sys.path)
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return tuple(Path(path) for path in (*paths, *libraries) if path and Path(path).exists())
 
 
 def celery_argv(app: str, *arguments: str) -> tuple[str, ...]:
-    """Celery with this Python, in the program's own folder."""
-    # Quiet: on a full disk the banner could not be written, and the worker would end.
+    """Return the command line of Celery with this Python, in the program's own folder."""
+    # Quiet: on a full disk, writing the banner would fail and end the worker.
     return (sys.executable, "-m", "celery", "-q", "-A", app, "--workdir", str(ROOT), *arguments)
 
 
 def worker_argv(app: str, name: str, queues: str) -> tuple[str, ...]:
-    """A worker called `name` (`role@node`) that consumes `queues`, separated by commas."""
+    """Return the command line of a worker `name` (`role@node`); `queues` are separated by commas."""
     return celery_argv(
         app, "worker", "-Q", queues, "-n", name, "-c", "2", "-O", "fair",
         "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO",

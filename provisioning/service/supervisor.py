@@ -1,6 +1,6 @@
-"""Keeps the services running: starts them in order, starts again what ended, stops them in reverse.
+"""Supervises services: starts them in order, restarts those that end, and stops them in reverse order.
 
-Why not a library: docs/adr/0002-supervisor.md.
+docs/adr/0002-supervisor.md explains why this is not a library.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Service:
-    """One program as it runs."""
+    """A program and its state."""
 
     program: Program
     state: State = State.WAITING
@@ -58,13 +58,12 @@ class Service:
 
 
 class Supervisor:
-    """Runs programs until told to stop.
+    """Runs programs until stopped.
 
-    `hidden` are secrets that must not be repeated from a log. `oom_score` is that of all services; None: this
-    process's. `changed` is called after every change of a
-    service, `announce` with lines for the person who watches.
-    Neither may block. All methods belong to the event loop's thread, which must be the main thread:
-    services end with the thread that started them.
+    `hidden` are secrets to redact in log excerpts. `oom_score` applies to all services; None: that of this
+    process. `changed` is called after every change of a service, `announce` with lines for the operator.
+    Neither may block. All methods belong to the event loop's thread, which must be the main thread: services
+    end with the thread that started them.
     """
 
     def __init__(
@@ -90,18 +89,18 @@ class Supervisor:
         self._stopping: set[str] = set()
 
     def start(self) -> None:
-        """Begin to start everything; `wait_ready` waits for it."""
+        """Start everything in the background; `wait_ready` waits for it."""
         for name, service in self.services.items():
             self._keepers[name] = asyncio.create_task(self._keep(service), name=f"keep {name}")
         self._rotator = asyncio.create_task(self._rotate_logs(), name="rotate logs")
 
     async def wait_ready(self) -> None:
-        """Until every service has answered once since its latest start."""
+        """Wait until every service has answered once since its latest start."""
         for service in self.services.values():
             await service.ready.wait()
 
     async def stop(self) -> None:
-        """Stop everything: each once those that need it have stopped, as gently as its program allows."""
+        """Stop everything: each service after those that depend on it, with its program's grace period."""
         if self._rotator is not None:
             self._rotator.cancel()
         stopped = {name: asyncio.Event() for name in self.services}
@@ -128,7 +127,7 @@ class Supervisor:
             service.failures = 0 if ran_s >= STEADY_AFTER_S else service.failures + 1
             if code is not None:
                 service.detail = _exit_words(code)
-                # Who was killed from outside had no time for a reason.
+                # A process killed from outside had no time to log a reason.
                 words = self.last_words(name, since=log_size) if code >= 0 else ""
                 service.detail += f"; its last words: {words.rstrip('.')}" if words else ""
             repaired = self._repair(service)
@@ -139,7 +138,7 @@ class Supervisor:
             await asyncio.sleep(delay_s)
 
     def _spawn(self, service: Service) -> int:
-        """Start the process; the size its log had before. On failure `process` stays None."""
+        """Start the process and return the previous size of its log. On failure `process` stays None."""
         program = service.program
         service.ready.clear()
         service.started_at = time.time()
@@ -170,7 +169,7 @@ class Supervisor:
         return log_size
 
     async def _run_once(self, service: Service) -> int:
-        """Until the process has ended; sets `ready` when it answers. Returns its exit code."""
+        """Wait until the process has ended; set `ready` when it answers. Return its exit code."""
         assert service.process is not None
         probing = asyncio.create_task(self._probe(service))
         try:
@@ -195,7 +194,7 @@ class Supervisor:
         try:
             return service.program.answers(service.started_at)
         except Exception:
-            # A question that cannot be asked now is no answer; it is asked again.
+            # A failed probe is no answer; it is repeated.
             log.exception("the probe of %s failed", service.program.name)
             return False
 
@@ -237,7 +236,7 @@ class Supervisor:
                     log.warning("the log of %s was not rotated: %s", name, error)
 
     def last_words(self, name: str, *, since: int = 0) -> str:
-        """The most telling of the last lines in a service's log, without secrets."""
+        """Return the most relevant of the last lines of a service's log, without secrets."""
         words = logfiles.last_line(self._log_path(name), since=since)
         for secret in self._hidden:
             words = words.replace(secret, "…")
@@ -256,12 +255,12 @@ def _private(path: str, flags: int) -> int:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code, once the process has ended and whatever it left in its session is gone too."""
+    """Return the exit code after the process has ended and its remaining session is killed."""
     loop = asyncio.get_running_loop()
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
-        # No file handles left: a thread waits as well, only its group is ended a moment too late.
+        # Out of file descriptors: wait in a thread, which kills the group slightly later.
         code = await asyncio.to_thread(process.wait)
         _kill_session(process)
         return code
@@ -272,15 +271,15 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
     finally:
         loop.remove_reader(handle)
         os.close(handle)
-    # Before it is reaped: as long as it is a zombie, its number cannot be another session's.
+    # Before reaping: while the process is a zombie, its ID cannot be reused for another session.
     _kill_session(process)
     return process.wait()
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """End the process group: pool processes of a killed worker must not go on beside the new one's.
+    """Kill the process group, so pool processes of a killed worker do not continue beside the new worker.
 
-    Workspaces are in sessions and groups of their own and are not touched.
+    Workspaces have their own sessions and groups and are not affected.
     """
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -307,7 +306,7 @@ def _exit_words(code: int) -> str:
 
 
 def report(services: Iterable[Service]) -> list[dict[str, object]]:
-    """The services as plain values, for the state file."""
+    """Return the services as plain values for the state file."""
     return [
         {
             "name": service.program.name,
@@ -323,7 +322,7 @@ def report(services: Iterable[Service]) -> list[dict[str, object]]:
 
 
 def write_state(path: Path, state: dict[str, object]) -> None:
-    """Publish the state for `status` and `down`; a full disk costs that, never a service."""
+    """Write the state for `status` and `down`; a failure, such as a full disk, never affects a service."""
     try:
         write_file(path, json.dumps(state, indent=1) + "\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs a program once as a service without rights would run, to see whether it could."""
+"""Runs a program once as an unprivileged service, to test whether it works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def failure_of(
     folder: Path,
     launcher: Path = LAUNCHER,
 ) -> str:
-    """Why the program has failed, in its own last words; empty where it has not. Raises `OSError`."""
+    """Return the program's last output line if it fails, otherwise an empty string. Raises `OSError`."""
     try:
         done = subprocess.run(
             [

@@ -1,7 +1,7 @@
-"""A scope of the user's own systemd, in which the node worker may make control groups.
+"""A scope of the user's systemd in which the node worker can create control groups.
 
-A shell of an ordinary user stands in a group that belongs to root. Its user's systemd has groups to give
-away; `systemd-run --user --scope` moves into one of them the very process that asks.
+The shell of an ordinary user is in a group that belongs to root. The user's systemd can delegate groups;
+`systemd-run --user --scope` moves the calling process into one of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TRIAL_TIMEOUT_S = 5
 
 
 def prefix(environ: Mapping[str, str], *, root: Path = delegation.ROOT) -> tuple[str, ...]:
-    """What to put before the node worker's command; empty where that is not needed or does not work.
+    """Return the prefix of the node worker's command; empty if it is not needed or does not work.
 
-    Not needed by root, by who has a delegated group already, and where the machine has version 1.
+    Not needed for root, with a delegated group, and with control groups v1.
     """
     program = shutil.which("systemd-run", path=environ.get("PATH"))
     if (

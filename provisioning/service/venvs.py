@@ -1,4 +1,4 @@
-"""Makes virtual environments from lock files, so that an interrupted one is never taken for complete."""
+"""Creates virtual environments from lock files; an interrupted one is never taken for complete."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _OFFLINE = (
 
 
 def fingerprint(lock: Path) -> str:
-    """Changes when the locked packages change, or the Python that they are installed for."""
+    """Return a hash that changes with the locked packages or the Python version."""
     python = ".".join(map(str, sys.version_info[:2]))
     return hashlib.sha256(lock.read_bytes() + python.encode()).hexdigest()
 
 
 def is_complete(target: Path, lock: Path) -> bool:
-    """Whether `target` holds exactly what `lock` names, and was made at this very place."""
+    """Return whether `target` contains exactly the packages of `lock`, and was created at this path."""
     try:
         stamp = (target / STAMP).read_text()
     except OSError:
@@ -39,12 +39,12 @@ def is_complete(target: Path, lock: Path) -> bool:
 
 
 def _stamp(target: Path, lock: Path) -> str:
-    # With its place: the scripts in an environment name it, so that a moved one is broken.
+    # Includes its path: scripts in an environment contain it, so a moved environment is broken.
     return f"{fingerprint(lock)} {target}\n"
 
 
 def count_packages(lock: Path) -> int:
-    """How many packages the lock names, without those for other systems."""
+    """Return the number of packages in the lock, without those for other systems."""
     lines = re.findall(r"^[A-Za-z0-9][^\s=]*==.*", lock.read_text(), flags=re.MULTILINE)
     return sum(not re.search(r"== '(win32|nt|darwin)'", line) for line in lines)
 
@@ -59,10 +59,10 @@ def build(
     environ: dict[str, str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Make `target` hold what `lock` names. The stamp is written last.
+    """Install the packages of `lock` in `target`. The stamp is written last.
 
-    `clear` empties what stands there; without it, packages are brought up to date in place. Raises
-    `Problem` in words for: no venv module, no disk, no network, wrong hashes.
+    `clear` empties an existing folder; otherwise packages are updated in place. Raises `Problem` for a
+    missing venv module, disk or network errors, and wrong hashes.
     """
     for module in ("venv", "ensurepip"):
         if importlib.util.find_spec(module) is None:
@@ -117,7 +117,7 @@ def _runs(python: Path) -> bool:
 def _run(
     argv: Sequence[str], output: object, environ: dict[str, str], follow: Callable[[str], None], log: Path
 ) -> None:
-    # Ends with us, so that an interrupted build never goes on beside the next one.
+    # Ends with this process, so an interrupted build never continues beside the next one.
     launch = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL)), "-", "-")
     lines: list[str] = []
     with subprocess.Popen(

@@ -1,6 +1,6 @@
-"""A client of the REST API for programs, one object for each resource. The command line is built on it.
+"""Client of the REST API with one object per resource. The command line uses it.
 
-It imports nothing of Django.
+Does not import Django.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = ["BerthClient"]
 class BerthClient:
     """The portal at `base_url`, as the user of `token`. Use it in a `with` statement, or close it.
 
-    Every method of a resource raises `NotSignedIn` (bad token), `Missing` (404), `Refused` (another refusal,
-    in the portal's words) or `Unreachable` (no answer, or an answer that does not come from a portal).
+    Every method of a resource raises `NotSignedIn` (invalid token), `Missing` (404), `Refused` (any other
+    refusal, with the portal's message) or `Unreachable` (no answer, or one that is not from a portal).
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class BerthClient:
 
     @property
     def base_url(self) -> str:
-        """The address of the portal, without a slash at its end."""
+        """URL of the portal, without a trailing slash."""
         return self._transport.base_url
 
     def close(self) -> None:
-        """Close the connections that are kept open."""
+        """Close open connections."""
         self._transport.close()
 
     def __enter__(self) -> BerthClient:

@@ -9,9 +9,9 @@ from portal.cli.client.transport import JsonObject, without_empty
 
 
 class Admission(Resource):
-    """The scheduler's verdict on a request, before it is made."""
+    """Previews of the scheduler's verdict on a request."""
 
     def preview(self, **request: Any) -> JsonObject:
-        """The verdict on `template` and `flavor`; optional are `team`, `environment` and
+        """Return the verdict on `template` and `flavor`; optional are `team`, `environment` and
         `start_without_gpu`, as for a new workspace."""
         return self._transport.post("/admission/preview", without_empty(request))

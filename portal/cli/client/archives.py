@@ -7,17 +7,17 @@ from portal.cli.client.transport import JsonList, JsonObject, path_of, without_e
 
 
 class Archives(Resource):
-    """Archives of the home that a workspace uses."""
+    """Archives of the home used by a workspace."""
 
     def list(self, workspace_id: str) -> JsonList:
-        """All of them, newest first."""
+        """Return all archives, newest first."""
         return self._transport.get_array(_path(workspace_id))
 
     def get(self, workspace_id: str, archive_id: str) -> JsonObject:
         return self._transport.get(_path(workspace_id, archive_id))
 
     def create(self, workspace_id: str, *, name: str = "") -> JsonObject:
-        """Create one. The default name is the time."""
+        """Create an archive. Its default name is the time."""
         return self._transport.post(_path(workspace_id), without_empty({"name": name}))
 
     def restore(self, workspace_id: str, archive_id: str) -> JsonObject:
@@ -25,11 +25,11 @@ class Archives(Resource):
         return self._transport.post(_path(workspace_id, archive_id, "restore"))
 
     def cancel(self, workspace_id: str, archive_id: str) -> None:
-        """Cancel what is under way with it. The home stays as it was."""
+        """Cancel the current operation on an archive. The home is not changed."""
         self._transport.post_without_answer(_path(workspace_id, archive_id, "cancel"))
 
     def delete(self, workspace_id: str, archive_id: str) -> None:
-        """Delete it for good."""
+        """Delete an archive permanently."""
         self._transport.delete(_path(workspace_id, archive_id))
 
 

@@ -12,5 +12,5 @@ class Budgets(Resource):
     """Monthly budgets of teams."""
 
     def list(self) -> Iterator[JsonObject]:
-        """What teams may spend in a month, and what they have, in hundredths of `currency`."""
+        """Yield what teams may spend in a month, and have spent, in hundredths of `currency`."""
         return self._transport.list("/budgets")

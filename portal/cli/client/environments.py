@@ -13,31 +13,31 @@ class Environments(Resource):
     """Software environments, their versions and builds."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Environments visible to the user that pass the filters (`search`, `team`, …)."""
+        """Yield environments visible to the user that match the filters (`search`, `team`, …)."""
         return self._transport.list("/environments", filters)
 
     def get(self, slug: str) -> JsonObject:
         return self._transport.get(path_of("environments", slug))
 
     def create(self, **environment: Any) -> JsonObject:
-        """Create and build one: `name` and `source`; optional are `slug`, `team` and others."""
+        """Create and build an environment: `name` and `source`; optional are `slug`, `team` and others."""
         return self._transport.post("/environments", without_empty(environment))
 
     def build(self, slug: str, **source: str) -> JsonObject:
-        """Build a new version from `source`, or the newest one again. Returns the version."""
+        """Build a new version from `source`, or the newest version again. Returns the version."""
         return self._transport.post(path_of("environments", slug, "builds"), without_empty(source))
 
     def versions(self, slug: str) -> Iterator[JsonObject]:
-        """Its versions, newest first."""
+        """Yield the versions of an environment, newest first."""
         return self._transport.list(path_of("environments", slug, "versions"))
 
     def version(self, slug: str, number: int) -> JsonObject:
         return self._transport.get(path_of("environments", slug, "versions", number))
 
     def builds(self, slug: str, number: int) -> Iterator[JsonObject]:
-        """The builds of a version, newest first."""
+        """Yield the builds of a version, newest first."""
         return self._transport.list(path_of("environments", slug, "builds"), {"version": str(number)})
 
     def build_log(self, slug: str, build_id: str) -> str:
-        """The end of a build's output."""
+        """Return the end of a build's output."""
         return self._transport.get_text(path_of("environments", slug, "builds", build_id, "log"))

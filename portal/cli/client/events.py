@@ -13,11 +13,11 @@ class Events(Resource):
     """The event feed."""
 
     def list(self, **filters: Any) -> Iterator[JsonObject]:
-        """Events visible to the user, oldest first (`after`, `type`, `team`, …)."""
+        """Yield events visible to the user, oldest first (`after`, `type`, `team`, …)."""
         return self._transport.list("/events", filters)
 
     def stream(self, *, after: int, **filters: Any) -> Iterator[JsonObject]:
-        """The same events as they happen, from the one after event `after`.
+        """Yield events after event `after` as they happen.
 
         Ends when the portal ends the stream: call it again with the id of the last event.
         """

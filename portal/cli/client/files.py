@@ -13,10 +13,10 @@ from portal.cli.client.transport import JsonObject, path_of
 
 
 class Files(Resource):
-    """Files of the home that a workspace uses."""
+    """Files of the home used by a workspace."""
 
     def list(self, workspace_id: str, path: str = "") -> Iterator[JsonObject]:
-        """The entries of a folder."""
+        """Yield the entries of a folder."""
         offset = 0
         while True:
             page = self._transport.get(_path(workspace_id), {"path": path, "offset": offset})
@@ -26,23 +26,23 @@ class Files(Resource):
                 return
 
     def create_folder(self, workspace_id: str, path: str) -> None:
-        """Create a folder in one that exists."""
+        """Create a folder in an existing one."""
         self._transport.post_without_answer(_path(workspace_id, "folders"), {"path": path})
 
     def delete(self, workspace_id: str, paths: Sequence[str]) -> None:
-        """Delete files and folders for good."""
+        """Delete files and folders permanently."""
         self._transport.post_without_answer(_path(workspace_id, "delete"), {"paths": paths})
 
     def download_url(self, workspace_id: str, **file: Any) -> str:
-        """A one-time address to download from: `path` and `form`."""
+        """Return a single-use URL for a download: `path` and `form`."""
         return str(self._transport.post(_path(workspace_id, "downloads"), file)["url"])
 
     def upload_url(self, workspace_id: str, **file: Any) -> str:
-        """A one-time address to upload to: `path`; optional is `replace`."""
+        """Return a single-use URL for an upload: `path`; optional is `replace`."""
         return str(self._transport.post(_path(workspace_id, "uploads"), file)["url"])
 
     def transfer(self, method: str, url: str, **options: Any) -> AbstractContextManager[httpx.Response]:
-        """A request to such an address."""
+        """Send a request to such a URL."""
         return self._transport.transfer(method, url, **options)
 
 

@@ -10,13 +10,13 @@ class GpuChecks(Resource):
     """Checks of GPUs, and of links between nodes."""
 
     def get(self, check_id: str) -> JsonObject:
-        """A GPU check with its report."""
+        """Return a GPU check with its report."""
         return self._transport.get(path_of("gpu-checks", check_id))
 
     def create(self, *, device: str, level: str) -> JsonObject:
-        """Check a device. Returns the check that is already under way, if there is one."""
+        """Check a device. Returns the running check, if there is one."""
         return self._transport.post("/gpu-checks", {"device": device, "level": level})
 
     def create_link(self, *, node: str, with_node: str) -> JsonObject:
-        """Check the link between two nodes, by their ids. Returns the check under way, if there is one."""
+        """Check the link between two nodes, by their ids. Returns the running check, if there is one."""
         return self._transport.post(path_of("nodes", node, "check-link"), {"with_node": with_node})

@@ -12,7 +12,7 @@ class HomeEvacuations(Resource):
     """Moves of all homes of a node."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Moves that pass the filters (`from_node`, `pool`, `state`), newest first."""
+        """Yield moves that match the filters (`from_node`, `pool`, `state`), newest first."""
         return self._transport.list("/home-evacuations", filters)
 
     def get(self, evacuation_id: str) -> JsonObject:

@@ -12,16 +12,16 @@ class Homes(Resource):
     """Home folders."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Home folders that pass the filters (`team`, `pool`, `owner`, `archived`)."""
+        """Yield home folders that match the filters (`team`, `pool`, `owner`, `archived`)."""
         return self._transport.list("/homes", filters)
 
     def get(self, home_id: int) -> JsonObject:
         return self._transport.get(path_of("homes", home_id))
 
     def keep(self, home_id: int) -> JsonObject:
-        """Count it as used now."""
+        """Mark a home as used now."""
         return self._transport.post(path_of("homes", home_id, "keep"))
 
     def restore(self, home_id: int) -> JsonObject:
-        """Restore an archived one."""
+        """Restore an archived home."""
         return self._transport.post(path_of("homes", home_id, "restore"))

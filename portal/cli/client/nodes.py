@@ -12,11 +12,11 @@ class Nodes(Resource):
     """Machines of pools."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Nodes that pass the filters (`name`, `pool`, …)."""
+        """Yield nodes that match the filters (`name`, `pool`, …)."""
         return self._transport.list("/nodes", filters)
 
     def homes(self, node_id: str) -> JsonObject:
-        """How many homes lie on a node, how many can be moved, and to where."""
+        """Return how many homes are on a node, how many can be moved, and to where."""
         return self._transport.get(path_of("nodes", node_id, "homes"))
 
     def move_homes(self, node_id: str, *, to: str) -> JsonObject:

@@ -9,17 +9,17 @@ from portal.cli.client.transport import JsonObject, path_of, without_empty
 
 
 class Orphans(Resource):
-    """Things on nodes without an owner."""
+    """Processes and folders on nodes without an owner."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Present and recently removed orphans (`pool`, `node`, `kind`, `state`)."""
+        """Yield existing and recently removed orphans (`pool`, `node`, `kind`, `state`)."""
         return self._transport.list("/orphans", filters)
 
     def get(self, orphan_id: str) -> JsonObject:
         return self._transport.get(path_of("orphans", orphan_id))
 
     def delete(self, orphan_id: str, *, confirm: str = "") -> JsonObject:
-        """Have its node delete it. For a home folder, `confirm` is its name."""
+        """Ask its node to delete an orphan. For a home folder, `confirm` is its name."""
         return self._transport.post(
             path_of("orphans", orphan_id, "delete"), without_empty({"confirm": confirm})
         )

@@ -10,18 +10,18 @@ class Packages(Resource):
     """Packages that a user has installed on top of a workspace's environment."""
 
     def get(self, workspace_id: str) -> JsonObject:
-        """The installed packages."""
+        """Return the installed packages."""
         return self._transport.get(path_of("workspaces", workspace_id, "packages"))
 
     def reset(self, workspace_id: str) -> JsonObject:
-        """Remove them at the next start."""
+        """Remove the packages at the next start."""
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset"))
 
     def cancel_reset(self, workspace_id: str) -> JsonObject:
-        """Keep them at the next start after all."""
+        """Cancel the removal at the next start."""
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset", "cancel"))
 
     def save(self, workspace_id: str, *, name: str, everybody: bool = False) -> JsonObject:
-        """Make an environment of them, for the workspace's team or for everybody."""
+        """Create an environment from the packages, for the workspace's team or for everybody."""
         body = {"name": name, "everybody": everybody}
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "save"), body)

@@ -1,4 +1,4 @@
-"""Answers that are no success: problem documents (RFC 9457) as exceptions."""
+"""Error responses: problem documents (RFC 9457) as exceptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachab
 
 
 def error_of(base_url: str, response: httpx.Response) -> CliError:
-    """The error that an answer of the portal at `base_url` describes."""
+    """Return the error described by a response of the portal at `base_url`."""
     problem: Any = None
     if response.headers.get("Content-Type", "").startswith("application/problem+json"):
         with contextlib.suppress(ValueError):
@@ -35,7 +35,7 @@ def error_of(base_url: str, response: httpx.Response) -> CliError:
 
 
 def foreign_answer(base_url: str, response: httpx.Response) -> Unreachable:
-    """The error for an answer that does not come from a portal."""
+    """Return the error for a response that is not from a portal."""
     if response.status_code in (502, 503, 504):
         return Unreachable(
             f"{base_url} is there, but its portal does not answer ({response.status_code}).",
@@ -48,7 +48,7 @@ def foreign_answer(base_url: str, response: httpx.Response) -> Unreachable:
 
 
 def _sentence(problem: Mapping[str, Any]) -> str:
-    """The problem's sentence, and those about each field."""
+    """Return the problem's message, followed by the messages of each field."""
     parts = [str(problem.get("detail") or problem.get("title") or "The portal refused.")]
     errors = problem.get("errors")
     if isinstance(errors, dict):

@@ -12,5 +12,5 @@ class Queue(Resource):
     """Workspaces that wait for capacity."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Waiting workspaces in the order in which the scheduler considers them (`team`, `resource`)."""
+        """Yield waiting workspaces in the scheduler's order (`team`, `resource`)."""
         return self._transport.list("/queue", filters)

@@ -13,14 +13,14 @@ class QuotaRequests(Resource):
     """Requests for more quota."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Requests that pass the filters (`state`, `team`, `requester`, …), newest first."""
+        """Yield requests that match the filters (`state`, `team`, `requester`, …), newest first."""
         return self._transport.list("/quota-requests", filters)
 
     def get(self, request_id: str) -> JsonObject:
         return self._transport.get(path_of("quota-requests", request_id))
 
     def create(self, *, idempotency_key: str = "", **request: Any) -> JsonObject:
-        """Ask for `team`, `resource`, `amount` in base units and `note`; optional are `kind` and `until`."""
+        """Request `amount` (base units) of `resource` for `team`, with `note`; optional: `kind`, `until`."""
         return self._transport.post_once(
             "/quota-requests", without_empty(request), idempotency_key=idempotency_key
         )

@@ -10,5 +10,5 @@ class Quotas(Resource):
     """Limits of teams."""
 
     def usage(self, team: str) -> JsonObject:
-        """What a team uses, waits for, borrows and may have, by resource."""
+        """Return a team's usage, queued and borrowed amounts and limits, by resource."""
         return self._transport.get(path_of("teams", team, "usage"))

@@ -12,9 +12,9 @@ class RebalanceProposals(Resource):
     """Proposals to move running work."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Proposals that pass the filter (`state`), newest first."""
+        """Yield proposals that match the filter (`state`), newest first."""
         return self._transport.list("/rebalance-proposals", filters)
 
     def apply(self, proposal_id: str) -> JsonObject:
-        """Ask its workspaces to move, all of them or none."""
+        """Ask all workspaces of a proposal to move, or none of them."""
         return self._transport.post(path_of("rebalance-proposals", proposal_id, "apply"))

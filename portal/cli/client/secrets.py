@@ -13,11 +13,11 @@ class Secrets(Resource):
     """Secrets of the user, of a `team` or of a `template`."""
 
     def list(self, *, team: str = "", template: str = "") -> Iterator[JsonObject]:
-        """Names and facts of secrets, without their values."""
+        """Yield names and metadata of secrets, without values."""
         return self._transport.list(_path(team, template))
 
     def put(self, name: str, *, team: str = "", template: str = "", **secret: Any) -> JsonObject:
-        """Save one: `value`, or `vault_path` and `vault_key`; and `kind`, `description`, `everywhere`."""
+        """Save `value`, or `vault_path` and `vault_key`, with `kind`, `description` and `everywhere`."""
         return self._transport.put(_path(team, template, name), without_empty(secret))
 
     def delete(self, name: str, *, team: str = "", template: str = "") -> None:

@@ -10,13 +10,13 @@ from portal.cli.client.transport import JsonObject, path_of, without_empty
 
 
 class ServiceAccounts(Resource):
-    """A team's accounts for programs, and their tokens."""
+    """A team's service accounts and their tokens."""
 
     def list(self, team: str) -> Iterator[JsonObject]:
         return self._transport.list(_path(team))
 
     def create(self, team: str, **account: str) -> JsonObject:
-        """Create one: `name`; optional is `description`."""
+        """Create a service account: `name`; optional is `description`."""
         return self._transport.post(_path(team), without_empty(account))
 
     def deactivate(self, team: str, username: str, *, note: str = "") -> JsonObject:
@@ -26,11 +26,11 @@ class ServiceAccounts(Resource):
         return self._transport.post(_path(team, username, "reactivate"))
 
     def tokens(self, team: str, username: str) -> Iterator[JsonObject]:
-        """The valid tokens of a service account, without their secrets."""
+        """Yield the valid tokens of a service account, without secrets."""
         return self._transport.list(_path(team, username, "tokens"))
 
     def create_token(self, team: str, username: str, **token: Any) -> JsonObject:
-        """Create one: `name`; optional are `scopes` and `expires_at`. Only this answer has its secret."""
+        """Create a token: `name`; optional are `scopes`, `expires_at`. Only this response has its secret."""
         return self._transport.post(_path(team, username, "tokens"), without_empty(token))
 
 

@@ -10,11 +10,11 @@ class Site(Resource):
     """The configuration of the site as a file."""
 
     def get(self) -> JsonObject:
-        """`site`, and its text as `yaml`."""
+        """Return `site`, and its text as `yaml`."""
         return self._transport.get("/site")
 
     def plan(self, text: str, *, prune: bool) -> JsonObject:
-        """What applying a site file would change: `same`, and the `steps`."""
+        """Return what applying a site file would change: `same`, and the `steps`."""
         return self._transport.post("/site/plan", {"yaml": text, "prune": prune})
 
     def apply(self, text: str, *, prune: bool) -> JsonObject:

@@ -9,7 +9,7 @@ from portal.cli.client.transport import JsonObject
 
 
 class Templates(Resource):
-    """What a workspace can be started from."""
+    """Templates of workspaces."""
 
     def list(self) -> Iterator[JsonObject]:
         return self._transport.list("/templates")

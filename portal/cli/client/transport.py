@@ -57,11 +57,11 @@ class Transport:
         return self._object("GET", path, params=params)
 
     def get_text(self, path: str) -> str:
-        """The answer as plain text."""
+        """Return the response as plain text."""
         return self._request("GET", path, headers={"Accept": "text/plain"}).text
 
     def get_array(self, path: str) -> JsonList:
-        """The rows of an answer without pages."""
+        """Return the rows of a response without pages."""
         response = self._request("GET", path)
         body = _json_of(response)
         if not isinstance(body, list):
@@ -69,13 +69,13 @@ class Transport:
         return body
 
     def list(self, path: str, filters: Mapping[str, Any] | None = None) -> Iterator[JsonObject]:
-        """The rows of all pages. Filters without a value are left out."""
+        """Yield the rows of all pages. Filters without a value are left out."""
         page = self.get(path, without_empty(filters or {}))
         while True:
             yield from page["results"]
             if not page["next"]:
                 return
-            # Behind a proxy, the portal's own address in the link may differ from ours.
+            # Behind a proxy, the portal's own URL in the link may differ from ours.
             query = urlsplit(page["next"]).query
             page = self.get(f"{path}?{query}")
 
@@ -85,7 +85,7 @@ class Transport:
     def post_once(
         self, path: str, body: Mapping[str, Any], *, idempotency_key: str = "", retries: int = 1
     ) -> JsonObject:
-        """POST with an idempotency key, by default a new one. If no answer arrives, try again with this key.
+        """POST with an idempotency key, by default a new one. Repeats the request if no response arrives.
 
         The portal executes requests with the same key once.
         """
@@ -96,7 +96,7 @@ class Transport:
         return self._object("POST", path, json=body, headers=headers)
 
     def post_without_answer(self, path: str, body: Mapping[str, Any] | None = None) -> None:
-        """POST where the answer has no object."""
+        """POST that returns no object."""
         self._request("POST", path, json=body)
 
     def put(self, path: str, body: Mapping[str, Any]) -> JsonObject:
@@ -117,7 +117,7 @@ class Transport:
         params: Mapping[str, Any] | None = None,
         keep_alives: bool = False,
     ) -> Iterator[JsonObject]:
-        """Messages of an event stream after message `after`; with `keep_alives` empty ones between them.
+        """Yield messages of an event stream after message `after`; with `keep_alives` also empty ones.
 
         Ends when the portal ends the stream, or some seconds after `until` on the monotonic clock.
         """
@@ -138,7 +138,7 @@ class Transport:
 
     @contextlib.contextmanager
     def transfer(self, method: str, url: str, **options: Any) -> Iterator[httpx.Response]:
-        """A request to a one-time address, without the token: the address is the proof."""
+        """Send a request to a single-use URL, without the token: the URL is the credential."""
         transport = LoopbackTransport(self._transport)
         with (
             self._errors(),
@@ -152,7 +152,7 @@ class Transport:
             yield response
 
     def connect(self, url: str) -> Connection:
-        """A connection to the origin of a workspace."""
+        """Connect to the origin of a workspace."""
         return Connection(url, self._token, timeout_s=self._timeout_s, transport=self._transport)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Transport:
         return response
 
     def _check(self, response: httpx.Response) -> None:
-        """Raise the error that the answer describes, if any."""
+        """Raise the error that the response describes, if any."""
         if not response.is_success:
             raise error_of(self.base_url, response)
 
@@ -203,12 +203,12 @@ class Transport:
 
 
 def path_of(*segments: object) -> str:
-    """The path of these segments. Each is quoted, so that an id cannot lead to another resource."""
+    """Return the path of these segments. Each is quoted, so that an id cannot lead to another resource."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in segments)
 
 
 def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are set."""
+    """Return the values that are set."""
     return {key: value for key, value in values.items() if value}
 
 

@@ -10,18 +10,18 @@ from portal.cli.client.transport import JsonObject, path_of, without_empty
 
 
 class Users(Resource):
-    """Accounts. Except for `me`, for administrators."""
+    """Accounts. All methods except `me` are for administrators."""
 
     def me(self) -> JsonObject:
-        """The user of the token, with `username` and `teams`."""
+        """Return the user of the token, with `username` and `teams`."""
         return self._transport.get("/me")
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Accounts that pass the filters (`q`, `state`, `role`, `team`)."""
+        """Yield accounts that match the filters (`q`, `state`, `role`, `team`)."""
         return self._transport.list("/users", filters)
 
     def invite(self, **account: Any) -> JsonObject:
-        """Create an account: `username`; optional are `email`, `teams` and `roles`. Returns its link, too."""
+        """Create an account: `username`; optional are `email`, `teams`, `roles`. Returns its link too."""
         return self._transport.post("/users", without_empty(account))
 
     def deactivate(self, username: str, *, note: str = "") -> JsonObject:
@@ -32,7 +32,7 @@ class Users(Resource):
         return self._transport.post(path_of("users", username, "reactivate"))
 
     def delete(self, username: str, *, workspaces: bool = False, homes: bool = False) -> None:
-        """Delete an account for good; with `workspaces` and `homes` also what the user has."""
+        """Delete an account permanently, with `workspaces` and `homes` also what belongs to it."""
         selected = {"workspaces": workspaces, "homes": homes}
         params = {name: "delete" for name, is_selected in selected.items() if is_selected}
         self._transport.delete(path_of("users", username), params)

@@ -13,28 +13,29 @@ from portal.cli.loopback import Connection
 
 
 class Workspaces(Resource):
-    """Workspaces, their events and output, and the way into them."""
+    """Workspaces, their events and output, and connections to them."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Workspaces visible to the user that pass the filters (`state`, `team`, `owner`, `name`, …)."""
+        """Yield workspaces visible to the user that match the filters (`state`, `team`, `owner`, `name`,
+        …)."""
         return self._transport.list("/workspaces", filters)
 
     def get(self, workspace_id: str) -> JsonObject:
         return self._transport.get(_path(workspace_id))
 
     def create(self, *, idempotency_key: str = "", retries: int = 1, **workspace: Any) -> JsonObject:
-        """Create one: `template` and `flavor`; optional are `team`, `environment`, `name`, `lifetime_hours`,
-        `checkpointed` and others."""
+        """Create a workspace from `template` and `flavor`; optional are `team`, `environment`, `name`,
+        `lifetime_hours`, `checkpointed` and others."""
         return self._transport.post_once(
             "/workspaces", without_empty(workspace), idempotency_key=idempotency_key, retries=retries
         )
 
     def update(self, workspace_id: str, **changes: Any) -> JsonObject:
-        """Change its `name`, `expected_hours` or `priority`."""
+        """Change the `name`, `expected_hours` or `priority` of a workspace."""
         return self._transport.patch(_path(workspace_id), changes)
 
     def delete(self, workspace_id: str) -> None:
-        """Delete it. The home of its user stays. Idempotent."""
+        """Delete a workspace. Its user's home is kept. Idempotent."""
         self._transport.delete(_path(workspace_id))
 
     def start(self, workspace_id: str) -> JsonObject:
@@ -44,49 +45,49 @@ class Workspaces(Resource):
         return self._transport.post(_path(workspace_id, "stop"))
 
     def extend(self, workspace_id: str, *, hours: float, idempotency_key: str = "") -> JsonObject:
-        """Let it run for longer."""
+        """Extend the lifetime of a workspace by `hours`."""
         return self._transport.post_once(
             _path(workspace_id, "extend"), {"hours": hours}, idempotency_key=idempotency_key
         )
 
     def resize(self, workspace_id: str, *, flavor: str) -> JsonObject:
-        """Change its flavor. Its app restarts once there is room for it."""
+        """Change the flavor of a workspace. Its app restarts once the resources are free."""
         return self._transport.post(_path(workspace_id, "resize"), {"flavor": flavor})
 
     def release_gpu(self, workspace_id: str) -> JsonObject:
-        """Release its GPUs. Its app restarts."""
+        """Release the GPUs of a workspace. Its app restarts."""
         return self._transport.post(_path(workspace_id, "release-gpu"))
 
     def attach_gpu(self, workspace_id: str) -> JsonObject:
-        """Attach its GPUs again. Its app restarts once they are free."""
+        """Attach the GPUs of a workspace again. Its app restarts once they are free."""
         return self._transport.post(_path(workspace_id, "attach-gpu"))
 
     def efficiency(self, workspace_id: str) -> JsonObject:
-        """The shares of its GPU time that were `used` and `measured`, and a `hint` or none."""
+        """Return the shares of its GPU time that were `used` and `measured`, and an optional `hint`."""
         return self._transport.get(_path(workspace_id, "efficiency"))
 
     def logs(self, workspace_id: str, *, tail: int = 200) -> str:
-        """The last `tail` lines of its program's output."""
+        """Return the last `tail` lines of its app's output."""
         return str(self._transport.get(_path(workspace_id, "logs"), {"tail": tail})["text"])
 
     def stream_logs(self, workspace_id: str, *, after: int = 0, tail: int = 200) -> Iterator[JsonObject]:
-        """Its program's output as it comes: first the last `tail` lines, or what follows message `after`.
+        """Yield its app's output as it arrives: first the last `tail` lines, or what follows message `after`.
 
-        `text` continues that of the message before. With `over` nothing follows. Ends when the portal ends
-        the stream: call it again with the `id` of the last message.
+        `text` continues that of the previous message. After a message with `over` there is no more output.
+        Ends when the portal ends the stream: call it again with the `id` of the last message.
         """
         return self._transport.stream(
             _path(workspace_id, "logs", "stream"), after=after, params={"tail": tail}
         )
 
     def events(self, workspace_id: str) -> Iterator[JsonObject]:
-        """Its events, oldest first."""
+        """Yield its events, oldest first."""
         return self._transport.list(_path(workspace_id, "events"))
 
     def stream_events(
         self, workspace_id: str, *, after: int = 0, until: float | None = None, keep_alives: bool = False
     ) -> Iterator[JsonObject]:
-        """Its events as they happen, from the one after event `after`; with `keep_alives` empty ones between.
+        """Yield its events after event `after` as they happen; with `keep_alives` also empty ones.
 
         Ends when the portal ends the stream, or some seconds after `until` on the monotonic clock: call it
         again with the id of the last event.
@@ -96,13 +97,13 @@ class Workspaces(Resource):
         )
 
     def connect(self, workspace: Mapping[str, Any]) -> Connection:
-        """Its origin, for HTTP and WebSockets. The token needs the scope `workspaces:connect`."""
+        """Connect to its origin, for HTTP and WebSockets. The token needs the scope `workspaces:connect`."""
         return self._transport.connect(workspace["url"])
 
     def http_client(self, workspace_id: str) -> httpx.Client:
-        """An HTTP client on its origin, signed in. The caller closes it.
+        """Return an authenticated HTTP client for its origin. The caller closes it.
 
-        Names below `localhost`, which Python does not resolve, are reached by their Host header.
+        Names below `localhost`, which Python does not resolve, are sent as Host header.
         """
         return self.connect(self.get(workspace_id)).http
 

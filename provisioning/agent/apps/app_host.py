@@ -1,14 +1,14 @@
-"""Imports an app ahead of time and becomes it when a workspace takes it over. Standard library only.
+"""Preloads an app and becomes it when a workspace claims the process. Standard library only.
 
-Run as `python app_host.py CONTROL_FD RECIPE` inside a sandbox of its own that holds nothing of any tenant
-and that serves one workspace at most. RECIPE is the JSON of `provisioning.preloading.Recipe`. CONTROL_FD
-is a stream socket to the agent: this process says one line `ready` once everything is imported, and reads
-one line of JSON, the claim (`argv`, `env`, `home`, `rlimits`), which is the first that it learns of a
-tenant. The end of the stream ends it. With the claim comes a listening socket: an app that can answers on it
-itself (`direct_listener.py`) and keeps the stream; otherwise both are closed.
+Run as `python app_host.py CONTROL_FD RECIPE` in a sandbox that contains nothing of any tenant and serves at
+most one workspace. RECIPE is the JSON of `provisioning.preloading.Recipe`. CONTROL_FD is a stream socket to
+the agent. The process writes one line `ready` once everything is imported, then reads one line of JSON, the
+claim (`argv`, `env`, `home`, `rlimits`), its first information about a tenant. The process ends with the
+stream. A listening socket comes with the claim. An app that supports it accepts connections itself
+(`direct_listener.py`) and keeps the stream; otherwise both are closed.
 
-Until then nothing is started: no event loop, no thread, no socket of the app, no connection, no secret. What
-Python's modules have taken from their surroundings when they were imported is taken anew after the claim.
+Before the claim nothing is started: no event loop, thread, socket of the app, connection or secret. State
+that Python modules took from the environment at import is refreshed after the claim.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def main() -> None:
     kernels: Any = None
     kernels_pid, kernels_link = 0, None
     if recipe["kernel_modules"]:
-        # Before the app is imported, so that kernels begin with the modules of a kernel alone.
+        # Before the app is imported, so that kernels start only with the modules of a kernel.
         kernels = importlib.import_module("forked_kernels")
         load(recipe["kernel_modules"])
         if alone():
             kernels_pid, kernels_link = fork_kernel_server(kernels, control)
     for name in recipe["blocked"]:
-        sys.modules[name] = None  # type: ignore[assignment]  # the way to keep a module from being imported
+        sys.modules[name] = None  # type: ignore[assignment]  # blocks the import
     before = dict(os.environ)
     load(recipe["modules"])
     set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
@@ -73,21 +73,21 @@ def main() -> None:
 
 
 def load(names: list[str]) -> None:
-    """Import what is there; an environment may lack an extension, which costs its users nothing then."""
+    """Import the modules that exist; an environment may lack an extension."""
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: S112 - whatever a module does, the app does without it ahead
+        except Exception:  # noqa: S112 - preloading is optional
             continue
 
 
 def alone() -> bool:
-    """Whether this thread is the only one, those of C libraries counted too."""
+    """Return whether this is the only thread, including those of C libraries."""
     return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
 
 def fork_kernel_server(kernels: Any, control: socket.socket) -> tuple[int, socket.socket]:
-    """Leave a copy of this process behind that forks kernels; its PID and the link to it."""
+    """Fork a process that forks kernels; return its PID and the link to it."""
     gc.collect()
     gc.freeze()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -103,7 +103,7 @@ def fork_kernel_server(kernels: Any, control: socket.socket) -> tuple[int, socke
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any] | None, socket.socket | None]:
-    """The claim, or None when the agent has gone without one, and the listening socket that came with it."""
+    """Return the claim, or None if the agent closed the stream, and the listening socket sent with it."""
     parts = bytearray()
     passed: list[int] = []
     while not parts.endswith(b"\n"):
@@ -119,7 +119,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, socket.socke
 
 
 def listen(recipe: dict[str, Any], listener: socket.socket | None, control: socket.socket) -> None:
-    """Let the app answer on its socket by itself where it can; the agent sees by `control` that it cannot."""
+    """Let the app accept connections on its socket if it can; otherwise close `control`."""
     if listener is not None and recipe["direct"]:
         with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module("direct_listener").use(listener, control)
@@ -130,7 +130,7 @@ def listen(recipe: dict[str, Any], listener: socket.socket | None, control: sock
 
 
 def limit(rlimits: dict[str, int], pids: list[int]) -> None:
-    """The workspace's limits by process, where no control group holds them, and its order of OOM kills."""
+    """Set the workspace's limits per process, for use without a control group, and its OOM score."""
     for pid in pids:
         for name, value in rlimits.items():
             resource.prlimit(pid, getattr(resource, name), (value, value))
@@ -138,7 +138,7 @@ def limit(rlimits: dict[str, int], pids: list[int]) -> None:
 
 
 def take_over(claim: dict[str, Any], set_by_imports: dict[str, str]) -> None:
-    """Be this workspace's process in all that a program executed now would be."""
+    """Set the process state that a program executed for this workspace would have."""
     os.umask(0o022)
     os.chdir(claim["home"])
     os.environ.clear()
@@ -146,14 +146,14 @@ def take_over(claim: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     os.environ.update(claim["env"])
     time.tzset()
     tempfile.tempdir = None
-    sys.path[0] = ""  # as with -c; until now the folder of this file
+    sys.path[0] = ""  # as with -c; before, the folder of this file
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - where `forked_kernels` is
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
 
 
 def oom_score(value: int, pid: int) -> None:
-    """Where memory runs out the kernel takes the highest first; the agent, which can tell why, has 0."""
+    """Set the OOM score of a process. The highest is killed first; the agent has 0 to report the reason."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as handle:  # noqa: PTH123
         handle.write(str(value))
 

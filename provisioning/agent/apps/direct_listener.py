@@ -1,9 +1,9 @@
-"""Has a Jupyter server answer on the workspace's own socket, with no relay in between.
+"""Lets a Jupyter server accept connections on the workspace's own socket, without a relay.
 
-`app_host.py` calls `use` before the server begins. The server listens on its port as ever; in addition it
-takes the connections of the Unix socket that the driver has made. As soon as it does, the agent is told one
-line, `listening`; from then on each byte from the agent is answered with the number of open connections and
-that of the bytes that have come and gone on the socket.
+`app_host.py` calls `use` before the server starts. The server listens on its port as usual and also accepts
+connections of the Unix socket created by the driver. Once it does, it sends the agent one line, `listening`.
+From then on it answers each byte from the agent with the number of open connections and of bytes transferred
+on the socket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Traffic:
-    """How many bytes have come and gone."""
+    """Counts transferred bytes."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -36,9 +36,9 @@ class Traffic:
 
 
 def use(listener: socket.socket, control: socket.socket) -> None:
-    """Have the server of this process listen on `listener`, and tell and answer by `control`.
+    """Make this process's server listen on `listener`, and communicate with the agent by `control`.
 
-    Raises `ImportError` or `AttributeError` where this environment has no such server.
+    Raises `ImportError` or `AttributeError` if this environment has no such server.
     """
     from jupyter_server.serverapp import ServerApp  # type: ignore[import-not-found]
 
@@ -46,20 +46,20 @@ def use(listener: socket.socket, control: socket.socket) -> None:
 
     def init_httpserver(app: Any) -> None:
         create(app)
-        # Before its first answer: both sockets are bound in the loop's first round.
+        # Before its first response: both sockets are bound in the loop's first iteration.
         app.io_loop.add_callback(listen, app, listener, control)
 
     ServerApp.init_httpserver = init_httpserver
 
 
 def listen(app: Any, listener: socket.socket, control: socket.socket) -> None:
-    """In the event loop: take connections, say so, and answer how many there are."""
+    """In the event loop: accept connections, notify the agent, and answer its requests."""
     listener.setblocking(False)
     control.setblocking(False)
     traffic, handle = Traffic(), app.http_server.handle_stream
 
     def handle_stream(stream: Any, address: Any) -> Any:
-        # On its port are the agent, and what the user has started.
+        # Connections to the port come from the agent and from the user's own programs.
         if stream.socket.family == socket.AF_UNIX:
             traffic.count_on(stream)
         return handle(stream, address)
@@ -71,7 +71,7 @@ def listen(app: Any, listener: socket.socket, control: socket.socket) -> None:
 
 
 def answer(app: Any, control: socket.socket, traffic: Traffic) -> None:
-    """One line for whatever was asked; the agent's end ends it."""
+    """Answer a request with one line; stop when the agent closes its end."""
     try:
         asked = control.recv(64)
         if asked:

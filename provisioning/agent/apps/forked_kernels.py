@@ -1,10 +1,10 @@
 """Kernels of one workspace, forked from a process that has imported ipykernel. Standard library only.
 
-The kernel server is one thread without an event loop, a ZeroMQ context or a kernel in it, so that a fork
-of it is safe; it belongs to one workspace and ends with that workspace's server. Each request comes as
-one packet of JSON (`arguments`, `env`, `cwd`) with a stream socket. On that socket the server answers a
-line with the kernel's PID, and when the kernel has ended a line with its exit code, negative for a
-signal, as `subprocess.Popen` has it.
+The kernel server is a single thread without event loop, ZeroMQ context or kernel, so it can be forked safely.
+It belongs to one workspace and ends with that workspace's server. Each request is one packet of JSON
+(`arguments`, `env`, `cwd`) with a stream socket. The server answers on that socket with a line containing the
+kernel's PID, and, when the kernel has ended, a line with its exit code, negative for a signal as in
+`subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 MODULE = "ipykernel_launcher"
 PACKAGES = "BERTH_PACKAGES"
-"""Names the folder of the user's own packages (`packages_overlay.py`)."""
+"""Variable that names the folder of the user's own packages (`packages_overlay.py`)."""
 MAX_REQUEST_BYTES = 128 * 1024
 ANSWER_TIMEOUT_S = 5.0
 KERNEL_OOM_SCORE = 300
-# Read when an interpreter or a library begins: a kernel that sets one of them gets a process of its own.
+# Read when an interpreter or library starts: a kernel that sets one of these gets a separate process.
 FIXED_AT_START = (
     "PYTHON",
     "LD_",
@@ -52,7 +52,7 @@ _server_pid = 0
 
 
 def serve(link: socket.socket) -> None:
-    """Fork a kernel for each request until `link` is closed. In a kernel, returns when that has ended."""
+    """Fork a kernel per request until `link` is closed. In a kernel, return when it has ended."""
     kernels: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
     poller = select.poll()
     poller.register(link, select.POLLIN)
@@ -83,7 +83,7 @@ def serve(link: socket.socket) -> None:
 def _keep(
     pid: int, status: socket.socket, kernels: dict[int, tuple[int, socket.socket]], poller: select.poll
 ) -> None:
-    """Say that the kernel is there; one that nobody waits for any more is ended at once."""
+    """Report the kernel's PID; kill the kernel if the requester has gone."""
     descriptor = os.pidfd_open(pid)
     try:
         status.sendall(b"%d\n" % pid)
@@ -101,9 +101,9 @@ def _tell_end(descriptor: int, pid: int, status: socket.socket) -> None:
 
 
 def _become_kernel(request: dict[str, Any]) -> None:
-    """Run the kernel in this process as `python -m ipykernel_launcher` would; returns when it has ended."""
+    """Run the kernel in this process like `python -m ipykernel_launcher`; return when it has ended."""
     os.setsid()
-    parent = str(os.getppid())  # the kernel ends when the kernel server does
+    parent = str(os.getppid())  # the kernel ends with the kernel server
     before = _environ_before_imports
     set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
     os.environ.clear()
@@ -115,18 +115,18 @@ def _become_kernel(request: dict[str, Any]) -> None:
     tempfile.tempdir = None
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as handle:  # noqa: PTH123
         handle.write(str(KERNEL_OOM_SCORE))
-    sys.path[0] = os.getcwd()  # noqa: PTH109 - as with -m; until now the folder of this file
+    sys.path[0] = os.getcwd()  # noqa: PTH109 - as with -m; before, the folder of this file
     if packages := request["env"].get(PACKAGES):
         use_packages(packages)
     sys.modules.pop(__name__, None)
-    # ipykernel has read the variable when it was imported, so it is told by its option too.
+    # ipykernel has already read the variable at import, so pass it as an option too.
     sys.argv = [MODULE, *request["arguments"], f"--IPKernelApp.parent_handle={parent}"]
     gc.unfreeze()
     runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
 def use_packages(folder: str) -> None:
-    """Be the interpreter of the user's own packages, as a kernel that is started with it would be."""
+    """Use the interpreter and site-packages of the user's own packages, as a kernel started with it would."""
     python = os.path.join(folder, "bin", "python")  # noqa: PTH118
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site_packages = os.path.join(folder, "lib", name, "site-packages")  # noqa: PTH118
@@ -148,13 +148,13 @@ def use_packages(folder: str) -> None:
 
 
 def use(link: socket.socket, server_pid: int) -> None:
-    """From now on kernels are asked for at `link`."""
+    """Request kernels at `link` from now on."""
     global _link, _server_pid
     _link, _server_pid = link, server_pid
 
 
 def arguments_of(command: list[str]) -> list[str] | None:
-    """The arguments of ipykernel where `command` starts it with this environment's Python, else None."""
+    """Return ipykernel's arguments if `command` starts it with this environment's Python, else None."""
     names = {"python", "python3", f"python3.{sys.version_info.minor}"}
     folders = [sys.prefix, *filter(None, [os.environ.get(PACKAGES)])]
     own = {sys.executable} | {os.path.join(at, "bin", name) for at in folders for name in names}  # noqa: PTH118
@@ -164,7 +164,7 @@ def arguments_of(command: list[str]) -> list[str] | None:
 
 
 def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | None:
-    """A kernel by the kernel server; None where it has to be started as a program of its own."""
+    """Start a kernel by the kernel server; return None if it needs a separate process."""
     arguments = arguments_of(command)
     changed = [
         key for key in env if key.startswith(FIXED_AT_START) and (key, env[key]) != ("LANG", "C.UTF-8")
@@ -181,12 +181,12 @@ def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | N
         ours.settimeout(ANSWER_TIMEOUT_S)
         return ForkedKernel(int(_line(ours)), ours)
     except (OSError, ValueError):
-        ours.close()  # which ends a kernel that is forked after all
+        ours.close()  # also ends a kernel that is forked late
         return None
 
 
 def _line(sock: socket.socket) -> bytes:
-    """The next line, byte by byte: it has few, and no more may be taken."""
+    """Read a line byte by byte: lines are short, and nothing after them may be consumed."""
     found = b""
     while not found.endswith(b"\n"):
         data = sock.recv(1)
@@ -197,7 +197,7 @@ def _line(sock: socket.socket) -> bytes:
 
 
 class ForkedKernel:
-    """A kernel that is no child of this process, with what Jupyter uses of `subprocess.Popen`."""
+    """A kernel that is not a child of this process, with Jupyter's subset of `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 
@@ -208,11 +208,11 @@ class ForkedKernel:
         self._pidfd = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """The exit code, or None while the kernel runs."""
+        """Return the exit code, or None while the kernel runs."""
         return self._look(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end. Raises `TimeoutError`."""
+        """Wait until the kernel has ended. Raises `TimeoutError`."""
         code = self._look(timeout)
         if code is None:
             raise TimeoutError(f"kernel {self.pid} runs still")
@@ -234,7 +234,7 @@ class ForkedKernel:
             try:
                 self.returncode = int(_line(self._status))
             except (OSError, ValueError):
-                self.returncode = -signal.SIGKILL  # the kernel server ended as well and nobody knows
+                self.returncode = -signal.SIGKILL  # kernel server ended too: code unknown
             self._status.close()
             os.close(self._pidfd)
         return self.returncode

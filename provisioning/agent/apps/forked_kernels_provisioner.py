@@ -1,9 +1,9 @@
-"""Jupyter's kernel provisioner `berth-forked`: kernels of this environment's own Python are forked.
+"""Jupyter kernel provisioner `berth-forked`: forks kernels of this environment's own Python.
 
-It is an entry point of `jupyter_client.kernel_provisioners`, found through the folder beside it. Kernels
-with another interpreter, other options or variables that an interpreter reads as it begins are started as
-Jupyter starts them. Whoever asks for a kernel cannot tell the difference but by time: restarts,
-interrupts and ends go through `LocalProvisioner`.
+It is an entry point of `jupyter_client.kernel_provisioners`, found through the folder beside it. Kernels with
+another interpreter, other options, or variables that an interpreter reads at start are started by Jupyter as
+usual. Apart from the speed, clients see no difference: restarts, interrupts and shutdown use
+`LocalProvisioner`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ForkedProvisioner(LocalProvisioner):  # type: ignore[misc]
     """`LocalProvisioner` with a faster `launch_kernel`."""
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
-        # Where this file is read, its folder is on the path.
+        # This file is loaded with its folder on the path.
         import forked_kernels  # type: ignore[import-not-found]
 
         env = dict(kwargs.get("env") or os.environ)
@@ -35,17 +35,17 @@ class ForkedProvisioner(LocalProvisioner):  # type: ignore[misc]
         if kernel is None:
             return await super().launch_kernel(cmd, **kwargs)
         self.process = kernel
-        self.pid = self.pgid = kernel.pid  # it leads a session of its own
+        self.pid = self.pgid = kernel.pid  # it leads its own session
         self.cwd = cwd
         await self._wait_until_bound()
         return self.connection_info
 
     async def _wait_until_bound(self) -> None:
-        """Until the kernel's ports can be connected to, or it is clear that this will not be soon.
+        """Wait until the kernel's ports accept connections, up to a short timeout.
 
-        Whoever connects before that is refused and tries again a tenth of a second later, each port by
-        itself. Where the shell is there before what the kernel publishes, Jupyter misses its first word and
-        asks again half a second later, which is longer than the start takes.
+        A client that connects earlier is refused and retries each port after a tenth of a second. If the
+        shell port is ready before the published output, Jupyter misses the first message and asks again after
+        half a second, which is longer than the start takes.
         """
         info = self.connection_info
         if info.get("transport") != "tcp":

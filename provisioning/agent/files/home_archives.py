@@ -1,15 +1,15 @@
-"""Archives of a home in a folder of their own, and homes that are made from them. Standard library only.
+"""Archives of a home in a separate folder, and homes restored from them. Standard library only.
 
-The folder `store` has a file `<archive>.home` for each: `HEADER` bytes that say what it is (`MAGIC`, JSON,
-newlines), then what `home_stream.write_home` writes, compressed by zlib. It has that name only when it has
-been read again, whole, from the disk; until then it is `<archive>.part`, which the next server takes away.
-A home is made from an archive in `restoring/home`; `restoring/whole` names the job when all of it is there.
+The folder `store` has a file `<archive>.home` per archive: a header of `HEADER` bytes (`MAGIC`, JSON,
+newlines), then the output of `home_stream.write_home`, compressed by zlib. The file gets this name only after
+it has been read back completely from disk. Before that it is `<archive>.part`, which the next server deletes.
+A home is restored to `restoring/home`; `restoring/whole` contains the job's ID once it is complete.
 
-One job at a time works in a thread. Asked for again, the same job says how far it is; after a kill it begins
-anew, and where its end was reached it says so.
+One job runs at a time, in a thread. A repeated request for the same job returns its progress. After a kill
+the job starts from the beginning; a finished job reports its result.
 """
 
-# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+# ruff: noqa: PTH208 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # `typing` is slow to import
 MAGIC = b"berth-archive 1\n"
 HEADER = 4096
 LEVEL = 1
-"""Of zlib: three times as fast as its default, and nearly as small."""
+"""zlib level: three times as fast as the default, and nearly as small."""
 PIECE = 1 << 18
 SUFFIX, PART = ".home", ".part"
 RESTORING, HOME, WHOLE = "restoring", "home", "whole"
@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Archives:
-    """Those of one home: `home` is its open folder, `store` the path of their own."""
+    """Archives of one home: `home` is its open folder, `store` the path of the archives."""
 
     def __init__(self, home: int, store: str, reserve: int) -> None:
         self.home = home
@@ -59,11 +59,11 @@ class Archives:
                 os.unlink(name, dir_fd=self.store)
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """How far a job is, which is begun where it is not under way.
+        """Return the progress of a job; start it unless it is running.
 
         `{"state": "working", "phase", "bytes"}`, or `{"state": "done", "size", "stream", "home_bytes",
-        "entries", "left_out"}`, all but the last two in bytes. Raises what became of it, once: then it can be
-        begun anew.
+        "entries", "left_out"}`, all but the last two in bytes. Raises a failed job's error once; then the job
+        can be started again.
         """
         job, archive = str(asked["job"]), str(asked["archive"])
         if not _ID.fullmatch(archive):
@@ -142,7 +142,7 @@ class Archives:
     # -- a home is made ----------------------------------------------------------------------------
 
     def _restored(self, job: str, archive: str) -> dict[str, int] | None:
-        """What the job has made before this server began; None where it has not come to its end."""
+        """Return the job's result from before this server started; None if it had not finished."""
         try:
             with self._restoring() as folder:
                 file = os.open(WHOLE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -203,7 +203,7 @@ class Archives:
 
 
 class _Job:
-    """Something that goes on in a thread."""
+    """A job that runs in a thread."""
 
     def __init__(self, name: str, work: Callable[[_Job], dict[str, int]]) -> None:
         self.id = name
@@ -224,14 +224,14 @@ class _Job:
     def _run(self, work: Callable[[_Job], dict[str, int]]) -> None:
         try:
             self._result = work(self)
-        except Exception as error:  # said to who asks next
+        except Exception as error:  # raised by the next request
             self.failure = error
         finally:
             self.working = False
 
 
 class _Packing:
-    """What is written on it, compressed, into a file."""
+    """Compresses what is written to it into a file."""
 
     def __init__(self, file: int, room: Any, most: int, job: _Job) -> None:
         self._file, self._room, self._most, self._job = file, room, most, job
@@ -258,14 +258,14 @@ class _Packing:
 
 
 class _Unpacking:
-    """Reads what `_Packing` has written, never more in memory than is asked for."""
+    """Reads the output of `_Packing`, with memory limited to the requested size."""
 
     def __init__(self, file: int, job: _Job) -> None:
         self._file, self._job = file, job
         self._unpacker = zlib.decompressobj()
 
     def read(self, count: int) -> bytes:
-        """At most `count` bytes; none at the end. Raises `BadStream`."""
+        """Return up to `count` bytes; none at the end. Raises `BadStream`."""
         while not self._unpacker.eof:
             packed = self._unpacker.unconsumed_tail or os.read(self._file, PIECE)
             if not packed:
@@ -281,7 +281,7 @@ class _Unpacking:
 
 
 def _header_of(file: int) -> dict[str, int]:
-    """What an archive says of itself. Raises `BadStream`."""
+    """Parse an archive's header. Raises `BadStream`."""
     found = os.pread(file, HEADER, 0)
     if not stat.S_ISREG(os.fstat(file).st_mode) or not found.startswith(MAGIC):
         raise BadStream("it is no archive")

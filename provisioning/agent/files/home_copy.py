@@ -1,12 +1,11 @@
-"""Makes a home from a stream of `home_stream`, in a folder where nobody else is. Standard library only.
+"""Creates a home from a stream of `home_stream`, in a folder that nothing else uses. Standard library only.
 
-`Writing` puts one record after the other below an open folder. Nothing it opens is reached through a link,
-and what stands in the way is removed. A file has its time only when all of it is there, so whatever has the
-time and size of its record is whole: that is how a copy that was cut off goes on. Folders get their rights
-and times at last.
+`Writing` writes the records below an open folder. It follows no links and removes entries that are in the
+way. A file gets its modification time only when it is complete, so an entry with the time and size of its
+record is complete. This is how an interrupted copy resumes. Folders get their modes and times at the end.
 """
 
-# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+# ruff: noqa: PTH208 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NoRoom(Exception):
-    """There is not enough room: how many bytes are needed, and how many may be taken."""
+    """Not enough disk space: bytes needed and bytes available."""
 
     def __init__(self, needed: int, free: int) -> None:
         super().__init__("no room")
@@ -40,7 +39,7 @@ class NoRoom(Exception):
 
 
 class Room:
-    """The disk's room beyond `reserve` bytes."""
+    """Disk space beyond `reserve` bytes."""
 
     def __init__(self, folder: int, reserve: int) -> None:
         self.folder, self.reserve = folder, reserve
@@ -51,14 +50,14 @@ class Room:
         return max(0, disk.f_bavail * disk.f_frsize - self.reserve)
 
     def require(self, needed: int, entries: int = 0) -> None:
-        """Raises `NoRoom` where that much cannot be taken."""
+        """Raise `NoRoom` unless that many bytes and entries fit."""
         free = self.free()
         disk = os.fstatvfs(self.folder)
         if needed > free or (disk.f_files and entries > disk.f_favail):
             raise NoRoom(needed, free)
 
     def take(self, count: int) -> None:
-        """Before bytes are written. Raises `NoRoom`."""
+        """Account for bytes about to be written. Raises `NoRoom`."""
         self.unlooked += count
         if self.unlooked >= LOOK_BYTES:
             self.unlooked = 0
@@ -66,12 +65,12 @@ class Room:
 
 
 class Writing:
-    """Puts records below the open folder `root`."""
+    """Writes records below the open folder `root`."""
 
     def __init__(self, root: int, room: Room) -> None:
         self.root, self.room = root, room
         self.first: dict[str, str] = {}
-        """Of files with several names, by which they were one: the path of the first."""
+        """Hard links: inode ID → path of the file's first name."""
         self._names: list[bytes] | None = None
         self._folder = -1
 
@@ -81,7 +80,7 @@ class Writing:
         self._folder, self._names = -1, None
 
     def folder(self, names: list[bytes]) -> int:
-        """The folder of these names, made where it is missing; open until another is asked for."""
+        """Return the open folder of these names, created if missing; open until the next call."""
         if self._names == names:
             return self._folder
         descriptor = os.dup(self.root)
@@ -96,7 +95,7 @@ class Writing:
                 os.close(descriptor)
                 descriptor = inner
                 if os.fstat(inner).st_mode & 0o700 != 0o700:
-                    os.fchmod(inner, 0o700)  # it gets what it had at last
+                    os.fchmod(inner, 0o700)  # it gets its final mode at the end
         except BaseException:
             os.close(descriptor)
             raise
@@ -109,9 +108,9 @@ class Writing:
         return self.folder(names[:-1]), names[-1]
 
     def standing(self, entry: dict[str, Any]) -> int | None:
-        """Make what has no content; from which offset on a file is still needed, None where nothing is.
+        """Create an entry without content; return the offset from which a file is still needed, or None.
 
-        `LATER` of another name of a file that is not whole yet.
+        Returns `LATER` for a further hard link of a file that is not complete yet.
         """
         kind = entry["t"]
         if kind == "d":
@@ -156,7 +155,7 @@ class Writing:
         return int(seen.st_size - seen.st_size % stream.BLOCK)
 
     def _named_again(self, first: str, folder: int, name: bytes, seen: Any) -> bool:
-        """Whether the first of its names is whole, which this is then a name of too."""
+        """Link to the first name of the file if that is complete; return whether it is."""
         names = stream.names_of(first)
         files = tree.Tree.__new__(tree.Tree)
         files.root = self.root
@@ -174,7 +173,7 @@ class Writing:
         return True
 
     def begin(self, entry: dict[str, Any]) -> int:
-        """A file, open for what comes. Raises `BadStream` where that does not fit what is there."""
+        """Open a file at the record's offset. Raises `BadStream` if earlier content is missing."""
         folder, name = self.place(entry)
         offset = _number(entry, "o", 0, stream.MAX_SIZE)
         seen = _seen(folder, name)
@@ -198,24 +197,24 @@ class Writing:
             place, view = place + count, view[count:]
 
     def whole(self, file: int, entry: dict[str, Any]) -> None:
-        """All of the file is there: its length, rights, attributes, and at last its time."""
+        """Finish a complete file: length, mode, attributes, and finally its time."""
         os.ftruncate(file, entry["s"])
         dress(file, entry)
 
     def remove(self, path: str) -> None:
-        """Take away what is there."""
+        """Remove the entry at a path."""
         names = stream.names_of(path)
         remove(self.folder(names[:-1]), names[-1])
 
     def finish_folder(self, entry: dict[str, Any]) -> None:
-        """Rights and time of a folder, in which nothing changes any more."""
+        """Set mode and time of a folder whose contents are final."""
         names = stream.names_of(_text(entry, "p"))
         dress(self.folder(names), entry)
         self.close()
 
 
 def dress(what: int, entry: dict[str, Any]) -> None:
-    """Give an open file or folder what its record says of it, as far as the disk can keep attributes."""
+    """Set mode, time and (where supported) attributes of an open file or folder."""
     attributes = entry.get("x")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         if isinstance(name, str) and name.startswith("user.") and isinstance(value, str):
@@ -230,10 +229,9 @@ def dress(what: int, entry: dict[str, Any]) -> None:
 
 
 def read_home(read: Callable[[int], bytes], root: int, room: Room) -> dict[str, int]:
-    """A home from one stream of `write_home` into an open, empty folder; what the stream says of it.
+    """Read a home from a stream of `write_home` into an open, empty folder; return the counts of the stream.
 
-    Raises `BadStream`, also where it is not what was written, `NoRoom` and `OSError`: what is there then is
-    no home.
+    Raises `BadStream` if the stream was altered, `NoRoom` and `OSError`; the folder is then incomplete.
     """
     reader, writing = stream.Reader(read), Writing(root, room)
     folders: list[dict[str, Any]] = []
@@ -274,7 +272,7 @@ def read_home(read: Callable[[int], bytes], root: int, room: Room) -> dict[str, 
 
 
 def remove(folder: int, name: bytes | str) -> None:
-    """Take away a name in an open folder, with all that is below it."""
+    """Remove a name of an open folder and everything below it."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
@@ -296,7 +294,7 @@ def remove(folder: int, name: bytes | str) -> None:
 
 
 def _made(folder: int, name: bytes) -> int:
-    """A folder of this name, whatever stood there."""
+    """Create a folder of this name, replacing any other entry."""
     seen = _seen(folder, name)
     if seen is not None and stat.S_ISDIR(seen.st_mode):
         return _opened_up(folder, name)

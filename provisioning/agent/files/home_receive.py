@@ -1,15 +1,17 @@
-"""The home that comes to this machine: what is known of it, what is still needed, and whether all is there.
+"""Receives a home from another machine: tracks what has arrived, what is missing, and whether it is complete.
 
-Standard library only. The folder has `home`, which becomes the home, and beside it `manifest` (the records
-of `home_stream`, without content) and at last `whole`. Each step may be cut off anywhere: what is in the
-folder says where to go on.
+Standard library only. The folder contains `home`, which becomes the home, `manifest` (the records of
+`home_stream`, without content) and finally `whole`. Every step can be interrupted at any point and resumes
+from the state of the folder.
 
-1. The manifest comes, in parts. 2. What it has and the folder has not is asked for, in parts. 3. The manifest
-comes again with the digests of files: where something has changed there, or differs here, 1 or 2 is done
-again. 4. Folders get their rights and times, all of it goes to the disk, and then `whole` is written.
+1. The manifest is received in parts.
+2. Content that is in the manifest but not in the folder is requested in parts.
+3. The manifest is received again with digests of the files. After a change at the source or a difference
+   here, step 1 or 2 is repeated.
+4. Folders get their modes and times, everything is flushed to disk, and `whole` is written.
 """
 
-# ruff: noqa: PTH123 - descriptors, which pathlib knows not
+# ruff: noqa: PTH123 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Receiver:
-    """The folder `root` in which a home is being made."""
+    """The folder `root` that receives a home."""
 
     def __init__(self, root: str, reserve: int) -> None:
         self.root = os.open(root, tree.FOLDER)
@@ -55,15 +57,16 @@ class Receiver:
     def _begin_copying(self) -> None:
         self.writing = copying.Writing(self.home, self.room)
         self.place = 0
-        """Up to which byte of the manifest all is here."""
+        """Byte offset in the manifest up to which everything has arrived."""
         self.done = self.entries_done = self.ahead = 0
-        """Bytes and entries up to there, and bytes of the batch."""
+        """Bytes and entries up to that offset, and bytes of the current batch."""
         self.checked = self.checked_to = self.wrong = 0
-        """Up to which byte of the manifest all is compared, and how far the next file; what differed."""
+        """Byte offset in the manifest up to which content is verified, offset in the next file, and number of
+        differences."""
         self.prepared = False
 
     def _restart(self) -> None:
-        """From the manifest on: what is here already stays."""
+        """Restart with the manifest. Files that have arrived are kept."""
         self.rounds += 1
         for name in (MANIFEST, PART):
             with contextlib.suppress(FileNotFoundError):
@@ -73,11 +76,12 @@ class Receiver:
     # -- what is needed next -----------------------------------------------------------------------
 
     def next(self) -> dict[str, Any]:
-        """What has to come: `{"need": "manifest" | "files" | "check" | "time" | "nothing", …}`.
+        """Return the next requirement: `{"need": "manifest" | "files" | "check" | "time" | "nothing", …}`.
 
-        With what to ask for; `time` where it is to be asked again. Twice without a stream is the same.
+        Includes the parameters of the request; `time` means to call again. Idempotent until a stream is taken
+        in.
 
-        Raises `NoRoom`, and `BadStream` where what is there keeps changing.
+        Raises `NoRoom`, and `BadStream` if the source keeps changing.
         """
         if self._exists(WHOLE):
             return {"need": "nothing", **self.progress()}
@@ -103,7 +107,7 @@ class Receiver:
         return {"need": "nothing", **self.progress()}
 
     def progress(self) -> dict[str, int]:
-        """Bytes and entries that are here, of how many; 0 of 0 before that is known."""
+        """Return bytes and entries that have arrived and their totals; totals are 0 until known."""
         known = self.prepared
         return {
             "bytes": self.done + self.ahead,
@@ -115,7 +119,7 @@ class Receiver:
         }
 
     def _prepare(self) -> None:
-        """Read the manifest once: how much it is, that all of it can be read, and that there is room."""
+        """Read the manifest once for totals; check that everything is readable and fits on the disk."""
         self.total = self.count = self.left_out = allocated = 0
         counted: set[str] = set()
         for _, entry in self._entries(0):
@@ -137,7 +141,7 @@ class Receiver:
         self.prepared = True
 
     def _prune(self) -> None:
-        """Take away what the manifest has not: it came with an earlier one."""
+        """Remove entries that are not in the manifest; they are from an earlier one."""
         entries = (
             (stream.names_of(entry["p"]), entry["t"]) for _, entry in self._entries(0) if entry["t"] != "x"
         )
@@ -158,9 +162,9 @@ class Receiver:
         self.writing.close()
 
     def _wants(self, until: float) -> tuple[list[list[Any]], bool]:
-        """Paths and offsets of files that are needed, at most `BATCH`; folders and links are made.
+        """Return paths and offsets of up to `BATCH` files to request; create folders and links.
 
-        And whether the manifest was looked through to its end, or to a batch, before the time was over.
+        The second value is False if `until` was reached before the end of the manifest or a full batch.
         """
         wants: list[list[Any]] = []
         length = self.ahead = 0
@@ -190,7 +194,7 @@ class Receiver:
     # -- what comes --------------------------------------------------------------------------------
 
     def take(self, part: str, read: Callable[[int], bytes]) -> None:
-        """Take in one stream, as far as it comes. Raises `NoRoom`, `BadStream` and `OSError`."""
+        """Process one stream as far as it arrives. Raises `NoRoom`, `BadStream` and `OSError`."""
         reader = stream.Reader(read)
         {"manifest": self._manifest, "files": self._files, "check": self._check}[part](reader)
 
@@ -234,7 +238,7 @@ class Receiver:
                 os.close(file)
 
     def _check(self, reader: Any) -> None:
-        """Compare record by record with the manifest, and each file with what is here."""
+        """Compare each record with the manifest, and each file with the received one."""
         entries = self._entries(self.checked)
         file, here = -1, 0
         entry: dict[str, Any] = {}
@@ -280,7 +284,7 @@ class Receiver:
         self.checked, self.checked_to = here, 0
 
     def _whole(self, entry: dict[str, Any]) -> int:
-        """The file of a record, open, where it has its size and time; else -1."""
+        """Open the file of a record for reading if its size and time match; else return -1."""
         folder, name = self.writing.place(entry)
         try:
             seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -328,7 +332,7 @@ class Receiver:
     # -- the manifest ------------------------------------------------------------------------------
 
     def _entries(self, place: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Records from a byte of the manifest on, each with the byte behind it."""
+        """Yield records from a byte offset of the manifest, each with the offset of its end."""
         descriptor = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
         with open(descriptor, "rb") as lines:
             lines.seek(place)
@@ -337,7 +341,7 @@ class Receiver:
                 yield place, json.loads(line)
 
     def _last(self, name: str) -> str:
-        """The path of the last whole record of a manifest; what is cut off behind it is taken away."""
+        """Return the path of the last complete record of a manifest; truncate an incomplete rest."""
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
         except FileNotFoundError:
@@ -357,7 +361,7 @@ class Receiver:
             os.close(descriptor)
 
     def _path_before(self, place: int) -> str:
-        """The path of the record that ends at this byte of the manifest."""
+        """Return the path of the record that ends at this byte offset of the manifest."""
         if not place:
             return ""
         descriptor = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
@@ -377,7 +381,7 @@ class Receiver:
 
 
 def _require_entry(record: dict[str, Any]) -> None:
-    """Raise `BadStream` for a record that no manifest has."""
+    """Raise `BadStream` unless the record is valid in a manifest."""
     kind, path = record["t"], record.get("p")
     if kind not in ("d", "l", "f", "x") or not isinstance(path, str):
         raise BadStream("a record is none")
@@ -391,5 +395,5 @@ def _require_entry(record: dict[str, Any]) -> None:
 
 
 def _compared(entry: dict[str, Any]) -> dict[str, Any]:
-    """What has to stay as it is; how much of the disk it takes may change."""
+    """Return the fields that must not change; the allocated size may."""
     return {name: value for name, value in entry.items() if name != "a"}

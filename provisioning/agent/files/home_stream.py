@@ -1,13 +1,14 @@
-"""A home as a stream of records: what is in it, in an order that can be gone on with. Standard library only.
+"""A home as a resumable stream of records. Standard library only.
 
-A record is four bytes (its length, big-endian), JSON of that length, and `n` bytes more where it says `n`.
-The stream begins with `MAGIC`. Kinds (`t`): `d` folder, `l` link, `f` file, then of a file that is sent `b`
-(bytes at offset `o`) and `e` (its end), or `same` in it where its content came under another name (`i`), or
-`g` (digests); `x` what is left out (`why`); at last `end`, or `more` where the time was over. Paths (`p`) are
-in the wire form of `tree`, folders before what is in them, names by their bytes.
+A record is four bytes (its length, big-endian), JSON of that length, and `n` more bytes if it has `n`. The
+stream begins with `MAGIC`. Kinds (`t`): `d` folder, `l` link, `f` file, `x` omitted (`why`); the last record
+is `end`, or `more` if the time limit was reached. A file that is sent is followed by `b` (bytes at offset
+`o`) and `e` (its end); by `g` (digests) in a check. `same` in `f` means that its content was sent under
+another name (`i`). Paths (`p`) are in the wire form of `tree`. Folders precede their contents; names are
+sorted by bytes.
 
-Nothing is followed: every name is opened from its open folder. Files keep their holes: blocks of zeros are
-not sent. Of extended attributes there are those of users (`user.*`). Of modes there is what `KEPT` has.
+Links are never followed: every name is opened relative to its open folder. Files keep their holes: blocks of
+zeros are not sent. Extended attributes are limited to `user.*`, modes to the bits of `KEPT`.
 """
 
 from __future__ import annotations
@@ -40,34 +41,34 @@ MAX_RECORD = 1 << 20
 MAX_XATTRS = 1 << 16
 MAX_SIZE = 1 << 50
 MAX_TIME = 1 << 62
-"""Files that say to be larger are not read; times further from 1970, in nanoseconds, come nearer."""
+"""Larger files are not read; times further from 1970, in nanoseconds, are clamped."""
 KEPT = 0o777
-"""Neither set-user-ID nor set-group-ID nor sticky."""
+"""Excludes set-user-ID, set-group-ID and sticky."""
 SPECIAL, UNREADABLE = "special", "unreadable"
-"""Why something is left out: it is a pipe, socket or device; or it cannot be read, which loses something."""
+"""Why an entry is omitted: it is a pipe, socket or device; or it cannot be read, so data is lost."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class BadStream(Exception):
-    """What came is no such stream, or ends before its end."""
+    """The input is not a valid stream, or is truncated."""
 
 
 class Unreadable(Exception):
-    """Something in the home cannot be read, so a copy would lose it: its path."""
+    """An entry of the home, given by its path, cannot be read, so a copy would lose it."""
 
 
 # --- walking ------------------------------------------------------------------------------------------
 
 
 def walk(root: int, after: list[bytes] | None = None) -> Iterator[tuple[list[bytes], int, bytes, Any]]:
-    """All below an open folder: the names that lead there, the open folder, the name and what it is.
+    """Yield everything below an open folder: parent names, open parent folder, name, and stat result.
 
-    In the order of the stream, from behind `after`. What is `None` instead of a stat cannot be looked into:
-    a folder that is nested too deeply, that cannot be opened, or of another file system.
+    In stream order, starting after `after`. The stat result is `None` for a folder that cannot be entered:
+    nested too deeply, unreadable, or on another file system.
     """
     device = os.fstat(root).st_dev
     skip = list(after or [])
-    # Opened anew: all copies of a descriptor share how far its names have been read.
+    # Reopened, because duplicated descriptors share their read position.
     top = _enter(root, b".")
     open_folders = [(top, iter(_names(top, skip[0] if skip else b"")))]
     above: list[bytes] = []
@@ -114,7 +115,7 @@ def _names(folder: int, first: bytes) -> list[bytes]:
 
 
 def _enter(folder: int, name: bytes) -> int:
-    """The folder of this name, open. One whose owner may not read it is opened all the same."""
+    """Open the folder of this name, even if its owner has no permission to read it."""
     try:
         return os.open(name, tree.FOLDER, dir_fd=folder)
     except PermissionError:
@@ -124,7 +125,7 @@ def _enter(folder: int, name: bytes) -> int:
 
 @contextlib.contextmanager
 def _readable(folder: int, name: bytes, rights: int) -> Iterator[None]:
-    """While its owner's rights are more than they are; not where it leads if it is a link."""
+    """Add `rights` to an entry's mode within the block. Never follows a link."""
     found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         mode = os.fstat(found).st_mode
@@ -145,7 +146,7 @@ def path_of(names: Iterable[bytes]) -> str:
 
 
 def names_of(path: str) -> list[bytes]:
-    """The names of a path from a stream. Raises `BadStream` for what does not name something below."""
+    """Return the names of a path from a stream. Raises `BadStream` unless the path is below the home."""
     try:
         names = [os.fsencode(name) for name in _plain_parts(path)]
     except (tree.Refused, UnicodeError) as refused:
@@ -167,7 +168,7 @@ def _plain_parts(path: str) -> list[str]:
 
 
 def opened(folder: int, name: bytes) -> int:
-    """A regular file in an open folder, open for reading. Raises `OSError`."""
+    """Open a regular file of an open folder for reading. Raises `OSError`."""
     try:
         found = os.open(name, _FILE, dir_fd=folder)
     except PermissionError:
@@ -180,7 +181,7 @@ def opened(folder: int, name: bytes) -> int:
 
 
 def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Where and what: pieces that are not all zeros, in whole blocks. Holes are not read."""
+    """Yield offset and data of whole blocks that are not all zeros. Holes are not read."""
     place = start - start % BLOCK
     while place < end:
         try:
@@ -198,7 +199,7 @@ def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         yield from _filled(place, data)
         place += len(data)
         if len(data) % BLOCK and place < end:
-            place -= len(data) % BLOCK  # a short read: blocks stay whole
+            place -= len(data) % BLOCK  # short read: keep block alignment
             if len(data) < BLOCK:
                 return
 
@@ -218,7 +219,7 @@ def _filled(place: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def digest_of(file: int, start: int, end: int) -> str:
-    """SHA-256 of a file's blocks in a range and of where they are: the same with and without holes."""
+    """Return the SHA-256 of the blocks of a file's range and their offsets. Independent of holes."""
     found = hashlib.sha256(OFFSET.pack(end))
     for place, data in blocks(file, start, end):
         for offset in range(0, len(data), BLOCK):
@@ -228,7 +229,7 @@ def digest_of(file: int, start: int, end: int) -> str:
 
 
 def xattrs_of(what: int | str) -> dict[str, str]:
-    """Attributes of users of an open file or folder, base64; those beyond `MAX_XATTRS` bytes are left out."""
+    """Return `user.*` attributes of an open file or folder, base64, up to `MAX_XATTRS` bytes."""
     found, total = {}, 0
     with contextlib.suppress(OSError):
         for name in sorted(os.listxattr(what)):
@@ -244,7 +245,7 @@ def xattrs_of(what: int | str) -> dict[str, str]:
 
 
 class Writer:
-    """Writes records. `out` has `write`."""
+    """Writes records to `out`, an object with `write`."""
 
     def __init__(self, out: Any) -> None:
         self.out = out
@@ -258,7 +259,7 @@ class Writer:
 
 
 def entry_of(above: list[bytes], folder: int, name: bytes, seen: Any) -> dict[str, Any]:
-    """The record of something that was walked by; of a file without its content."""
+    """Return the record of an entry from `walk`, without the content of a file."""
     path = path_of([*above, name])
     if seen is None:
         return {"t": "x", "p": path, "why": UNREADABLE}
@@ -290,7 +291,7 @@ def entry_of(above: list[bytes], folder: int, name: bytes, seen: Any) -> dict[st
 
 
 def write_manifest(root: int, out: Any, *, after: str = "", limit_s: float = float("inf")) -> bool:
-    """What there is behind the path `after`, for about `limit_s`; whether all was said."""
+    """Write the entries after `after` for about `limit_s` seconds; return whether all were written."""
     until = time.monotonic() + limit_s
     writer = Writer(out)
     for walked in walk(root, names_of(after) if after else None):
@@ -305,9 +306,9 @@ def write_manifest(root: int, out: Any, *, after: str = "", limit_s: float = flo
 def write_check(
     root: int, out: Any, *, after: str = "", start: int = 0, limit_s: float = float("inf")
 ) -> bool:
-    """The same with digests: behind each file one for each `SPAN` of it (`g`), and its end (`e`).
+    """Write a manifest with digests: after each file one per `SPAN` (`g`), and its end (`e`).
 
-    Of the first file from the offset `start` on, which is a multiple of `SPAN`.
+    The first file starts at the offset `start`, a multiple of `SPAN`. Returns as `write_manifest`.
     """
     until = time.monotonic() + limit_s
     writer = Writer(out)
@@ -342,7 +343,7 @@ def write_check(
 def write_files(
     root: int, wants: Iterable[tuple[str, int]], out: Any, *, limit_s: float = float("inf")
 ) -> bool:
-    """The content of these files from these offsets on, for about `limit_s`; whether all was sent."""
+    """Write file contents from given offsets for about `limit_s` seconds; return whether all was sent."""
     files = tree.Tree.__new__(tree.Tree)
     files.root = root
     until = time.monotonic() + limit_s
@@ -383,10 +384,10 @@ def _write_file(writer: Writer, file: int, entry: dict[str, Any], offset: int, u
 
 
 def write_home(root: int, out: Any, *, whole: bool = False) -> dict[str, int]:
-    """All of a home, content too, as one stream; how many entries and bytes, and what was left out.
+    """Write a whole home with contents as one stream; return counts of entries, bytes and omitted entries.
 
-    The last record has the same numbers and the digest of all records before it. With `whole` it raises
-    `Unreadable` for what cannot be read, instead of leaving that out.
+    The last record contains the counts and the digest of all records before it. With `whole` raises
+    `Unreadable` for an unreadable entry instead of omitting it.
     """
     tee = _Hashed(out)
     writer = Writer(tee)
@@ -442,7 +443,7 @@ class _Hashed:
 
 
 class Reader:
-    """Reads records. `read(count)` gives at most `count` bytes, none at the end."""
+    """Reads records. `read(count)` returns up to `count` bytes, none at the end."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
@@ -452,7 +453,7 @@ class Reader:
             raise BadStream("it is no home")
 
     def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Up to `end` or `more`, which is the last one. Raises `BadStream`."""
+        """Yield records up to and including `end` or `more`. Raises `BadStream`."""
         while True:
             self._digest = self._hash.hexdigest()
             (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
@@ -473,7 +474,7 @@ class Reader:
 
     @property
     def digest(self) -> str:
-        """Of all before the last record."""
+        """Digest of everything before the last record."""
         return self._digest
 
     def _exactly(self, count: int) -> bytes:
@@ -490,7 +491,7 @@ class Reader:
 
 
 def check_home(read: Callable[[int], bytes]) -> None:
-    """Read one stream of `write_home` to its end. Raises `BadStream` where it is not what was written."""
+    """Read one stream of `write_home` to its end. Raises `BadStream` if it was altered."""
     reader = Reader(read)
     last: dict[str, Any] = {}
     for record, _ in reader.records():

@@ -1,4 +1,4 @@
-"""Writes a folder as one stream, a piece at a time. Standard library only. No link is followed."""
+"""Streams a folder as an archive, piece by piece. Standard library only. Follows no links."""
 
 # ruff: noqa: PTH123 - a descriptor
 
@@ -25,10 +25,10 @@ _FIRST = (1980, 1, 1, 0, 0, 0)
 
 
 def write_tar(files: Any, path: str, top: str, out: Any) -> None:
-    """As tar, with links and folders; pipes, sockets and devices are left out.
+    """Write a tar with links and folders; pipes, sockets and devices are omitted.
 
-    What cannot be read is left out, too, and is named, in wire form, by a header of a last entry, which is
-    the folder itself once more: programs that do not know it lose nothing.
+    Unreadable entries are omitted too and listed, in wire form, in a header of a last entry. That entry is
+    the folder itself once more, so programs that do not know the header lose nothing.
     """
     unread: list[str] = []
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, errorlevel=0) as archive:
@@ -55,7 +55,7 @@ def write_tar(files: Any, path: str, top: str, out: Any) -> None:
 
 
 def write_zip(files: Any, path: str, top: str, out: Any) -> None:
-    """As zip, stored: what takes long to make is seldom smaller. Links and special files are left out."""
+    """Write a zip without compression. Links and special files are omitted."""
     forward: Any = Forward(out)
     with zipfile.ZipFile(forward, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for below, folder, name, seen in files.walk(path):
@@ -71,7 +71,7 @@ def write_zip(files: Any, path: str, top: str, out: Any) -> None:
 
 
 def opened(folder: int, name: str) -> BinaryIO | None:
-    """A regular file in an open folder; None where it is none any more, or cannot be read."""
+    """Open a regular file of an open folder; None if it no longer is one or cannot be read."""
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)
     except OSError:
@@ -91,7 +91,7 @@ def there(folder: int, name: str) -> bool:
 
 
 class Exactly:
-    """A file that is as long as was said: one that shrinks meanwhile is filled up with zeros."""
+    """Reads a file with a fixed length: a file that shrinks meanwhile is padded with zeros."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file, self.left = file, size
@@ -104,7 +104,7 @@ class Exactly:
 
 
 class Forward:
-    """A stream that can only be written on, which zipfile takes as it is."""
+    """A sequential output stream in the form that zipfile accepts."""
 
     def __init__(self, out: Any) -> None:
         self.out = out
@@ -113,4 +113,4 @@ class Forward:
         return int(self.out.write(data))
 
     def flush(self) -> None:
-        """Nothing: pieces go on when they are large enough."""
+        """Do nothing: pieces are sent when they are large enough."""

@@ -1,16 +1,15 @@
-"""Serves the files of one home, and nothing else. Standard library only.
+"""File server of one home. Standard library only.
 
-Run in a sandbox as `python -I -S server.py ROOT APP_FD CONTROL_FD RESERVE_BYTES`, and behind that perhaps
-`incoming` or `archives STORE`. By the socket CONTROL_FD the node asks: a line of JSON, and one for the
-answer. What is larger than a listing goes through the socket APP_FD, over HTTP, where each transfer has been
-granted by the node under a token that is good once; the one by which a whole home is read, for a while. It
-ends by itself when nobody has asked for a while.
+Run in a sandbox as `python -I -S server.py ROOT APP_FD CONTROL_FD RESERVE_BYTES [incoming | archives STORE]`.
+The node sends requests over the socket CONTROL_FD: one line of JSON, answered by one line. Larger transfers
+use HTTP on the socket APP_FD. The node grants each transfer a single-use token; the token for reading a whole
+home is valid for a limited time. The server exits after a period without requests.
 
-With `archives STORE`, ROOT is a home of which archives are made in the folder STORE, and homes from them
-(`home_archives`), and the node asks for nothing else.
+With `archives STORE`, ROOT is a home that is archived to the folder STORE and restored from it
+(`home_archives`); the server accepts no other requests.
 
-With `incoming`, ROOT is the folder in which a home from another machine is made (`home_receive`), and the
-node asks for nothing else: `next`, and `take` with a stream behind the line.
+With `incoming`, ROOT is a folder that receives a home from another machine (`home_receive`); the server
+accepts only `next`, and `take` with a stream after the line.
 """
 
 # ruff: noqa: PTH120, PTH100
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 IDLE_S = 300.0
 LOOK_S = 5.0
 QUIET_S = 60.0
-"""How long the other side of a transfer may keep silent."""
+"""Maximum silence of the peer during a transfer."""
 PREFIX = "/.berth/files/"
 MAX_REQUEST = 1 << 20
 MAX_GRANTS = 500
@@ -55,7 +54,7 @@ MAX_PAGE = 1000
 DRAIN_BYTES = 64 << 20
 PIECE = 1 << 18
 PART_S = 15.0
-"""How long one part of a home is sent. Doors on the way let an answer last a minute."""
+"""Time limit for sending one part of a home. Gateways on the way limit a response to one minute."""
 HOME = "home"
 SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -67,7 +66,7 @@ SAFE_HEADERS = {
 
 
 class Grants:
-    """Transfers that the node has allowed, by the SHA-256 of their token. Each is good once, for a while."""
+    """Transfers allowed by the node, by the SHA-256 of their token. Each is single-use and expires."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +89,7 @@ class Grants:
         return found if found is not None and found["until"] > time.monotonic() else None
 
     def origin(self, token: str) -> str:
-        """From which pages scripts may use a token, which stays good; empty for none."""
+        """Return the origin whose pages may use the token, or an empty string. Does not consume the token."""
         with self._lock:
             found = self._found.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest())
         return str(found.get("origin", "")) if found and found["until"] > time.monotonic() else ""
@@ -101,7 +100,7 @@ class Grants:
 
 
 class Server:
-    """One home."""
+    """The files of one home."""
 
     def __init__(self, root: str, reserve_bytes: int) -> None:
         self.tree = tree.Tree(root)
@@ -134,7 +133,7 @@ class Server:
         return quiet and not works and not self.grants.any()
 
     def clear(self) -> None:
-        """Remove what was deleted, in the background."""
+        """Remove deleted files in the background."""
 
         def work() -> None:
             with self._clearing, self.working():
@@ -143,7 +142,7 @@ class Server:
         threading.Thread(target=work, daemon=True).start()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What the node asked for. Raises `Refused`, and `KeyError` and the like for what is no question."""
+        """Answer a request. Raises `Refused`, or `KeyError`, `ValueError`, `TypeError` if it is malformed."""
         match asked["do"]:
             case "list":
                 offset, limit = max(0, int(asked["offset"])), min(MAX_PAGE, max(1, int(asked["limit"])))
@@ -161,7 +160,7 @@ class Server:
         return {}
 
     def receive(self, asked: dict[str, Any], read: Callable[[int], bytes]) -> dict[str, Any]:
-        """What the node asks of a home that is being made here. Raises as `home_receive` does."""
+        """Answer a request about an incoming home. Raises as `home_receive` does."""
         assert self.incoming is not None
         with self._receiving:
             if asked["do"] == "take":
@@ -194,7 +193,7 @@ class Server:
 
 
 class Control(socketserver.StreamRequestHandler):
-    """The node's questions."""
+    """Handles requests of the node."""
 
     timeout = QUIET_S
     files: Server
@@ -225,19 +224,19 @@ class Control(socketserver.StreamRequestHandler):
                 answer = {"refused": {"code": "failed", "name": type(error).__name__}}
             with contextlib.suppress(OSError):
                 while self.files.incoming is not None and self.rfile.read1(PIECE):
-                    pass  # who still sends would not read the answer
+                    pass  # the sender reads the answer only after it has sent everything
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
 class Transfer(http.server.BaseHTTPRequestHandler):
-    """A download or an upload, each once."""
+    """Handles one download or upload."""
 
     protocol_version = "HTTP/1.1"
     timeout = QUIET_S
     files: Server
     origin = ""
     left = 0
-    """What of the body has not been read."""
+    """Bytes of the body that are still unread."""
 
     def do_GET(self) -> None:
         self._serve(("file", "zip", "tar"))
@@ -246,7 +245,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         self._serve(("form", HOME))
 
     def do_OPTIONS(self) -> None:
-        """A browser asks whether a page of another origin may send (CORS): that of the grant may, by PUT."""
+        """Answer a CORS preflight request: pages of the grant's origin may send PUT."""
         self.close_connection = True
         with self.files.working():
             self.origin = self.files.grants.origin(self._token())
@@ -322,7 +321,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         chunks.close()
 
     def _home(self, grant: dict[str, Any]) -> None:
-        """A part of the whole home, for another machine; the body says which (`home_receive`)."""
+        """Send a part of the whole home to another machine; the body selects the part (`home_receive`)."""
         read = self._body()
         if self.left > MAX_REQUEST:
             raise tree.Refused("too_large")
@@ -348,7 +347,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     # -- uploads --------------------------------------------------------------------------------
 
     def _body(self) -> Callable[[int], bytes]:
-        """Reads no further than the body. Raises `Refused` where its length is not said."""
+        """Return a function that reads up to the body's end. Raises `Refused` without a content length."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
             raise tree.Refused("length_missing")
@@ -362,7 +361,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         return read
 
     def _drain(self) -> None:
-        """Take what is still being sent, up to a bound: who is sending reads no answer."""
+        """Discard the rest of the body, up to a limit: a client that is still sending reads no answer."""
         drained = 0
         while self.left and drained < DRAIN_BYTES:
             data = self.rfile.read1(min(PIECE, self.left))
@@ -375,7 +374,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         return uploads.Room(folder, int(grant["most_bytes"]), self.files.reserve)
 
     def _form(self, grant: dict[str, Any]) -> None:
-        """The files of a browser's form; it is led back to where it came from, with what became of them."""
+        """Save the files of a browser form, then redirect to its page with the result."""
         read = self._body()
         saved, code, about = 0, "", ""
         with self.files.tree.folder(tree.parts_of(grant["path"])) as folder:
@@ -399,7 +398,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         self._head(303, {"Location": f"{grant['back']}&{query}", "Content-Length": "0"})
 
     def _put(self, grant: dict[str, Any]) -> None:
-        """One file, which is the body."""
+        """Save the body as one file."""
         read = self._body()
         name = os.fsdecode(unquote_to_bytes(grant["name"]))
         length = self.left
@@ -413,11 +412,11 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: tokens are in the address."""
+        """Log nothing: URLs contain tokens."""
 
 
 def _whole(pieces: Iterator[bytes], length: int) -> Iterator[bytes]:
-    """The pieces. Raises `CutOff` where they are fewer bytes than they should be."""
+    """Yield the pieces. Raises `CutOff` if they are shorter than `length`."""
     for piece in pieces:
         length -= len(piece)
         yield piece
@@ -426,7 +425,7 @@ def _whole(pieces: Iterator[bytes], length: int) -> Iterator[bytes]:
 
 
 class Chunks:
-    """A stream whose length is not known before its end (RFC 9112, 7.1). One that is cut off has no end."""
+    """Writes a body in chunked transfer coding (RFC 9112, 7.1). A truncated body has no final chunk."""
 
     def __init__(self, out: Any) -> None:
         self.out = out
@@ -449,7 +448,7 @@ class Chunks:
 
 
 def attachment(name: str) -> str:
-    """A Content-Disposition that no browser shows in the page (RFC 6266)."""
+    """Return a Content-Disposition that makes browsers download the file (RFC 6266)."""
     plain = "".join(
         each if each.isascii() and each.isprintable() and each not in '"\\%' else "_" for each in name
     )
@@ -457,7 +456,7 @@ def attachment(name: str) -> str:
 
 
 class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Serves a socket that listens already, and has no address."""
+    """Serves a listening socket that has no address."""
 
     daemon_threads = True
     block_on_close = False

@@ -1,10 +1,10 @@
-"""The files below one folder, opened part by part, so that no link is ever followed. Standard library only.
+"""Access to files below one folder without following links. Standard library only.
 
-Paths come and go as text: `/` between names, nothing at the beginning, and each byte that is no printable
-UTF-8, and `%`, as `%XX`. So every name there can be is named, whatever is in it.
+Paths in wire form are relative and use `/` between names. `%` and every byte that is not printable UTF-8 are
+written as `%XX`, so any file name can be expressed.
 """
 
-# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+# ruff: noqa: PTH208 - pathlib does not support descriptors
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 UPLOAD = ".berth-upload-"
 TRASH = ".berth-deleting-"
 OWN = (UPLOAD, TRASH)
-"""How the names of what is half there, or half gone, begin: neither is shown."""
+"""Prefixes of partial uploads and of deleted folders; hidden from listings."""
 STALE_S = 6 * 3600.0
 MAX_DEPTH = 200
 MAX_NAME = 255
@@ -38,7 +38,7 @@ _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class Refused(Exception):
-    """What was asked for cannot be done. `code` says why; `name` is what it is about, in wire form."""
+    """A failed request. `code` is the reason; `name` is the affected name in wire form."""
 
     def __init__(self, code: str, name: str = "") -> None:
         super().__init__(code)
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 def wire(name: str) -> str:
-    """A name as it comes and goes: what is not printable, and `%`, by its bytes."""
+    """Return a name in wire form: `%` and characters that are not printable are percent-encoded."""
     parts = (
         each if each.isprintable() and each != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(each))
         for each in name
@@ -60,7 +60,7 @@ def wire_path(names: list[str]) -> str:
 
 
 def parts_of(path: str) -> list[str]:
-    """The names of a path in wire form. Raises `Refused` for what does not name something below the root."""
+    """Parse a path in wire form. Raises `Refused` unless it is below the root."""
     if _PERCENT.search(path):
         raise Refused("bad_name")
     names = [os.fsdecode(unquote_to_bytes(part)) for part in path.split("/")] if path else []
@@ -72,7 +72,7 @@ def parts_of(path: str) -> list[str]:
 
 
 def require_name(name: str) -> None:
-    """Raise `Refused` unless `name` can name a file in a folder."""
+    """Raise `Refused` unless `name` is a valid file name."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
         raise Refused("bad_name")
     if name.startswith(OWN):
@@ -80,13 +80,13 @@ def require_name(name: str) -> None:
 
 
 class Tree:
-    """All below the folder `root`."""
+    """Everything below the folder `root`."""
 
     def __init__(self, root: str) -> None:
         self.root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _opened_root(self) -> int:
-        """The root, opened anew: all copies of a descriptor share how far its names have been read."""
+        """Reopen the root, because duplicated descriptors share their read position."""
         try:
             return os.open(".", FOLDER, dir_fd=self.root)
         except OSError as error:
@@ -94,7 +94,7 @@ class Tree:
 
     @contextlib.contextmanager
     def folder(self, names: list[str]) -> Iterator[int]:
-        """An open folder. Raises `Refused` where one of the names is none, or a link."""
+        """Open a folder. Raises `Refused` if one of the names is missing or a link."""
         descriptor = self._opened_root()
         try:
             for name in names:
@@ -110,7 +110,7 @@ class Tree:
 
     @contextlib.contextmanager
     def place(self, path: str) -> Iterator[tuple[int, str]]:
-        """The open folder in which the path's last name stands, and that name."""
+        """Yield the open parent folder of a path and the path's last name."""
         names = parts_of(path)
         if not names:
             raise Refused("bad_name")
@@ -118,7 +118,7 @@ class Tree:
             yield descriptor, names[-1]
 
     def listing(self, path: str, *, offset: int, limit: int) -> dict[str, Any]:
-        """One page of a folder: folders first, then by name. Entries beyond `MAX_LISTED` are only counted."""
+        """Return one page of a folder: folders first, then by name. Counts all, lists up to `MAX_LISTED`."""
         with self.folder(parts_of(path)) as descriptor:
             found: list[tuple[bool, str, str]] = []
             total = 0
@@ -143,7 +143,7 @@ class Tree:
         return {"id": wire(name), "kind": kind, "size": seen.st_size, "changed": seen.st_mtime}
 
     def kind(self, path: str) -> str:
-        """What is there. Raises `Refused`."""
+        """Return the kind of an entry. Raises `Refused`."""
         if not path:
             return "folder"
         with self.place(path) as (descriptor, name):
@@ -153,9 +153,9 @@ class Tree:
         return str(row["kind"])
 
     def open_file(self, path: str) -> tuple[int, os.stat_result, str]:
-        """A regular file, open for reading, with what is known of it and its name. Nothing else is opened."""
+        """Open a regular file for reading; return descriptor, stat result and name. Refuses anything else."""
         with self.place(path) as (descriptor, name):
-            # Without O_NONBLOCK opening a pipe waits for who writes into it.
+            # Without O_NONBLOCK, opening a pipe blocks until it has a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             if not stat.S_ISREG(self._mode(descriptor, name)):
                 raise Refused("not_a_file", wire(name))
@@ -183,14 +183,14 @@ class Tree:
                 raise refused(error, name) from error
 
     def rename(self, path: str, to: str) -> None:
-        """Give it another name, or another place. What is there already is never replaced."""
+        """Rename or move an entry. Never replaces an existing one."""
         if to == path or to.startswith(f"{path}/"):
             raise Refused("exists" if to == path else "bad_name")
         with self.place(path) as (source, name), self.place(to) as (target, new):
             move(source, name, target, new)
 
     def delete(self, path: str) -> None:
-        """Take it away. A folder is out of sight at once; `clear` removes what was in it."""
+        """Delete an entry. A folder disappears immediately; `clear` removes its contents."""
         with self.place(path) as (descriptor, name):
             if not stat.S_ISDIR(self._mode(descriptor, name)):
                 try:
@@ -201,7 +201,7 @@ class Tree:
             move(descriptor, name, self.root, TRASH + secrets.token_hex(8))
 
     def clear(self) -> None:
-        """Remove what was deleted, also by an earlier server: folders are moved up instead of entered."""
+        """Remove deleted folders, also of an earlier server; nested folders are moved up, not entered."""
         with contextlib.suppress(OSError, Refused), self.folder([]) as root:
             for name in [each for each in os.listdir(root) if each.startswith(TRASH)]:
                 self._clear(name)
@@ -237,10 +237,10 @@ class Tree:
     def walk(
         self, path: str, unread: list[str] | None = None
     ) -> Iterator[tuple[list[str], int, str, os.stat_result]]:
-        """All below a folder: the names that lead to it, an open folder, its name there, and what it is.
+        """Yield everything below a folder: parent names, open parent folder, name, and stat result.
 
-        Folders come before what is in them. What cannot be read, or is nested too deep, is left out; folders
-        of that kind are added to `unread`, in wire form.
+        Folders precede their contents. Unreadable and too deeply nested entries are omitted; such folders are
+        added to `unread`, in wire form.
         """
         top = parts_of(path)
         waiting: list[list[str]] = [[]]
@@ -258,13 +258,13 @@ class Tree:
                             unread.append(wire_path([*below, name]))
                         yield below, descriptor, name, seen
             except (OSError, Refused) as error:
-                # What has been deleted meanwhile is not missed.
+                # Entries deleted meanwhile are not reported.
                 if unread is not None and getattr(error, "code", "") != "not_found":
                     unread.append(wire_path(below))
                 continue
 
     def sweep(self, descriptor: int) -> None:
-        """Remove what uploads into a folder have left that were cut off hours ago."""
+        """Remove remains of uploads into a folder that were interrupted hours ago."""
         with contextlib.suppress(OSError):
             for name in os.listdir(descriptor):
                 if name.startswith(UPLOAD):
@@ -275,7 +275,7 @@ class Tree:
 
 
 def move(source: int, name: str, target: int, new: str) -> None:
-    """Rename between open folders, replacing nothing. Raises `Refused`."""
+    """Rename between open folders without replacing anything. Raises `Refused`."""
     done = _libc.renameat2(source, os.fsencode(name), target, os.fsencode(new), RENAME_NOREPLACE)
     if done == 0:
         return
@@ -283,7 +283,7 @@ def move(source: int, name: str, target: int, new: str) -> None:
     try:
         if number not in (errno.ENOSYS, errno.EINVAL):
             raise OSError(number, os.strerror(number))
-        # A file system that does not know of it.
+        # The file system does not support RENAME_NOREPLACE.
         with contextlib.suppress(FileNotFoundError):
             os.stat(new, dir_fd=target, follow_symlinks=False)
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -303,5 +303,5 @@ _CODES = {
 
 
 def refused(error: OSError, name: str = "") -> Refused:
-    """What an error of the system means to who asked."""
+    """Convert a system error."""
     return Refused(_CODES.get(error.errno or 0, "failed"), wire(name))

@@ -1,7 +1,7 @@
-"""Reads what a browser's form or a program sends, and writes it into a folder. Standard library only.
+"""Reads uploads of a browser form or a program, and writes them to a folder. Standard library only.
 
-A file gets its name only when all of it is on the disk: until then it has one of its own, which is removed
-where anything goes wrong.
+A file gets its final name only after all of it is on disk. Until then it has a temporary name, and it is
+removed on any error.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FILE = re.compile(r'filename="((?:[^"\\]|\\.)*)"')
 
 
 class CutOff(Exception):
-    """The other side has gone, or what came is no form."""
+    """The client disconnected, or sent no valid form."""
 
 
 class Room:
-    """How much may still be written: `most_bytes` in all, and never into the disk's last `reserve_bytes`."""
+    """Remaining space for an upload: `most_bytes` in total, and never the disk's last `reserve_bytes`."""
 
     def __init__(self, folder: int, most_bytes: int, reserve_bytes: int) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Room:
         self.unlooked = LOOK_BYTES
 
     def take(self, count: int) -> None:
-        """Raises `Refused`."""
+        """Account for bytes about to be written. Raises `Refused`."""
         self.left -= count
         if self.left < 0:
             raise tree.Refused("home_full")
@@ -52,7 +52,7 @@ class Room:
 
 
 def save(folder: int, name: str, pieces: Iterator[bytes], room: Room, *, replace: bool) -> int:
-    """Write a file of these pieces; how many bytes there were. Raises `Refused` and `CutOff`."""
+    """Write a file from the pieces; return its size in bytes. Raises `Refused` and `CutOff`."""
     tree.require_name(name)
     if not replace:
         with contextlib.suppress(FileNotFoundError):
@@ -87,9 +87,9 @@ def save(folder: int, name: str, pieces: Iterator[bytes], room: Room, *, replace
 
 
 class Form:
-    """The files of a `multipart/form-data` body, one after the other, in memory a piece at a time.
+    """The files of a `multipart/form-data` body in sequence, one piece in memory at a time.
 
-    `read(count)` gives at most `count` bytes, none at the end.
+    `read(count)` returns up to `count` bytes, none at the end.
     """
 
     def __init__(self, content_type: str, read: Callable[[int], bytes]) -> None:
@@ -98,10 +98,10 @@ class Form:
             raise CutOff
         self.mark = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
         self.read = read
-        self.rest = b"\r\n"  # so that the first boundary is like the others
+        self.rest = b"\r\n"  # makes the first boundary look like the others
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Name and content of each file; the content is to be read to its end before the next one."""
+        """Yield name and content of each file; read the content to its end before the next file."""
         for _ in self._until_mark():
             pass
         for _ in range(MAX_FILES):
@@ -116,7 +116,7 @@ class Form:
         raise CutOff
 
     def _name(self) -> str:
-        """The file name in the head of a part; empty for a field that is no file, or has none."""
+        """Return the file name of a part; empty for a field that is not a file or has none."""
         while b"\r\n\r\n" not in self.rest:
             if len(self.rest) > MAX_HEADER or not self._more():
                 raise CutOff

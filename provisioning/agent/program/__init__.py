@@ -1,6 +1,6 @@
-"""The agent itself: the process inside every workspace, which sees this folder as /run/berth/agent.
+"""The agent: a process inside every workspace, which sees this folder as /run/berth/agent.
 
-Standard library only, Python 3.9 or newer. `agent.py` is what is started; the other modules are a package
-there that no path leads to. What is needed before the app is started is kept small, because people wait for
-it: pathlib, contextlib, typing and socket are imported afterwards or not at all.
+Standard library only, Python 3.9 or newer. `agent.py` is the entry point; the other modules form a package
+outside the import path. Code that runs before the app starts is kept small, because users wait for it:
+pathlib, contextlib, typing and socket are imported later or not at all.
 """

@@ -1,10 +1,10 @@
-"""The process of the app: where it will answer, what it is given, and its start."""
+"""The app's process: its port, environment and start."""
 
 # ruff: noqa: PTH113, PTH118, PTH120, S606, UP031
 
 from __future__ import annotations
 
-import _socket  # the C part alone: `socket` costs 7 ms before the app starts
+import _socket  # the C part only: `socket` adds 7 ms before the app starts
 import os
 import signal
 
@@ -26,7 +26,7 @@ class App:
 
 
 def free_port(candidates: list[int]) -> int | None:
-    """The first of `candidates` on which 127.0.0.1 can be bound, or None."""
+    """Return the first of `candidates` that can be bound on 127.0.0.1, or None."""
     for port in candidates:
         sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
         try:
@@ -41,14 +41,14 @@ def free_port(candidates: list[int]) -> int | None:
 
 
 def substitute(text: str, values: dict[str, str]) -> str:
-    """`text` with each `{key}` of `values` replaced; every other brace stays as it is."""
+    """Return `text` with each `{key}` of `values` replaced; other braces stay unchanged."""
     for key, value in values.items():
         text = text.replace("{" + key + "}", value)
     return text
 
 
 def find_program(name: str, search_path: str) -> str | None:
-    """The path of an executable, or None."""
+    """Return the path of an executable, or None."""
     if "/" in name:
         return name if os.access(name, os.X_OK) else None
     for folder in search_path.split(os.pathsep):
@@ -59,7 +59,7 @@ def find_program(name: str, search_path: str) -> str | None:
 
 
 def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
-    """The app's command and environment with their placeholders replaced. Raises `OSError`."""
+    """Return the app's command and environment with placeholders replaced. Raises `OSError`."""
     values = {"port": str(port), "home": config["home"], "name": config["name"], "token": config["app_token"]}
     if any("{token_file}" in text for text in [*config["argv"], *config["env"].values()]):
         token_file = os.path.join(os.path.dirname(config["state_path"]), "app-token")
@@ -67,14 +67,14 @@ def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
         values["token_file"] = token_file
     argv = [substitute(argument, values) for argument in config["argv"]]
     env = {key: substitute(value, values) for key, value in config["env"].items()}
-    env.update(config["secret_env"])  # as they are: a brace in a secret is a brace
+    env.update(config["secret_env"])  # unchanged: braces in secrets are not placeholders
     if config["progress_dir"]:
         env["BERTH_PROGRESS_DIR"] = config["progress_dir"]
     return argv, env
 
 
 def start_app(config: Config, port: int) -> App:
-    """Fork and execute the app in a process group of its own. Raises `OSError` with the reason."""
+    """Fork and execute the app in its own process group. Raises `OSError` with the reason."""
     argv, env = filled_in(config, port)
     program = find_program(argv[0], env.get("PATH", os.defpath))
     if program is None:
@@ -83,7 +83,7 @@ def start_app(config: Config, port: int) -> App:
 
 
 def execute(program: str, argv: list[str], env: dict[str, str], folder: str, port: int) -> App:
-    """`start_app` with everything known."""
+    """Fork and execute a program. Raises `OSError`."""
     output_read, output_write = os.pipe()
     status_read, status_write = os.pipe()
     pid = os.fork()
@@ -91,7 +91,7 @@ def execute(program: str, argv: list[str], env: dict[str, str], folder: str, por
         _become_app(program, argv, env, folder, output_write, status_write)
     os.close(output_write)
     os.close(status_write)
-    error = os.read(status_read, 4096)  # empty as soon as the program has been executed
+    error = os.read(status_read, 4096)  # empty once the program has been executed
     os.close(status_read)
     if error:
         os.waitpid(pid, 0)
@@ -103,7 +103,7 @@ def execute(program: str, argv: list[str], env: dict[str, str], folder: str, por
 def _become_app(
     program: str, argv: list[str], env: dict[str, str], home: str, output_write: int, status_write: int
 ) -> None:
-    """In the child: never returns."""
+    """Execute the program in the child; never returns."""
     try:
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
@@ -113,7 +113,7 @@ def _become_app(
         os.dup2(output_write, 1)
         os.dup2(output_write, 2)
         try:
-            # Where memory runs out the kernel takes the app before the agent, which can tell why.
+            # When memory runs out, the kernel kills the app before the agent, which reports the reason.
             descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
             os.write(descriptor, b"300")
             os.close(descriptor)

@@ -1,14 +1,14 @@
-"""Clones repositories into a home, beside the app, and says how that goes. Standard library only.
+"""Clones repositories into a home while the app runs, and reports progress. Standard library only.
 
-The agent runs this file as a process of its own (`cloning.py`), `python -I -S checkouts.py`, with what is to
-be done as JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "items": [{"what", "url", "ref",
-"folder", "timeout_s", "script_timeout_s", "limit_mib", "problem"}]}`. It writes one line of JSON for each
-step to its output: `{"what", "state", "code", "commit", "percent", "note", "detail"}`, with `state` one of
-cloning, cloned, kept, installing, installed, failed.
+The agent runs this file as a separate process (`cloning.py`), `python -I -S checkouts.py`, with its input as
+JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "items": [{"what", "url", "ref", "folder",
+"timeout_s", "script_timeout_s", "limit_mib", "problem"}]}`. It writes one line of JSON per step to standard
+output: `{"what", "state", "code", "commit", "percent", "note", "detail"}`, with `state` one of cloning,
+cloned, kept, installing, installed, failed.
 
-A repository is cloned beside its place and then moved there in one step: there is a whole one or none. What
-is there already is left as it is. No hook, submodule or filter of the repository runs; a script of dotfiles
-does, because that is what they are for, with the user's rights in the user's sandbox.
+A repository is cloned beside its destination and then renamed, so it is complete or absent. An existing
+folder is kept unchanged. Hooks, submodules and filters of the repository never run. A script of dotfiles does
+run, because that is its purpose, with the user's rights in the user's sandbox.
 """
 
 # ruff: noqa: PTH104, PTH108, PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH123
@@ -57,7 +57,7 @@ SETTINGS = (
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=120",
 )
-"""Of each Git that is run here, whatever other settings say."""
+"""Settings of every Git command, overriding all others."""
 CODES = (
     ("disk_full", ("no space left", "disk quota exceeded")),
     ("host_key", ("host key verification failed", "no matching host key", "host identification has changed")),
@@ -93,11 +93,11 @@ CODES = (
         ),
     ),
 )
-"""What Git says, in small letters, and which code that is; the first that is found."""
+"""Git's messages in lower case → error code; the first match applies."""
 
 
 class Failed(Exception):
-    """It came to nothing: `code`, and what was said."""
+    """A failed step: `code`, and the output."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(code)
@@ -112,17 +112,17 @@ def say(what: str, state: str, **more: Any) -> None:
     try:
         os.write(1, data)
     except OSError:
-        pass  # nobody listens any more
+        pass  # the agent has ended
 
 
 def tail(text: str) -> str:
-    """The last lines that say something."""
+    """Return the last lines that are not empty."""
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
     return "\n".join(lines[-6:])[-DETAIL:]
 
 
 def code_of(text: str, egress: str) -> str:
-    """Which of the codes the words of a failed Git stand for."""
+    """Return the error code for the output of a failed Git command."""
     lower = text.lower()
     for code, words in CODES:
         if any(word in lower for word in words):
@@ -131,7 +131,7 @@ def code_of(text: str, egress: str) -> str:
 
 
 def weight(folder: str) -> int:
-    """The bytes that a folder takes on disk; of very many files, of the first ones."""
+    """Return the disk usage of a folder in bytes; counts at most about `WEIGHED` entries."""
     total, seen = 0, 0
     pending = [folder]
     while pending and seen < WEIGHED:
@@ -152,7 +152,7 @@ def weight(folder: str) -> int:
 
 
 def environment(base: dict[str, str]) -> dict[str, str]:
-    """What Git gets: nothing that asks a person, and none of the settings in the home."""
+    """Return the environment of Git: without prompts and without settings of the home."""
     kept = ("GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH")
     env = {k: v for k, v in base.items() if not k.startswith("GIT_") or k in kept}
     for name in ("SSH_ASKPASS", "DISPLAY", "BERTH_CHECKOUTS"):
@@ -164,7 +164,7 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 class Run:
-    """One repository."""
+    """Checkout of one repository."""
 
     def __init__(self, item: Item, home: str, workspace: str, egress: str, env: dict[str, str]) -> None:
         import time
@@ -183,7 +183,7 @@ class Run:
         self.percent = -1
 
     def git(self, *arguments: str, cwd: str = "/") -> str:
-        """Run Git; what it wrote to its output. Raises `Failed`."""
+        """Run Git and return its output. Raises `Failed`."""
         argv = ["git"]
         for setting in SETTINGS:
             argv += ["-c", setting]
@@ -222,7 +222,7 @@ class Run:
         return str(handle.read().decode("utf-8", "replace"))
 
     def wait(self, process: Any, errors: int, deadline: float, watch: bool) -> str:
-        """Until it has ended; why it was ended before, or an empty string."""
+        """Wait until the process has ended; return the reason if it was killed, else an empty string."""
         import signal
         import subprocess
 
@@ -255,7 +255,7 @@ class Run:
         return trouble
 
     def progress(self, errors: int, now: float) -> None:
-        """Say how far the receiving is, which Git writes as `Receiving objects:  45% (9/20)`."""
+        """Report the progress that Git writes as `Receiving objects:  45% (9/20)`."""
         size = os.fstat(errors).st_size
         text = os.pread(errors, 4096, max(0, size - 4096)).decode("utf-8", "replace")
         found = -1
@@ -273,7 +273,7 @@ class Run:
     def clone(self) -> None:
         import shutil
 
-        shutil.rmtree(self.half, ignore_errors=True)  # of a start that was ended in the middle
+        shutil.rmtree(self.half, ignore_errors=True)  # left by an interrupted start
         if os.path.lexists(self.target):
             commit = self.head(self.target)
             if self.what == DOTFILES and os.path.exists(self.pending()):
@@ -312,10 +312,10 @@ class Run:
         return True
 
     def check_out(self, ref: str) -> None:
-        """Have the branch, tag or commit in the folder. Raises `Failed` where there is none of the name."""
+        """Check out a branch, tag or commit. Raises `Failed` if it does not exist."""
         half = self.half
         if ref in ("", "HEAD"):
-            if self.exists("HEAD^{commit}"):  # an empty repository has none
+            if self.exists("HEAD^{commit}"):  # an empty repository has no commit
                 self.git("reset", "--quiet", "--hard", "HEAD", cwd=half)
             return
         if self.exists("refs/remotes/origin/%s^{commit}" % ref):
@@ -336,7 +336,7 @@ class Run:
         raise Failed("no_ref")
 
     def head(self, folder: str) -> str:
-        """The commit that a folder stands at; empty where it is no repository of its own."""
+        """Return the commit of a folder; empty if it is not a repository of its own."""
         if not os.path.isdir(os.path.join(folder, ".git")):
             return ""
         try:
@@ -350,7 +350,7 @@ class Run:
         return os.path.join(self.target, ".git", PENDING)
 
     def install(self, commit: str) -> None:
-        """Run their script, else link them. Once: what was ended in the middle is done at the next start."""
+        """Run the dotfiles' script, or link them, once. An interrupted run is repeated at the next start."""
         import fcntl
 
         try:
@@ -361,7 +361,7 @@ class Run:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say(self.what, "kept", commit=commit)  # another workspace of this home is at it
+            say(self.what, "kept", commit=commit)  # another workspace of this home is installing them
             os.close(descriptor)
             return
         try:
@@ -391,7 +391,7 @@ class Run:
             raise Failed("script_failed" if error.code == "failed" else error.code, error.detail) from error
 
     def link(self) -> tuple[int, int]:
-        """Links in the home to the dotfiles: how many were made, and how many were there and left."""
+        """Link dotfiles into the home; return the number of new links and of kept files."""
         linked = left = 0
         for name in sorted(os.listdir(self.target))[:MAX_LINKS]:
             if not name.startswith(".") or name in NEVER_LINKED:

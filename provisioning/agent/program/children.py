@@ -1,4 +1,4 @@
-"""The processes that are this one's to wait for, to the last orphan, and how they are ended."""
+"""Waits for all child processes, including orphans, and ends them."""
 
 # ruff: noqa: SIM105
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Children:
-    """The app, its relay, and what has come to this process as an orphan."""
+    """The app, its relay, and orphans adopted by this process."""
 
     def __init__(self, app: App, way: Way, waking: Waking) -> None:
         self.app = app
@@ -28,7 +28,7 @@ class Children:
         self.waking = waking
 
     def reap(self) -> None:
-        """Collect every ended child, orphans that came to us included."""
+        """Reap every ended child, including orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -44,14 +44,14 @@ class Children:
                 self.way.relay_pid = 0
 
     def end_app(self, timeout_s: float) -> None:
-        """Ask the app to end, wait as long as it may take, then insist."""
+        """Ask the app to end, wait up to its timeout, then kill it."""
         signal_group(self.app.pid, signal.SIGTERM)
         if not self.wait_until(lambda: self.app.exit_code is not None, timeout_s):
             signal_group(self.app.pid, signal.SIGKILL)
             self.wait_until(lambda: self.app.exit_code is not None, 5.0)
 
     def end_rest(self) -> None:
-        """End what the app left behind in other sessions (kernels, terminals)."""
+        """End processes that the app left in other sessions (kernels, terminals)."""
 
         def rest() -> list[int]:
             return descendants(os.getpid(), process_table())
@@ -66,7 +66,7 @@ class Children:
         self.reap()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """True once `condition` holds; SIGCHLD wakes it, so that it looks when something ended."""
+        """Wait until `condition` holds (True) or the timeout (False). SIGCHLD triggers a check."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.reap()
@@ -93,7 +93,7 @@ def signal_one(pid: int, number: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Have orphans of the app come to us, so that none escapes the end and none stays a zombie."""
+    """Adopt orphans of the app, so that none escapes the end or remains a zombie."""
     try:
         import ctypes
 

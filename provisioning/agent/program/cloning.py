@@ -1,4 +1,4 @@
-"""What is cloned beside the app: a process of its own (`checkouts.py`), and what the portal hears of it."""
+"""Cloning while the app runs: starts a separate process (`checkouts.py`) and reports its progress."""
 
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123, UP031
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Cloning:
-    """The clones of one start. `ended` waits for the end of the run, `end` brings it about."""
+    """The clones of one start. `ended` waits for the end of the run, `end` triggers it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Cloning:
         self.output = -1
 
     def start(self, port: int) -> bool:
-        """Have a process clone what is to be cloned; `output` is the end of its output. Whether it runs."""
+        """Start the process that clones; `output` is the read end of its output. Return whether it runs."""
         config = self.config
         _, env = filled_in(config, port)
         env["BERTH_CHECKOUTS"] = json.dumps(
@@ -59,7 +59,7 @@ class Cloning:
         return self.output >= 0
 
     def follow(self) -> None:
-        """Thread: tell the portal what becomes of the clones, and the log, too."""
+        """Thread: report the progress of the clones to the portal and to the log."""
         with open(self.output, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
@@ -79,7 +79,7 @@ class Cloning:
                 self.tell(said)
 
     def tell(self, said: Config) -> None:
-        """Tried for a while: its end is worth knowing, a step on the way is not."""
+        """Report a step. Final states are retried for a while, intermediate ones are sent once."""
         wait_s = 0.2
         for _ in range(6 if said.get("state") not in ("cloning", "installing") else 1):
             status, _answer = self.portal.post("checkout", said)

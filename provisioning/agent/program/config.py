@@ -1,4 +1,4 @@
-"""The agent's configuration: see `agent.py`, which says what its keys are."""
+"""The agent's configuration; `agent.py` documents its keys."""
 
 # ruff: noqa: PTH108, PTH123, SIM105, UP031
 
@@ -18,7 +18,7 @@ EXIT_PORT_TAKEN = 75
 
 
 def load_config(path: str) -> Config:
-    """The configuration with its defaults. Raises `ValueError` that names what is missing."""
+    """Return the configuration with defaults. Raises `ValueError` that names a missing key."""
     with open(path, encoding="utf-8") as handle:
         config: Config = json.load(handle)
     complete(config)
@@ -31,7 +31,7 @@ def load_config(path: str) -> Config:
 
 
 def complete(config: Config) -> None:
-    """Put in the defaults. Raises `ValueError` that names what is missing."""
+    """Add the defaults. Raises `ValueError` that names a missing key."""
     for key in (
         "argv",
         "ports",

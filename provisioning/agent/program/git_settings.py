@@ -1,6 +1,6 @@
-"""Git's settings and credentials for the app and the clones, in memory of the sandbox's own.
+"""Git settings and credentials for the app and the clones, in the sandbox's own memory.
 
-Nothing of it is in the home.
+Nothing of them is written to the home.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH123, UP031
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def prepare(config: Config) -> None:
-    """Have them ready, where there is memory for them. What cannot be made is said where it is cloned."""
+    """Write them if the sandbox has memory for them. Problems are reported when the repository is cloned."""
     given = {each.get("what", ""): each for each in config["git_credentials"]}
     try:
         if not config["git_dir"]:
@@ -37,10 +37,10 @@ def prepare(config: Config) -> None:
 
 
 def configure(folder: str, given: list[Item], known_hosts: list[str]) -> str:
-    """Write Git's settings below `folder`, with a credential for each of `given`; the path of the settings.
+    """Write Git's settings and a credential for each of `given` below `folder`; return the settings' path.
 
-    One of `given` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
-    "known_hosts"}` for SSH. Git asks for a credential for that very host alone. Raises `OSError`.
+    An item of `given` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
+    "known_hosts"}` for SSH. Git uses a credential only for exactly that host. Raises `OSError`.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
     os.chmod(folder, 0o700)

@@ -1,4 +1,4 @@
-"""What the granted GPUs do, through NVML."""
+"""Samples of the granted GPUs, read through NVML."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DEADLINE_S = 2.0
 
 
 class Gpus:
-    """Utilisation and memory of the granted GPUs through NVML; None where it cannot be read.
+    """Utilisation and memory of the granted GPUs through NVML; None if they cannot be read.
 
-    A driver may hang for ever in any call. A thread of its own asks it: heartbeats go on without it.
+    Any NVML call may block forever, so a separate thread makes the calls and heartbeats continue without it.
     """
 
     def __init__(self, uuids: list[str]) -> None:
@@ -25,7 +25,7 @@ class Gpus:
         self.thread: threading.Thread | None = None
         self.asked: threading.Event
         self.answered: threading.Event
-        self.waits_since = 0.0  # since when a question has been without an answer; 0: none is
+        self.waits_since = 0.0  # start of a pending request; 0 if there is none
         self.answer: list[dict[str, Any]] | None = None
 
     def _load(self) -> None:
@@ -36,9 +36,9 @@ class Gpus:
             raise OSError("NVML does not start")
 
     def sample(self) -> list[dict[str, Any]] | None:
-        """A list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None.
+        """Return a list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None.
 
-        It takes at most `DEADLINE_S`, and no time while an earlier question is still without an answer.
+        Takes at most `DEADLINE_S`, and returns immediately while an earlier request is pending.
         """
         if self.broken:
             return None
@@ -60,11 +60,11 @@ class Gpus:
         return self.answer
 
     def stale_s(self) -> int | None:
-        """For how many seconds the driver has not answered; None when it answers."""
+        """Return for how many seconds the driver has not answered; None if it answers."""
         return int(time.monotonic() - self.waits_since) if self.waits_since else None
 
     def _ask(self) -> None:
-        """Thread: ask the driver each time that it is wanted, until it cannot be asked at all."""
+        """Thread: query the driver on each request until it is unavailable."""
         while not self.broken:
             self.asked.wait()
             self.asked.clear()

@@ -1,14 +1,13 @@
-"""The agent in gVisor: what starts it from the outside, and what comes first on the inside.
+"""Runs the agent in gVisor: the part that starts it outside, and the first step inside.
 
-Standard library only, Python 3.9 or newer.
-`agent.py --around-gvisor LISTENER PORT COUNTER RUNSC [ARGUMENT…]` runs in bubblewrap's sandbox. It joins the
-connections of LISTENER, a listening Unix socket that the driver has passed on, to PORT, where the app will
-listen, and keeps in the file COUNTER how many bytes it has passed on, for the agent to read; runs RUNSC,
-which starts the agent in gVisor; has the agent end by SIGTERM when it gets that itself; and ends when RUNSC
-has. It holds what else the driver has left open, the lock that says we live.
+Standard library only, Python 3.9 or newer. `agent.py --around-gvisor LISTENER PORT COUNTER RUNSC [ARGUMENT…]`
+runs in bubblewrap's sandbox. It forwards connections of LISTENER, a listening Unix socket inherited from the
+driver, to PORT, where the app will listen, and counts the forwarded bytes in the file COUNTER for the agent.
+It runs RUNSC, which starts the agent in gVisor, forwards SIGTERM to the agent, and ends with RUNSC. It also
+holds other inherited descriptors, such as the lock that marks the workspace as alive.
 
-`agent.py --inside-gvisor UID CONFIG` is what RUNSC starts. Files of the workspace's user are those of user 0
-in there; a user namespace makes them those of UID, without a right more, and the agent is executed in it.
+RUNSC starts `agent.py --inside-gvisor UID CONFIG`. Inside, files of the workspace's user belong to user 0. A
+user namespace maps them to UID, without additional rights, and the agent is executed in it.
 """
 
 # ruff: noqa: PTH123, S606, UP031
@@ -33,12 +32,12 @@ CLONE_NEWUSER = 0x10000000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 LOAD_NUMBER, EQUAL, RETURN = (0x20, 0, 0, 0), 0x15, 0x06
 ALLOW, NOT_SUPPORTED = 0x7FFF0000, 0x00050000 + 95
-# lgetxattr and llistxattr: of a link gVisor answers EBADF, which `ls -l` takes for an error.
+# lgetxattr and llistxattr: for links gVisor returns EBADF, which `ls -l` reports as an error.
 XATTR_OF_LINKS = {"x86_64": (192, 195), "aarch64": (9, 12)}
 
 
 def around(arguments: list[str]) -> int:
-    """Run what is described above until runsc has ended; its exit code."""
+    """Run as described above until runsc has ended; return its exit code."""
     listener, port, argv = int(arguments[0]), int(arguments[1]), arguments[3:]
     lifeline, held = os.pipe()
     passed = counter(arguments[2])
@@ -54,18 +53,19 @@ def around(arguments: list[str]) -> int:
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == runsc:
-            os.close(held)  # the relay ends
+            os.close(held)  # ends the relay
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         if pid == ending:
-            ending = 0  # asked too early, it did nothing, and whoever wants the end asks again
+            ending = 0  # too early a request has no effect; the requester repeats it
         if pid == relay:
             relay = start_relay(listener, port, lifeline, held, passed)
 
 
 def counter(path: str) -> memoryview:
-    """A number in a new file, which relays share. Raises `OSError`.
+    """Create a shared counter in a new file. Raises `OSError`.
 
-    Made before anything of the workspace runs, and held open: what becomes of the name later is nothing here.
+    Created before anything of the workspace runs, and kept mapped: later changes to the file name have no
+    effect.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -76,15 +76,15 @@ def counter(path: str) -> memoryview:
 
 
 def termination(argv: list[str]) -> list[str]:
-    """The command that has the agent end what `argv`, `runsc … run … ID`, has started.
+    """Return the command that sends SIGTERM to the agent started by `argv`, `runsc … run … ID`.
 
-    runsc itself ends of SIGTERM, and everything in it with it.
+    SIGTERM to runsc itself would kill everything in it.
     """
     return [*argv[: argv.index("run")], "kill", argv[-1], "TERM"]
 
 
 def start_relay(listener: int, port: int, lifeline: int, held: int, passed: memoryview) -> int:
-    """The process that joins connections; it ends when `held` has been closed."""
+    """Fork the relay process; it ends when `held` has been closed."""
     pid = os.fork()
     if pid == 0:
         os.close(held)
@@ -93,7 +93,7 @@ def start_relay(listener: int, port: int, lifeline: int, held: int, passed: memo
 
 
 def start(argv: list[str]) -> int:
-    """runsc, with nothing open but its output and with nothing in its environment."""
+    """Start runsc with only its output open and an empty environment."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -107,21 +107,21 @@ def start(argv: list[str]) -> int:
 
 
 def inside(arguments: list[str], program: str) -> None:
-    """Be user UID, then execute the agent. Raises `OSError`; never returns otherwise."""
+    """Map the user to UID, then execute the agent. Raises `OSError`; otherwise never returns."""
     uid, config = int(arguments[0]), arguments[1]
     libc = ctypes.CDLL(None, use_errno=True)
     check(libc.unshare(CLONE_NEWUSER), "unshare user")
     for name, text in (("uid_map", "%d 0 1" % uid), ("gid_map", "%d 0 1" % uid)):
         with open("/proc/self/%s" % name, "w", encoding="ascii") as handle:
-            handle.write(text)  # gVisor wants no word on setgroups first
+            handle.write(text)  # gVisor does not require writing setgroups first
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
     say_no_attributes_of_links(libc)
-    # Executing as a user other than 0 leaves the capabilities behind that the new namespace gave.
+    # Executing as a user other than 0 drops the capabilities of the new namespace.
     os.execv(sys.executable, [sys.executable, "-I", "-S", program, config])
 
 
 def say_no_attributes_of_links(libc: ctypes.CDLL) -> None:
-    """Have gVisor answer “not supported” where it would be wrong; a comfort, no protection."""
+    """Make gVisor answer “not supported” instead of a wrong error. A convenience, not a protection."""
     numbers = XATTR_OF_LINKS.get(platform.machine(), ())
     code = [LOAD_NUMBER]
     code += [(EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]

@@ -1,6 +1,6 @@
-"""Secrets and credentials for Git: what the portal hands out for one start, and where it is put.
+"""Fetches the secrets and Git credentials of a start from the portal, and stores them.
 
-Values are in this process and in the app, and in no file but those in memory of the sandbox's own.
+Values exist only in this process, in the app, and in files in the sandbox's own memory.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH118, PTH123
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .log import Log
     from .portal import Portal
 
-TIMEOUT_S = 30.0  # for how long the portal is asked
+TIMEOUT_S = 30.0  # time limit for requests to the portal
 
 
 def take(
     config: Config, portal: Portal, log: Log, pause: Callable[[float], None], stopped: Callable[[], bool]
 ) -> str:
-    """Have the portal hand out the secrets of this start; why the app cannot be started, or ""."""
+    """Fetch the secrets of this start; return why the app cannot start, or ""."""
     deadline = time.monotonic() + TIMEOUT_S
     wait_s = 0.1
     while True:
@@ -62,7 +62,7 @@ def take(
 
 
 def unpacked(answer: Any) -> list[tuple[str, str, str]] | None:
-    """Name, kind and value of each secret in the portal's answer; None for what is no such answer."""
+    """Return name, kind and value of each secret in the portal's answer; None if the answer is invalid."""
     found: list[tuple[str, str, str]] = []
     try:
         for each in answer["secrets"]:
@@ -76,7 +76,7 @@ def unpacked(answer: Any) -> list[tuple[str, str, str]] | None:
 
 
 def git_credentials(answer: Any) -> list[Config]:
-    """The credentials for repositories in the portal's answer, as `checkouts.configure` takes them."""
+    """Return the repository credentials in the portal's answer, as `git_settings.configure` takes them."""
     found: list[Config] = []
     given = answer.get("git") if isinstance(answer, dict) else None
     for each in given if isinstance(given, list) else ():
@@ -86,7 +86,7 @@ def git_credentials(answer: Any) -> list[Config]:
 
 
 def place_secrets(found: list[tuple[str, str, str]], folder: str) -> dict[str, str]:
-    """The variables that the app gets; what is a file is written below `folder`. Raises `OSError`."""
+    """Return the app's secret variables; write secret files below `folder`. Raises `OSError`."""
     env = {name: value for name, kind, value in found if kind == "env"}
     files = [(name, value) for name, kind, value in found if kind == "file"]
     if files:

@@ -1,4 +1,4 @@
-"""Requests whose answers are JSON, to the portal and to the app."""
+"""JSON requests to the portal and to the app."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def connection_to(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
-    """A connection for `url`, and the path to ask for. `unix:/socket:/path` goes through a Unix socket."""
+    """Return a connection and the path for `url`. `unix:/socket:/path` uses a Unix socket."""
     if url.startswith("unix:"):
         address, _, path = url[5:].partition(":")
 
@@ -33,7 +33,7 @@ def connection_to(url: str, timeout_s: float) -> tuple[http.client.HTTPConnectio
 def http_json(
     method: str, url: str, token: str, body: Any, timeout_s: float, more: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    """(status, decoded answer or None); `more` are headers. Raises `OSError` when there is no answer."""
+    """Return (status, decoded answer or None); `more` are headers. Raises `OSError` if there is no answer."""
     connection, path = connection_to(url, timeout_s)
     try:
         headers = {"Accept": "application/json", **(more or {})}

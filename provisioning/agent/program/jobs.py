@@ -1,4 +1,4 @@
-"""Which processes are commands that somebody waits for."""
+"""Detects processes that are running commands."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ if TYPE_CHECKING:
     from .processes import Table
 
 WORKERS = (b"multiprocessing", b"loky")
-"""In the command lines of processes that a program keeps beside itself, with work and without."""
+"""Command lines of worker processes that a program keeps even when idle."""
 ADAPTER = b"debugpy/adapter"
-"""Of the process that stays beside a kernel once a debugger was attached. Who stands in one is busy."""
+"""Command line of the process that remains beside a kernel after a debugger was attached. A user in a
+debugger is busy."""
 
 
 def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
-    """How many commands run beside the shells, kernels and the app that they were started from.
+    """Return the number of running commands, not counting shells, kernels and the app.
 
-    A shell gives each command a process group of its own in its session, in the foreground of a terminal or
-    in the background. What a shell has left behind is in a session whose leader is gone, or has come to the
-    agent as an orphan: `agent` is its process, and `app` the one that it has started itself. What a kernel
-    has started is in its own group.
+    A shell gives each command its own process group in its session, in the foreground of a terminal or in the
+    background. Commands that outlive their shell are in a session without leader, or are orphans of the
+    agent: `agent` is its PID, and `app` the PID of the process that it started. Processes started by a kernel
+    are in the kernel's group.
     """
     own_session = table[agent][5] if agent in table else 0
     found = set()
@@ -45,9 +46,9 @@ def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
 
 
 def kernel_command(pid: int, table: Table, app: int) -> bytes:
-    """The command line of what may be a kernel, else an empty one.
+    """Return the command line of a possible kernel, otherwise an empty one.
 
-    Jupyter's lead a session; marimo's are processes that Python has made for its server.
+    Jupyter's kernels lead a session; marimo's are processes that Python started for its server.
     """
     row = table[pid]
     if pid == app:

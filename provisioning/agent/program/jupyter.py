@@ -1,4 +1,4 @@
-"""What Jupyter Server says of its kernels and terminals."""
+"""Kernels and terminals as reported by Jupyter Server."""
 
 # ruff: noqa: UP031
 
@@ -10,12 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_ITEMS = 10000  # kernels or terminals that are counted
-MAX_STAMP = 40  # characters of a time
+MAX_ITEMS = 10000  # kernels or terminals to count
+MAX_STAMP = 40  # characters of a timestamp
 
 
 def jupyter_activity(port: int, token: str) -> dict[str, Any]:
-    """Kernels and terminals as Jupyter Server reports them; None where it does not answer."""
+    """Return kernels and terminals as reported by Jupyter Server; None for each that is unavailable."""
     result: dict[str, Any] = {"kernels": None, "terminals": None}
     for name, path in (("kernels", "/api/kernels"), ("terminals", "/api/terminals")):
         try:
@@ -24,7 +24,7 @@ def jupyter_activity(port: int, token: str) -> dict[str, Any]:
             continue
         if status != 200 or not isinstance(items, list):
             continue
-        # Whoever answers on that port is the user's own: what could not be told anyway is not kept.
+        # The user's own program may answer on that port, so keep only bounded, valid values.
         items = [item for item in items[:MAX_ITEMS] if isinstance(item, dict)]
         summary: dict[str, Any] = {"count": len(items)}
         stamps = [item.get("last_activity") for item in items]

@@ -1,4 +1,4 @@
-"""The log: what the app writes, size-capped, with one old file, and no token or secret in it."""
+"""The app's log: size-limited, with one old file, and with tokens and secrets redacted."""
 
 # ruff: noqa: PTH105, PTH123, UP031
 
@@ -8,8 +8,8 @@ import os
 
 TAIL_LINES = 50
 TAIL_BYTES = 16384
-MASKED_LINES = 100  # a value of more is taken out as a whole only
-MASKED_MIN = 8  # what is shorter is too common a text to take it out of the log
+MASKED_LINES = 100  # longer values are only redacted as a whole
+MASKED_MIN = 8  # shorter texts are too common to redact
 
 
 class Log:
@@ -23,7 +23,7 @@ class Log:
         self.pending = b""
         self.descriptor = -1
         self.size = 0
-        self.begins = 0  # how many bytes were written before this file
+        self.begins = 0  # bytes written before this file
         self.marked = False
 
     def _open(self) -> None:
@@ -33,7 +33,7 @@ class Log:
         self.marked = False
 
     def _mark(self) -> None:
-        """Say at which position the present file begins, and which one that is, for who reads on."""
+        """Record the start offset and the inode of the current file, for readers that continue."""
         beside = self.path + ".start"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -45,21 +45,21 @@ class Log:
             os.replace(beside + ".new", beside)
             self.marked = True
         except OSError:
-            pass  # a full disk: with what is written next it is tried again
+            pass  # a full disk: retried with the next write
 
     def hide(self, values: list[str], shown: bytes) -> None:
-        """Write `shown` for each of these from now on, and for each line of one that has some."""
+        """Replace each value by `shown` from now on, and each line of multi-line values."""
         lines = [value.splitlines() for value in values]
         parts = {*values, *(value.strip() for value in values)}
         parts.update(line for each in lines if len(each) <= MASKED_LINES for line in each)
         known = {part for part, _shown in self.hidden}
         encoded = {part.encode() for part in parts} - known
         self.hidden += [(part, shown) for part in encoded if len(part) >= MASKED_MIN]
-        # The longest first: a shorter one may be a part of it.
+        # Longest first: a shorter one may be a part of it.
         self.hidden.sort(key=lambda pair: -len(pair[0]))
 
     def feed(self, data: bytes, last: bool = False) -> None:
-        """Write `data` without what is hidden, holding back what may be the beginning of that."""
+        """Write `data` with redactions, holding back a possible beginning of a redacted text."""
         data = self.pending + data
         for part, shown in self.hidden:
             data = data.replace(part, shown)
@@ -90,24 +90,24 @@ class Log:
             pass
 
     def without_hidden(self, text: str) -> str:
-        """`text` without what is hidden."""
+        """Return `text` with redactions."""
         data = text.encode()
         for part, shown in self.hidden:
             data = data.replace(part, shown)
         return data.decode("utf-8", "replace")
 
     def note(self, text: str) -> None:
-        """A line of the agent's own."""
+        """Write a line of the agent itself."""
         self.feed(("[berth] %s\n" % text).encode())
 
     def aside(self, text: str) -> None:
-        """Lines of the agent's own, of a thread beside the one that feeds: what that holds back stays so."""
+        """Write lines of the agent from another thread, without touching data held back by `feed`."""
         self._write(
             "".join("[berth] %s\n" % line for line in self.without_hidden(text).splitlines()).encode()
         )
 
     def tail(self) -> str:
-        """The last lines of the log as text."""
+        """Return the last lines of the log as text."""
         data = b""
         for path in (self.path, self.path + ".1"):
             try:
@@ -124,7 +124,7 @@ class Log:
 
 
 def overlap(data: bytes, part: bytes) -> int:
-    """How many bytes at the end of `data` are the beginning of `part`, and not all of it."""
+    """Return the length of the longest end of `data` that is a proper prefix of `part`."""
     start = max(0, len(data) - len(part) + 1)
     while True:
         start = data.find(part[:1], start)

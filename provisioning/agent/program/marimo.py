@@ -1,4 +1,4 @@
-"""What marimo says of its notebooks, and what the processes of their kernels show."""
+"""Notebooks as reported by marimo, and activity of their kernels' processes."""
 
 # ruff: noqa: UP031
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from .processes import Table
 
-MAX_SESSIONS = 50  # notebooks of marimo that are asked for
+MAX_SESSIONS = 50  # maximum of notebooks to query
 
 
 def marimo_activity(port: int, token: str) -> dict[str, Any]:
-    """Notebooks that are open in marimo, and how many of them run a cell; None where it does not say."""
+    """Return open notebooks in marimo, and how many of them run a cell; None if unavailable."""
     unknown: dict[str, Any] = {"kernels": None}
     base = "http://127.0.0.1:%d/api/" % port
     try:
@@ -38,9 +38,9 @@ def marimo_activity(port: int, token: str) -> dict[str, Any]:
 
 
 def wakeups_of(pids: list[int], table: Table, app: int) -> dict[int, int]:
-    """How often the main thread of each kernel of marimo has waited: {pid: number}.
+    """Return the number of voluntary context switches of each marimo kernel's main thread: {pid: number}.
 
-    It moves with each cell that is run, however short, and stays while none is.
+    It changes with each cell that runs, however short, and only then.
     """
     found = {}
     for pid in pids:

@@ -1,4 +1,4 @@
-"""What the workspace does now: the figures of a heartbeat."""
+"""Current activity of the workspace: the content of a heartbeat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Observer:
-    """Looks at the processes below this one, at their sockets, terminals and GPUs, and asks the app."""
+    """Inspects descendant processes, their sockets, terminals and GPUs, and queries the app."""
 
     def __init__(self, config: Config, app: App, way: Way, unclaimed: Unclaimed | None) -> None:
         self.config = config
@@ -36,12 +36,12 @@ class Observer:
         self.gpus = Gpus(config["devices"])
         self.progress = Progress(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
-        self.woken: str | None = None  # when a heartbeat has seen them change
+        self.woken: str | None = None  # time of the last heartbeat that observed a change
 
     def sample(self) -> Config:
-        """What the workspace does now.
+        """Return the current activity.
 
-        What cannot be read is null, never zero; what nobody could ever read is left out.
+        Unreadable values are null, never zero; values that can never be read are omitted.
         """
         activity: Config = {
             "kernels": None,
@@ -62,7 +62,7 @@ class Observer:
             own, traffic = self.unclaimed.counted()
             activity["connections"] = None if found is None or own is None else found[1] + own
         if self.way.counts:
-            # Where connections come to the app in another way nobody could count.
+            # Omitted if connections reach the app without being counted.
             activity["traffic_bytes"] = traffic
         rates = self.progress.rates()
         if rates:
@@ -90,7 +90,7 @@ class Observer:
         return activity
 
     def notice_wakeups(self, found: dict[int, int]) -> None:
-        """Keep the time if a kernel has run something since the last heartbeat."""
+        """Record the time if a kernel has run something since the last heartbeat."""
         if found != self.wakeups:
             self.wakeups = found
             self.woken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,10 +1,9 @@
-"""A user's own packages on top of a workspace's environment, which is read-only. Standard library only.
+"""A user's own packages on top of a workspace's read-only environment. Standard library only.
 
-A virtual environment in the user's home, named by environment and Python version, so that it is there again
-after a restart: its `site-packages` come first, and a `.pth` file leads on to those of the environment.
-`pip install` and `uv pip install` put packages into it by what they find in PATH and VIRTUAL_ENV,
-`%pip install` by the kernel's interpreter. Made by the agent, as the workspace's user, before the app starts;
-while nothing has changed, that is reading one file.
+They are in a virtual environment in the user's home, named by environment and Python version, so it survives
+restarts. Its `site-packages` come first, and a `.pth` file adds those of the environment. `pip install` and
+`uv pip install` find it by PATH and VIRTUAL_ENV, `%pip install` by the kernel's interpreter. The agent
+creates it as the workspace's user before the app starts; if nothing has changed, this only reads one file.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH118, PTH119
@@ -32,7 +31,7 @@ sys.exit(main())
 
 
 def prepare(config: Config) -> None:
-    """Have the folder of the user's own packages ready. An app starts without it where that fails."""
+    """Create the folder of the user's own packages. If that fails, the app starts without it."""
     try:
         make(**config["packages"])
     except OSError as error:
@@ -41,9 +40,9 @@ def prepare(config: Config) -> None:
 
 
 def make(folder: str, python: str, site: str, reset: bool = False) -> None:
-    """Have the overlay at `folder` lead to the environment of `python` with the packages in `site`.
+    """Create the overlay at `folder` for the environment of `python` with the packages in `site`.
 
-    `reset` removes what has been installed first. Raises `OSError`.
+    `reset` first removes installed packages. Raises `OSError`.
     """
     real = os.path.realpath(python)
     minor = os.path.basename(os.path.dirname(site))
@@ -77,7 +76,7 @@ def _configuration(home: str) -> str:
 
 
 def _kernel(folder: str, interpreter: str, environment: str) -> None:
-    """Jupyter's own kernel `python3`, with this interpreter."""
+    """Write Jupyter's kernel `python3` with this interpreter."""
     import json
 
     spec = {
@@ -87,7 +86,7 @@ def _kernel(folder: str, interpreter: str, environment: str) -> None:
         "metadata": {"debugger": True},
     }
     _write(os.path.join(folder, KERNEL, "kernel.json"), json.dumps(spec, indent=1))
-    # Copies: Jupyter serves no file that a link out of the kernel's folder leads to.
+    # Copies: Jupyter does not serve files linked from outside the kernel's folder.
     images = os.path.join(environment, KERNEL)
     if os.path.isdir(images):
         for name in os.listdir(images):

@@ -1,4 +1,4 @@
-"""What the agent says to the portal."""
+"""Requests from the agent to the portal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from .config import Config
 
 REVOKED = (401, 403, 410)
-"""The answers that say that this start is over."""
+"""Status codes that mean that this start is over."""
 
 
 class Portal:
-    """The portal, as the agent of one start may call it."""
+    """The portal's API for the agent of one start."""
 
     def __init__(self, config: Config) -> None:
         self.token = config["agent_token"]
@@ -22,8 +22,8 @@ class Portal:
         self.base = url + (":" if url.startswith("unix:") else "") + "/agent/v1/"
 
     def post(self, name: str, body: Config, timeout_s: float = 10.0) -> tuple[int, Any]:
-        """The status and answer of a call to the portal; status 0 when it cannot be reached."""
-        # Here: usually the first call is made by a thread, when the app is on its way.
+        """Return status and answer of a request to the portal; status 0 if it cannot be reached."""
+        # Imported here: the first call is usually made by a thread while the app starts.
         from .http_json import http_json
 
         try:

@@ -1,4 +1,4 @@
-"""The processes of this PID namespace, as /proc shows them."""
+"""Processes of this PID namespace, read from /proc."""
 
 # ruff: noqa: PTH123, PTH208, UP031
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_text(path: str) -> str | None:
-    """The content of a small file, or None."""
+    """Return the content of a small file, or None."""
     try:
         with open(path, "rb") as handle:
             return handle.read().decode("utf-8", "replace")
@@ -21,7 +21,7 @@ def read_text(path: str) -> str | None:
 
 
 def process_table() -> Table:
-    """{pid: (parent, state, cpu ticks, resident pages, group, session, terminal)} of this PID namespace."""
+    """Return {pid: (parent, state, CPU ticks, resident pages, group, session, terminal)}."""
     table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -42,7 +42,7 @@ def process_table() -> Table:
 
 
 def descendants(root: int, table: Table) -> list[int]:
-    """Live descendants of `root`, whatever their session or group."""
+    """Return live descendants of `root` in any session or group."""
     children: dict[int, list[int]] = {}
     for pid, row in table.items():
         if row[1] not in "ZX":
@@ -57,7 +57,7 @@ def descendants(root: int, table: Table) -> list[int]:
 
 
 def command_line(pid: int) -> bytes:
-    """The arguments of a process, each with a NUL at its end; empty when it has gone."""
+    """Return the arguments of a process, each terminated by NUL; empty if it has ended."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as handle:
             return handle.read(65536)

@@ -1,8 +1,7 @@
-"""How fast the work itself goes on, as the job tells it: a file for each count, with its running total.
+"""Rate of progress as reported by the job: one file per counter, containing its running total.
 
-The folder is `BERTH_PROGRESS_DIR`; `echo 123456 > "$BERTH_PROGRESS_DIR/tokens"` says that so many tokens are
-done. A job may write as often as it likes: the files are read with each heartbeat, a few bytes of a few of
-them, and what was there in between costs nothing.
+The folder is `BERTH_PROGRESS_DIR`; `echo 123456 > "$BERTH_PROGRESS_DIR/tokens"` reports that many tokens
+done. A job may write as often as it likes: each heartbeat reads a few bytes of a few files.
 """
 
 from __future__ import annotations
@@ -15,41 +14,41 @@ import time
 from collections import deque
 
 MAX_NAMES = 4
-MAX_ENTRIES = 64  # of the folder that are looked at
+MAX_ENTRIES = 64  # of the folder that are read
 MAX_BYTES = 64
 MAX_DONE = 1e15
 WINDOW_S = 600.0
-LEAST_S = 300.0  # over less than this no rate is told
-SPACING_S = 5.0  # no more rows are kept than one for so long
-STALE_S = 180.0  # what has not been told for so long goes on no more, as far as is known
+LEAST_S = 300.0  # minimum period for a rate
+SPACING_S = 5.0  # minimum spacing of stored values
+STALE_S = 180.0  # counters without updates for longer are treated as stopped
 CLOCK_SET_S = 2.0
 NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
 DONE = re.compile(rb"\s*([0-9]{1,16}(?:\.[0-9]{1,9})?)\s*\Z")
 
 
 class Progress:
-    """The counts of one start. Whatever lies in the folder, a look is short and raises nothing."""
+    """Counters of one start. Reading is bounded and raises nothing, whatever the folder contains."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.told: dict[str, deque[tuple[float, float]]] = {}  # by name: when, and how much was done
+        self.told: dict[str, deque[tuple[float, float]]] = {}  # name → (time, total)
         self.clock: float | None = None
 
     def rates(self) -> dict[str, float]:
-        """By name how much was done a second within the last ten minutes.
+        """Return the rate per second of each counter over the last ten minutes.
 
-        Left out is what was told for less than five minutes, not of late, or does not go on.
+        Omits counters that are younger than five minutes, stale, or not increasing.
         """
         if not self.folder:
             return {}
         now = time.time()
         clock = now - time.monotonic()
         if self.clock is not None and abs(clock - self.clock) > CLOCK_SET_S:
-            self.told.clear()  # times before and after have nothing to do with each other
+            self.told.clear()  # times before and after a clock change are not comparable
         self.clock = clock
         found = self.read()
         if len(self.told.keys() | found.keys()) > MAX_NAMES:
-            # One that is just being written is not found, and is kept as long as there is room.
+            # A file that is just being written is not found; its counter is kept while there is room.
             self.told = {name: rows for name, rows in self.told.items() if name in found}
         for name, (at, done) in found.items():
             self.take(name, at, done, now)
@@ -57,13 +56,13 @@ class Progress:
         return {name: value for name, value in rates.items() if value}
 
     def take(self, name: str, at: float, done: float, now: float) -> None:
-        """Keep what was told at `at`, if it is new and lies in the past."""
+        """Store a total written at `at`, if it is new and not in the future."""
         if at > now + CLOCK_SET_S:
             self.told.pop(name, None)
             return
         rows = self.told.setdefault(name, deque())
         if rows and (done < rows[-1][1] or at < rows[-1][0]):
-            rows.clear()  # the job has begun anew
+            rows.clear()  # the job has restarted
         if rows and at == rows[-1][0]:
             return
         if len(rows) > 1 and at - rows[-2][0] < SPACING_S:
@@ -73,7 +72,7 @@ class Progress:
             rows.popleft()
 
     def read(self) -> dict[str, tuple[float, float]]:
-        """By name when it was written last, and the total in it. What does not hold is not there."""
+        """Return time of last write and total by name. Invalid files are ignored."""
         found: dict[str, tuple[float, float]] = {}
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -86,7 +85,7 @@ class Progress:
                     names.append(entry.name)
                     if len(names) == MAX_ENTRIES:
                         break
-            # By name: which of many are looked at must not change from one look to the next.
+            # Sorted, so that the same files are read each time.
             for name in sorted(filter(NAME.match, names)):
                 told = read_one(name, folder)
                 if told is not None:
@@ -99,9 +98,9 @@ class Progress:
 
 
 def read_one(name: str, folder: int) -> tuple[float, float] | None:
-    """When a file was written last, and the total in it; None for what is no such file."""
+    """Return time of last write and total of a file; None if it is not a valid counter."""
     try:
-        # A pipe without a writer must keep nobody waiting, and a link leads anywhere.
+        # Never block on a pipe without a writer, and never follow a link.
         descriptor = os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder
         )
@@ -124,7 +123,7 @@ def read_one(name: str, folder: int) -> tuple[float, float] | None:
 
 
 def rate(rows: deque[tuple[float, float]], now: float) -> float | None:
-    """How much was done a second; None where that is not known, or nothing was."""
+    """Return the rate per second; None if unknown or zero."""
     if len(rows) < 2 or now - rows[-1][0] > STALE_S:
         return None
     seconds = rows[-1][0] - rows[0][0]

@@ -1,10 +1,9 @@
-"""Joins each connection of a Unix socket to a TCP port on 127.0.0.1.
+"""Forwards each connection of a Unix socket to a TCP port on 127.0.0.1.
 
-Standard library only, Python 3.9 or newer.
-The agent runs `serve` in a process of its own for an app that does not take the connections itself. The Unix
-socket was made outside the workspace, where only the gateway of the node reaches it; the port is where the
-app listens, in the workspace's network. How many bytes it has passed on, in both directions, it adds to a
-number that it shares with the agent.
+Standard library only, Python 3.9 or newer. The agent runs `serve` in a separate process for an app that does
+not accept the connections itself. The Unix socket was created outside the workspace, where only the gateway
+of the node can reach it; the app listens on the port, in the workspace's network. The relay adds the bytes
+that it forwards, in both directions, to a counter shared with the agent.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What a Unix socket takes at once; a larger one would be written in two goes.
+# Capacity of a Unix socket; larger writes would be split.
 CHUNK_BYTES = 128 * 1024
-# How much one connection is served before the others are looked at.
+# Reads per connection before other connections are served.
 ROUNDS = 4
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Flow:
-    """One direction of a connection: what was read from `source` and is not yet written to `target`.
+    """One direction of a connection: data read from `source` that is not yet written to `target`.
 
-    The first number of `passed` grows by what was read.
+    The first element of `passed` counts the bytes read.
     """
 
     def __init__(self, source: socket.socket, target: socket.socket, passed: memoryview) -> None:
@@ -40,9 +39,9 @@ class Flow:
         self.ended = False
 
     def pump(self, room: memoryview) -> None:
-        """Write what is pending, else read into `room` and write.
+        """Write pending data, or else read into `room` and write.
 
-        Raises `OSError` when the connection is broken.
+        Raises `OSError` if the connection is broken.
         """
         if self.pending:
             with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -71,13 +70,13 @@ class Flow:
                 return
 
     def give_up(self) -> None:
-        """Nobody is there any more to write to."""
+        """Discard pending data: the target has disconnected."""
         self.pending = memoryview(b"")
         self.ended = True
 
 
 class End:
-    """One of the two sockets of a connection; `mask` is what is waited for there."""
+    """One of the two sockets of a connection; `mask` is its registered epoll mask."""
 
     other: End
     out: Flow
@@ -88,13 +87,13 @@ class End:
         self.mask = 0
 
     def join(self, other: End, passed: memoryview) -> None:
-        """Make both of them the ends of one connection."""
+        """Connect both as the ends of one connection."""
         self.other, other.other = other, self
         self.out = other.into = Flow(self.sock, other.sock, passed)
         self.into = other.out = Flow(other.sock, self.sock, passed)
 
     def quiet(self) -> bool:
-        """Whether each end waits for bytes and for nothing else, as nearly always between two requests."""
+        """Return whether both ends only wait for data, as almost always between two requests."""
         out, into = self.out, self.into
         return (
             self.mask == self.other.mask == select.EPOLLIN
@@ -103,16 +102,16 @@ class End:
         )
 
     def interest(self) -> int:
-        """What to wait for here: bytes to read while none are pending, room while some are."""
+        """Return the epoll mask: read if nothing is pending, write if something is."""
         mask = 0 if self.out.pending or self.out.ended else select.EPOLLIN
         if self.into.pending:
             mask |= select.EPOLLOUT
-        # A hang-up is told whatever was asked for. While nothing can be done about it, once is enough.
+        # epoll always reports a hang-up. Edge-triggered, it does so once.
         return mask or select.EPOLLET
 
 
 class Relay:
-    """All connections of one listening socket; `passed` is one number of 64 bits."""
+    """All connections of one listening socket; `passed` is one 64-bit counter."""
 
     def __init__(
         self, listener: socket.socket, port: int, lifeline: int, passed: memoryview | None = None
@@ -127,7 +126,7 @@ class Relay:
         self.room = memoryview(bytearray(CHUNK_BYTES))
 
     def run(self) -> None:
-        """Until the other end of the lifeline has closed."""
+        """Run until the other end of the lifeline has closed."""
         self.poll.register(self.lifeline, select.EPOLLIN)
         self.listener.setblocking(False)
         self.accept(True)
@@ -135,10 +134,10 @@ class Relay:
             pass
 
     def handle(self, events: list[tuple[int, int]]) -> bool:
-        """Handle what one wait returned. Returns False once the lifeline has closed.
+        """Handle the events of one poll. Return False once the lifeline has closed.
 
-        A new connection is accepted last: it may get the descriptors of one that ended in the same batch, and
-        would otherwise receive the events of that one (a hang-up, after which its request was never sent).
+        A new connection is accepted last. It may reuse the descriptors of a connection that ended in the same
+        batch, and would otherwise receive that connection's events, such as a hang-up.
         """
         waiting = False
         for descriptor, mask in events:
@@ -161,7 +160,7 @@ class Relay:
         self.accepting = wanted
 
     def welcome(self) -> None:
-        """Take one connection and join it to the port; where there is no app, it is closed."""
+        """Accept one connection and connect it to the port; close it if there is no app."""
         try:
             near, _ = self.listener.accept()
         except OSError as error:
@@ -188,11 +187,11 @@ class Relay:
         self.watch(ends[0])
 
     def advance(self, end: End, events: int) -> None:
-        """Do what an event at one end says; a flow with nothing to do costs no look."""
+        """Handle an event at one end; idle flows cost no system calls."""
         out, into = end.out, end.into
         try:
             if events & select.EPOLLHUP:
-                into.give_up()  # nothing can be sent there any more; what it has sent is still read
+                into.give_up()  # nothing can be sent any more; pending input is still read
             elif events & select.EPOLLOUT:
                 into.pump(self.room)
             if events & (select.EPOLLIN | select.EPOLLHUP):
@@ -220,9 +219,9 @@ class Relay:
 
 
 def serve(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:
-    """Join connections of `listener` to `port` until the write end of the pipe `lifeline` has closed.
+    """Forward connections of `listener` to `port` until the write end of the pipe `lifeline` has closed.
 
-    What was passed on is added to `passed`, where somebody wants to know.
+    Adds the forwarded bytes to `passed`, if present.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

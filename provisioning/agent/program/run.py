@@ -1,6 +1,6 @@
 """One run of the agent: start, ready, heartbeats, end.
 
-What the app does not wait for is imported where it is used: after the app has been started.
+Modules that the app does not wait for are imported where they are used, after the app has started.
 """
 
 # ruff: noqa: PTH103, PTH208, UP031
@@ -54,7 +54,7 @@ class Agent:
         self.portal = Portal(config)
         self.waking = Waking()
         self.stop_signal = False
-        self.end_reason = ""  # set once, by whoever decides first
+        self.end_reason = ""  # set once, by the first caller of `end`
         self.ready = False
 
     def endpoint(self) -> str:
@@ -63,7 +63,7 @@ class Agent:
     # -- threads --------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Thread: the app's output to the log until every writer has gone."""
+        """Thread: copy the app's output to the log until all writers have closed it."""
         while True:
             try:
                 data = os.read(self.app.output, 65536)
@@ -75,16 +75,16 @@ class Agent:
         self.log.feed(b"", last=True)
 
     def announce(self) -> None:
-        """Thread: say where the app will answer, so that the way to it is laid while it starts.
+        """Thread: report the app's address, so that the route to it is set up while it starts.
 
-        Tried once: `ready` says it again.
+        Tried once: `ready` repeats it.
         """
         self.revoked(self.portal.post("launched", {"endpoint": self.endpoint()})[0])
-        # Now and not at the first heartbeat, when these files may be of a newer Berth.
+        # Imported now, because at the first heartbeat these files may be of a newer Berth.
         from . import observing as _observing  # noqa: F401
 
     def report(self) -> None:
-        """Thread: wait for readiness, tell the portal, then send heartbeats until the end."""
+        """Thread: wait for readiness, report it, then send heartbeats until the end."""
         if not self.wait_ready():
             return
         wait_s = 0.2
@@ -110,7 +110,7 @@ class Agent:
                 interval_s = min(max(float(answer["next_s"]), 0.05), 3600.0)
 
     def wait_ready(self) -> bool:
-        """True once the app answers; ends the workspace when it does not in time."""
+        """Return True once the app answers; end the workspace if it does not in time."""
         from .processes import descendants, process_table
         from .sockets import answers, listens_itself
 
@@ -125,7 +125,7 @@ class Agent:
                     return False
                 self.ready = True
                 self.state.write("ready", self.app.port)
-                self.waking.rouse()  # the main thread sees to the way to it
+                self.waking.rouse()  # the main thread then checks for a direct listener
                 return True
             if time.monotonic() > deadline:
                 self.end("start_timeout")
@@ -136,13 +136,13 @@ class Agent:
         return False
 
     def revoked(self, status: int) -> bool:
-        """Whether this start is over by the portal's answer, which ends it."""
+        """End the run if the portal's answer revokes it; return whether it does."""
         if status in REVOKED:
             self.end("revoked")
         return status in REVOKED
 
     def end(self, reason: str) -> None:
-        """Any thread: have the main thread end the workspace for `reason`."""
+        """Any thread: make the main thread end the workspace for `reason`."""
         if not self.end_reason:
             self.end_reason = reason
         self.waking.rouse()
@@ -150,7 +150,7 @@ class Agent:
     # -- the main thread --------------------------------------------------------------------
 
     def on_term(self, _number: int, _frame: FrameType | None) -> None:
-        """Handler of SIGTERM and SIGINT; the wake-up descriptor rouses the main loop."""
+        """Handle SIGTERM and SIGINT; the wake-up descriptor wakes the main loop."""
         self.stop_signal = True
 
     def run(self) -> int:
@@ -176,25 +176,25 @@ class Agent:
         return self.keep()
 
     def take_secrets(self) -> str:
-        """Why the app cannot be started, or ""."""
+        """Fetch the secrets; return why the app cannot start, or ""."""
         from .handing_out import take
 
         self.state.write("starting", None)
         return take(self.config, self.portal, self.log, self.waking.pause, lambda: self.stop_signal)
 
     def ended_before(self, reason: str, exit_code: int | None) -> int:
-        """The end of a run without an app."""
+        """End a run before its app has started."""
         self.state.write("exited", None, reason=reason, exit_code=exit_code)
         self.portal.post("exited", {"exit_code": exit_code, "log_tail": self.log.tail()})
         return 0
 
     def start(self, port: int) -> None:
-        """Have the app started, with all that it finds ready. Raises `OSError`."""
+        """Prepare and start the app. Raises `OSError`."""
         if self.config["progress_dir"]:
             try:
                 os.makedirs(self.config["progress_dir"], 0o700, exist_ok=True)
             except OSError:
-                self.config["progress_dir"] = ""  # nobody is asked to tell anything
+                self.config["progress_dir"] = ""  # the app then reports no progress
         if self.config["packages"]:
             from .packages_overlay import prepare
 
@@ -209,7 +209,7 @@ class Agent:
             self.app = start_app(self.config, port)
 
     def keep(self) -> int:
-        """From the start of the app to the end of all that it has started."""
+        """Run from the start of the app until everything that it started has ended."""
         import threading
 
         from .children import Children, become_subreaper
@@ -249,7 +249,7 @@ class Agent:
         return 0
 
     def wait_for_end(self, children: Children) -> None:
-        """Until the app has ended, a stop was asked for, or a thread gave a reason."""
+        """Wait until the app has ended, a stop was requested, or a thread gave a reason."""
         while True:
             children.reap()
             if self.app.exit_code is not None or self.stop_signal or self.end_reason:
@@ -259,7 +259,7 @@ class Agent:
             self.waking.pause(60.0, *([asked.control.fileno()] if asked else ()))
 
     def post_exited(self, code: int | None) -> None:
-        """Tell the portal that the app has ended; it also finds out by itself, so not for ever."""
+        """Report that the app has ended. Retries are limited: the portal also detects it."""
         body: dict[str, Any] = {"exit_code": code, "log_tail": self.log.tail()}
         wait_s = 0.2
         for _ in range(5):
@@ -271,7 +271,7 @@ class Agent:
 
 
 def close_on_exec(keep: int = 3) -> None:
-    """What the launcher left open (the lock that says we live) must not reach the app."""
+    """Keep descriptors of the launcher, such as the lock that marks the workspace as alive, from the app."""
     try:
         for name in os.listdir("/proc/self/fd"):
             if int(name) >= keep:

@@ -1,4 +1,4 @@
-"""The app's port: who listens there, how many are connected, whether it answers."""
+"""The app's port: listener, connections and readiness."""
 
 # ruff: noqa: PTH115, PTH208, UP031
 
@@ -11,7 +11,7 @@ from .processes import read_text
 
 
 def sockets_on(port: int) -> tuple[set[str], int] | None:
-    """(inodes that listen on `port`, number of established connections), or None when unknown."""
+    """Return (inodes that listen on `port`, number of established connections), or None if unknown."""
     inodes: set[str] = set()
     established, seen = 0, False
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -31,7 +31,7 @@ def sockets_on(port: int) -> tuple[set[str], int] | None:
 
 
 def listens_itself(port: int, pids: list[int]) -> bool | None:
-    """False when a process that is not ours listens on `port`; None when that cannot be seen."""
+    """Return False if a foreign process listens on `port`; None if that cannot be determined."""
     found = sockets_on(port)
     if found is None or not found[0]:
         return None
@@ -50,7 +50,7 @@ def listens_itself(port: int, pids: list[int]) -> bool | None:
 
 
 def answers(port: int, path: str, timeout_s: float) -> bool:
-    """True when the app's port answers `path` with a status below 500."""
+    """Return True if the app's port answers `path` with a status below 500."""
     sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)

@@ -1,4 +1,4 @@
-"""What the driver reads of the agent: the state file."""
+"""The agent's state file, read by the driver."""
 
 # ruff: noqa: PTH105, UP031
 
@@ -21,7 +21,7 @@ class State:
         self.written = False
 
     def write(self, phase: str, port: int | None, **more: Any) -> None:
-        """Publish the state to the driver; a full disk is survived, and `written` says so."""
+        """Write the state for the driver. A failure such as a full disk only sets `written` to False."""
         state = {"phase": phase, "generation": self.generation, "port": port, **more}
         try:
             write_atomically(self.path, json.dumps(state).encode())
@@ -31,7 +31,7 @@ class State:
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Replace `path` by `data` (bytes) in one step, readable by its owner only."""
+    """Atomically replace the file by `data`, readable only by its owner."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Terminals, and when something was typed or written in one."""
+"""Terminals and their last activity."""
 
 # ruff: noqa: UP031
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from .processes import Table
 
-TTY_MAJORS = range(136, 144)  # of pseudo-terminals
+TTY_MAJORS = range(136, 144)  # device majors of pseudo-terminals
 
 
 def terminals_of(pids: list[int], table: Table) -> dict[str, Any] | None:
-    """Terminals of these processes, and when something was typed or written in one; None when unknown.
+    """Return the terminals of these processes and the time of the last input or output; None if unknown.
 
-    The kernel keeps that time to eight seconds.
+    The kernel rounds that time to 8 seconds.
     """
     numbers = {table[pid][6] for pid in pids} - {0}
     paths = []
@@ -30,6 +30,6 @@ def terminals_of(pids: list[int], table: Table) -> dict[str, Any] | None:
     try:
         times = [max(found.st_atime, found.st_mtime) for found in map(os.stat, paths)]
     except OSError:
-        return None  # it has closed meanwhile, or is not to be seen from here
+        return None  # closed meanwhile, or not visible from here
     last = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(times))) if times else None
     return {"count": len(times), "last_activity": last}

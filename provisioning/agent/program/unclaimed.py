@@ -1,4 +1,4 @@
-"""A spare: an app's program that runs before it is known for whom."""
+"""A spare app process that starts before it is assigned to a workspace."""
 
 # ruff: noqa: SIM105
 
@@ -22,13 +22,13 @@ CONTROL_TIMEOUT_S = 1.0
 
 
 class Unclaimed:
-    """An app's program, started ahead of time, and the wait for the workspace that takes it over."""
+    """A preloaded app program waiting for the workspace that claims it."""
 
     def __init__(self, claims: int, owner: int, folder: str, command: list[str]) -> None:
         self.listener = socket.socket(fileno=claims)
         self.owner = owner
         self.folder = folder
-        # The agent's own end must not reach the program; the other one must.
+        # The program inherits only the other end.
         self.control, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         argv = [argument.replace("{control}", str(theirs.fileno())) for argument in command]
@@ -37,7 +37,7 @@ class Unclaimed:
         theirs.close()
 
     def wait(self) -> Config | None:
-        """The configuration of the workspace that has taken this over; None when there will be none."""
+        """Return the configuration of the claiming workspace; None if there will be none."""
         poller = select.poll()
         poller.register(self.owner, select.POLLIN)
         poller.register(self.control, select.POLLIN)
@@ -54,7 +54,7 @@ class Unclaimed:
             if self.listener.fileno() in events:
                 break
         connection, _ = self.listener.accept()
-        # Other processes of the sandbox's program may hold copies of this socket, so closing is not enough.
+        # Other processes of the program may hold copies of this socket, so closing is not enough.
         self.listener.shutdown(2)
         self.listener.close()
         os.close(self.owner)
@@ -71,15 +71,15 @@ class Unclaimed:
             try:
                 connection.sendall(b"taken\n")
             except OSError:
-                pass  # who asked has died since; the workspace is written down and runs
+                pass  # the caller has died; the workspace is recorded and runs
         return config
 
     def become(self, config: Config, port: int, listener: int) -> App:
-        """Have the program be the app of `config`, with a copy of `listener`. Raises `OSError`."""
+        """Make the program the app of `config`, passing a copy of `listener`. Raises `OSError`."""
         argv, env = filled_in(config, port)
         claim = {"argv": argv, "env": env, "home": config["home"], "rlimits": config["rlimits"]}
         text = json.dumps(claim).encode() + b"\n"
-        # With the first bytes; what a full buffer has left over follows.
+        # The descriptor is sent with the first bytes; send the rest if the buffer was full.
         sent = socket.send_fds(self.control, [text], [listener]) if listener >= 0 else 0
         if sent < len(text):
             self.control.sendall(text[sent:])
@@ -87,7 +87,7 @@ class Unclaimed:
         return self.app
 
     def listening(self) -> bool | None:
-        """Whether the app answers on the listener itself; None where it has not said yet. Does not wait."""
+        """Return whether the app accepts connections itself; None if unknown yet. Does not block."""
         self.control.setblocking(False)
         try:
             return self.control.recv(64) == b"listening\n"
@@ -97,9 +97,9 @@ class Unclaimed:
             return False
 
     def counted(self) -> tuple[int | None, int | None]:
-        """How many connections the app has on the listener, and how many bytes have come and gone there.
+        """Return the app's number of connections on the listener, and of bytes transferred there.
 
-        By its own count; None where it does not tell.
+        None for both if the app does not answer.
         """
         try:
             self.control.settimeout(CONTROL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What rouses the main thread: signals, children that end, and the other threads."""
+"""Wakes the main thread: on signals, ended children, and requests of other threads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Waking:
         os.set_blocking(self.write_end, False)
 
     def rouse(self) -> None:
-        """Any thread: have the main thread look."""
+        """Any thread: wake the main thread."""
         os.write(self.write_end, b"x")
 
     def pause(self, timeout_s: float, *more: int) -> None:
-        """The main thread: until it is roused, one of `more` (descriptors) can be read, or time is up."""
+        """Main thread: wait until woken, until a descriptor of `more` is readable, or for `timeout_s`."""
         import select
 
         select.select([self.read_end, *more], [], [], timeout_s)

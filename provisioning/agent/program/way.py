@@ -1,4 +1,4 @@
-"""The way to the app: the driver's listener, which the app serves itself or a relay joins to its port."""
+"""The route to the app: the driver's listener, served by the app itself or by a relay to its port."""
 
 # ruff: noqa: UP031
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 
 COUNTER_BYTES = 8
-"""A number without sign in the machine's own order."""
+"""An unsigned number in native byte order."""
 
 
 class Way:
-    """How connections of `listener`, a descriptor or -1, come to `app`.
+    """Forwards connections of `listener`, a descriptor or -1, to `app`.
 
-    `counted_at` is the file in which a relay outside of gVisor says how many bytes it has passed on; empty
-    where there is none.
+    `counted_at` is the file in which a relay outside gVisor counts forwarded bytes; empty if there is none.
     """
 
     def __init__(
@@ -37,23 +36,23 @@ class Way:
         self.direct: bool | None = None if unclaimed and listener >= 0 else False  # None: not known yet
         self.relay_pid = 0
         self.lifeline = -1
-        self.passed: memoryview | None = None  # what relays have passed on, in memory shared with them
+        self.passed: memoryview | None = None  # bytes forwarded by relays, in shared memory
 
     def find(self, ready: bool) -> None:
-        """See whether the app answers on the listener itself, and have a relay where it does not."""
+        """Check whether the app serves the listener itself, and start a relay if not."""
         if self.direct is None and self.unclaimed:
             self.direct = self.unclaimed.listening()
             if self.direct is None and ready:
                 self.direct = False
         if self.direct is False and not self.relay_pid:
-            self.start_relay()  # at first, or because somebody in the workspace has ended it
+            self.start_relay()  # at first, or after a process in the workspace killed it
 
     def start_relay(self) -> None:
-        """Have a process of its own join the listener's connections to the app. It ends with this one."""
+        """Start a process that forwards the listener's connections to the app. It ends with this process."""
         if self.listener < 0:
             return
-        # Before the fork: the agent needs most of what it imports as well, and another relay may have to
-        # start when Berth has been updated here.
+        # Imported before the fork: the agent needs most of these modules too, and another relay may have to
+        # start after an update of Berth.
         from mmap import mmap
 
         from . import relay as _relay  # noqa: F401
@@ -76,19 +75,19 @@ class Way:
         self.relay_pid, self.lifeline = pid, held
 
     def traffic_bytes(self) -> int | None:
-        """What relays have passed on until now, in both directions; None where it is not known."""
+        """Return the bytes forwarded by relays so far, in both directions; None if unknown."""
         if self.counted_at:
             return read_counter(self.counted_at)
         return None if self.passed is None else int(self.passed[0])
 
     @property
     def counts(self) -> bool:
-        """Whether somebody counts what comes to the app and leaves it."""
+        """Whether traffic of the app is counted."""
         return self.listener >= 0 or bool(self.counted_at)
 
 
 def read_counter(path: str) -> int | None:
-    """The number in the file; None where it cannot be read. A workspace may have put anything there."""
+    """Return the number in the file; None if unreadable. A workspace may have written anything there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -103,7 +102,7 @@ def read_counter(path: str) -> int | None:
 
 
 def become_relay(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:
-    """In a child: run `relay.py` with nothing else open, above all not the lock that says we live.
+    """In a child: run `relay.py` without other descriptors, especially the lock of the workspace.
 
     Never returns.
     """

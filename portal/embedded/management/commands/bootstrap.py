@@ -31,7 +31,7 @@ TEAM = "default"
 POOL = "this-machine"
 ADMIN_ROLES = (SiteRole.ADMINISTRATOR, SiteRole.OPERATOR, SiteRole.APPROVER)
 PREFERRED = (("jupyterlab", DATA_SCIENCE), ("terminal", DATA_SCIENCE), ("vscode", VSCODE))
-"""Templates and the environments that their workspaces get by default."""
+"""Templates and the default environments of their workspaces."""
 
 
 class Command(BaseCommand):
@@ -52,7 +52,7 @@ class Command(BaseCommand):
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
             ensure_starting_catalog()
             made = curated.ensure()
-            # Once, when it is made: an operator's choice stays.
+            # Only when the environment is created: an operator's choice is kept.
             for template, environment in PREFERRED:
                 if environment in made:
                     prefer_environment(template=template, environment=environment)
@@ -68,7 +68,7 @@ class Command(BaseCommand):
             self.stdout.write(line)
 
     def _ensure_admin(self, *, link: bool) -> list[str]:
-        """Create the administrator once. Returns what has to be shown of it."""
+        """Create the administrator once. Return the lines to print about it."""
         admin = User.objects.filter(username=ADMIN).first()
         if admin is not None and not (link and admin.state == AccountState.INVITED):
             return []

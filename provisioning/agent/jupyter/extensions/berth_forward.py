@@ -1,11 +1,11 @@
-"""Jupyter Server's extension by which `berth port-forward` reaches a port inside the workspace.
+"""Jupyter Server extension through which `berth port-forward` reaches a port inside the workspace.
 
-A WebSocket to `berth/forward/PORT` is led to 127.0.0.1:PORT of the network in which this server runs, and to
-no other host. Binary messages are the bytes of the connection; the text `end` says that a side sends no more,
-which WebSockets cannot say otherwise. Bytes are taken only as fast as the other side takes them.
+A WebSocket to `berth/forward/PORT` is forwarded to 127.0.0.1:PORT of the server's network, and to no other
+host. Binary messages are the bytes of the connection. The text `end` half-closes the connection, which
+WebSockets do not support. Bytes are read only as fast as the other side accepts them.
 
-Who may come this far may run what they like in a kernel. Pages may not: a request of a browser is refused
-whatever its origin is, for a page of the workspace's own could be one that somebody else has written.
+A client with access here can also run any code in a kernel. Web pages must not connect: requests of browsers
+are rejected whatever their origin, because even a page of the workspace may contain foreign content.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CONNECT_S = 10.0
 VERSION = 1
 END = "end"
 OF_BROWSERS = ("Origin", "Sec-Websocket-Origin", "Sec-Fetch-Site")
-"""Headers of which a browser sends at least one with a WebSocket, and programs none."""
-# Reasons for which a connection is closed, from the numbers that are everyone's own (RFC 6455, 7.4.2).
+"""A browser sends at least one of these headers with a WebSocket; programs send none."""
+# Close codes from the private range (RFC 6455, 7.4.2).
 NOTHING_LISTENS = 4001
 CUT_OFF = 4002
 
 
 class VersionHandler(APIHandler):  # type: ignore[misc]
-    """Whether there is this extension, and which."""
+    """Returns the version of this extension."""
 
     @web.authenticated  # type: ignore[untyped-decorator,unused-ignore]
     def get(self) -> None:
@@ -44,22 +44,22 @@ class VersionHandler(APIHandler):  # type: ignore[misc]
 
 
 class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
-    """One connection."""
+    """One forwarded connection."""
 
-    # A side that takes nothing for long answers no ping either, and is all right.
+    # A client that reads nothing for long does not answer pings either, which is fine.
     ping_interval = None
     writer: asyncio.StreamWriter | None = None
     sending: asyncio.Task[None] | None = None
     ours_over = theirs_over = False
 
     def set_default_headers(self) -> None:
-        """Those of pages have no place here."""
+        """Set none of the headers for pages."""
 
     def check_origin(self, origin: str) -> bool:
         return False
 
     async def get(self, port: str) -> None:
-        # Not by `check_origin` alone, which newer versions of Tornado ask about other origins only.
+        # `check_origin` alone is not enough: newer versions of Tornado call it only for other origins.
         if not self.current_user or any(name in self.request.headers for name in OF_BROWSERS):
             raise web.HTTPError(403)
         if not 1 <= int(port) <= 65535:
@@ -79,7 +79,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
         self.sending = asyncio.ensure_future(self._send(reader))
 
     async def on_message(self, piece: str | bytes) -> None:
-        # The next one is read when this is done.
+        # The next message is read after this has finished.
         if self.writer is None:
             return
         try:

@@ -1,8 +1,8 @@
-"""Jupyter Server's extension by which a folder can be listed while its files change.
+"""Jupyter Server extension that lists folders reliably while their files change.
 
-Jupyter Server asks for each name of a folder after it has read the names. When a file has been renamed or
-deleted in between, it answers 404 for the folder, and JupyterLab shows “Directory not found”. Here such a
-folder is listed again.
+Jupyter Server reads the names of a folder and then looks up each of them. If a file was renamed or deleted in
+between, it returns 404 for the folder, and JupyterLab shows “Directory not found”. This extension repeats the
+listing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ATTEMPTS = 5
 
 
 def list_patiently(manager: Any) -> None:
-    """Have `manager` repeat what answers 404 for a folder that is there."""
+    """Make `manager` retry a 404 for a folder that exists."""
     get = manager.get
 
     @functools.wraps(get)
@@ -41,6 +41,6 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(serverapp: Any) -> None:
-    # Who asks a manager that is not asynchronous may not wait for its answer.
+    # Callers of a synchronous manager may not await its result.
     if isinstance(serverapp.contents_manager, AsyncContentsManager):
         list_patiently(serverapp.contents_manager)
