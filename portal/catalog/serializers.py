@@ -243,7 +243,7 @@ class FlavorSerializer(EntrySerializer):
 
 
 class WarningSerializer(serializers.Serializer[rules.Finding]):
-    """Something about a field that somebody should look at; it is kept all the same."""
+    """A warning about a field. It does not prevent saving."""
 
     field = serializers.CharField(help_text="Name of the field.")
     message = serializers.SerializerMethodField()
@@ -258,7 +258,7 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
 
 
 class TemplateWrittenSerializer(TemplateSerializer):
-    """A template as it was just written, with what its keeper should look at."""
+    """A template after a write, with warnings."""
 
     warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 

@@ -174,7 +174,7 @@ class GrantQuerySet(models.QuerySet["Grant"]):
 
 
 class Grant(models.Model):
-    """A temporary increase of a team's quota or (with `user`) of that member's cap; it can expire."""
+    """An increase of a team's quota or (with `user`) of that member's cap; it ends at `ends_at` if set."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="grants")

@@ -30,7 +30,7 @@ def amount_field(**more: Any) -> serializers.IntegerField:
 
 
 class GrantSerializer(serializers.ModelSerializer[Grant]):
-    """A temporary increase of a team's quota, or of the cap of one member (`username`)."""
+    """An increase of a team's quota, or of the cap of one member (`username`), until `ends_at` if set."""
 
     team = serializers.CharField(source="team.slug")
     username = serializers.CharField(
