@@ -193,7 +193,7 @@ def template_offers(templates: Iterable[Template]) -> list[TemplateOffer]:
 
 
 def installed_programs() -> frozenset[str] | None:
-    """Return the programs of all real nodes; None if there are none."""
+    """Return the programs of all real nodes; None without real nodes."""
     rows = list(
         Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
             "programs", flat=True

@@ -22,8 +22,9 @@ KIND = "workspace.gpu_free"
 
 
 def run() -> int:
-    """Notify users whose GPUs are free, one per pool, since the same GPUs may be free for several. Returns
-    how many.
+    """Notify users whose GPUs are free. Returns how many.
+
+    At most one per pool, since the same GPUs may be free for several.
     """
     rows = Workspace.objects.filter(gpu_awaited=True, state=State.RUNNING)
     waiting = list(

@@ -61,8 +61,9 @@ class HomeLine:
 
 
 def lines(actor: User, places: Iterable[HomePlace], *, rules: Book | None = None) -> dict[int, HomeLine]:
-    """Return the lines by home key. Homes without a limit or archive have none. A constant number of
-    queries.
+    """Return the lines by home key, in a constant number of queries.
+
+    Homes without a limit or archive have none.
     """
     rows: list[Any] = list(places)
     if not all(hasattr(place, "goes_on") for place in rows):

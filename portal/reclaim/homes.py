@@ -52,8 +52,8 @@ URL = "/homes/"
 
 
 SeenHome = Any
-"""A `HomePlace` with the annotations of `present`: `away` is the archive that holds it, `goes_on` that one is
-being made.
+"""A `HomePlace` as annotated by `present`: its archive (`away`), and whether one is being made
+(`goes_on`).
 """
 
 

@@ -30,9 +30,7 @@ def present(rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
 
 
 def visible_to(actor: User, rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
-    """Return the policies visible to the actor: all except those of other teams, or all for users who see
-    all.
-    """
+    """Return the visible policies: all except those of other teams; all for users who see all."""
     rows = present(rows)
     if actor.sees_all:
         return rows

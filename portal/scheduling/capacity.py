@@ -119,9 +119,7 @@ class PoolNodes:
         return self.cluster.weigh(mix)
 
     def ever_takes(self, request: ResourceRequest) -> bool:
-        """Return whether the request would fit if the pool were empty and every node and device in
-        service.
-        """
+        """Return whether the request would fit if the pool were empty and everything in service."""
         found = self._ever.get(request)
         if found is None:
             fitting = (node for node in self.nodes if self._fits(_at_best(node), request))

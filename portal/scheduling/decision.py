@@ -28,8 +28,9 @@ def all_begin(cycle: model.Cycle) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The passes of a decision. `settled` is the last one if it changed nothing, not even the order: the next
-    one would be the same.
+    """The passes of a decision.
+
+    `settled` is the last one if it changed nothing, not even the order: the next one would be the same.
     """
 
     passes: tuple[model.Cycle, ...]
@@ -74,9 +75,7 @@ def _changes_nothing(cycle: model.Cycle, scheduler: Scheduler) -> bool:
 
 
 def _choose_again(snapshot: ClusterSnapshot) -> bool:
-    """Let requests for several models choose again, since some models have become scarcer. True if any
-    did.
-    """
+    """Let requests for several models choose again as models become scarcer. Returns whether any did."""
     again = False
     for name, pending in snapshot.pending_workloads.items():
         if len(pending.placement_request.variants) > 1 and name in snapshot.scheduler.pending.items:

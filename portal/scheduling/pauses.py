@@ -11,8 +11,9 @@ import gc
 import time
 
 THRESHOLDS = (5_000, 5, 200)
-"""Thresholds of the three generations (see `gc.set_threshold`). The last is for a process that never rests:
-about 5 million objects.
+"""Thresholds of the three generations (see `gc.set_threshold`).
+
+The last one is for a process that never rests: about 5 million objects.
 """
 RESTS_AFTER = 4
 """Number of collections of the middle generation after which a rest is due."""

@@ -95,9 +95,7 @@ class PlacementRequest:
 
     @property
     def possible(self) -> bool:
-        """Whether any pool could take it if empty, with all nodes in service and the environment
-        available.
-        """
+        """Whether any pool could take it if empty, with all nodes in service and the software available."""
         request = without_environments(self.request)
         if self.moving_home or self.archived_home or self.away_home:
             # The home will be available again soon.

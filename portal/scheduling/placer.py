@@ -92,9 +92,7 @@ class PoolPlacer:
         self._taken.append((pool, placement, request))
 
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
-        """Return whether `reserved` fits once `gone` have left and `other` has been placed with `left`
-        gone.
-        """
+        """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
         with self._without(left):
             placed = self._first_place(other)
             if placed is None:

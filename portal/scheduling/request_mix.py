@@ -1,4 +1,4 @@
-"""The requests that each pool expects: learnt from recent ones, stored, and read with the pools.
+"""The requests that each pool expects: learnt from recent requests, stored, and read with the pools.
 
 A pool's mix contains the last requests that might have gone there, whatever their outcome, and the catalog's
 offers while there are few. Only `portal.scheduling.learning` writes it. Previews and cycles of all processes

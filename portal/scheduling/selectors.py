@@ -72,9 +72,7 @@ class PreemptingRow:
 
 
 def waiting() -> QuerySet[Workspace]:
-    """Return all pending workspaces in queue order; those that need approval have no position and come
-    last.
-    """
+    """Return all pending workspaces in queue order. Those that need approval come last."""
     return (
         Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING)
         .select_related("team", "owner", "flavor", "flavor__pool", "template", "queue_entry")

@@ -37,8 +37,9 @@ from portal.scheduling.snapshot import (
 )
 
 KEPT_S = 60
-"""Maximum age of a snapshot that is quick to read. Limits are read again after this in any case: grants start
-and expire with time.
+"""Maximum age of a snapshot that is quick to read.
+
+Limits are read again after this in any case, since grants start and expire with time.
 """
 READING_RESTS = 100
 """Minimum age before a full read, as a multiple of the duration of the last one."""

@@ -70,7 +70,7 @@ DEFINITIONS = (
 
 
 def ensure() -> list[str]:
-    """Create missing ones; changes by operators stay. Returns the slugs of new ones.
+    """Create missing curated environments; changes by operators stay. Returns the new slugs.
 
     The build of “Data science” is queued once a node exists, after builds requested by users.
     """

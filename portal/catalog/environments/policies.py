@@ -11,7 +11,7 @@ from portal.people.accounts.models import Role, Team, User
 
 
 def may_manage(actor: User | SystemActor, team: Team | None) -> bool:
-    """Return whether the actor is an operator or an owner of the team. General ones need an operator."""
+    """Return whether the actor is an operator or an owner of the team. Without a team: operators only."""
     if isinstance(actor, SystemActor) or actor.operates:
         return True
     return team is not None and accounts.is_owner(actor, team)
@@ -31,8 +31,9 @@ def may_use(environment: Environment, team: Team | None) -> bool:
 
 
 def built_when_asked(environment: Environment) -> bool:
-    """Return whether requesting a workspace builds it: a curated one without a ready version, if the site
-    allows.
+    """Return whether requesting a workspace builds it.
+
+    True for a curated environment without a ready version, if the site allows it.
     """
     return (
         bool(settings.BERTH_BUILD_WHEN_ASKED)

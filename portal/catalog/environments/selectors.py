@@ -347,9 +347,7 @@ def progress_of(environment: Environment, version: EnvironmentVersion | None) ->
 
 
 def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
-    """Return the progress of each newest version, in two queries; environments without versions are
-    omitted.
-    """
+    """Return the progress of the newest versions, in two queries. Omits environments without versions."""
     names = {each.pk: each.name for each in found}
     rows = EnvironmentVersion.objects.filter(environment__in=names).order_by("number")
     newest = {row[0]: row[1:] for row in rows.values_list("environment_id", "pk", "state")}
@@ -373,7 +371,7 @@ class Coming:
 
 
 def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
-    """Return it for each environment without a ready version, in three queries."""
+    """Return the pending version of each environment without a ready one, in three queries."""
     rows = {each.pk: each for each in found if each.current_id is None and each.kind == Kind.BUILT}
     if not rows:
         return {}
@@ -395,7 +393,7 @@ def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
 
 
 def coming_of(environment: Environment) -> Coming:
-    """Return the same for one environment."""
+    """Return the pending version of one environment."""
     version = newest_version(environment)
     return Coming(version, progress_of(environment, version))
 

@@ -87,9 +87,7 @@ class VersionDetailSerializer(VersionSerializer):
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
-    """A software environment. `team` is null for general ones; `current` is the version for new
-    workspaces.
-    """
+    """A software environment. `team` is null if it is for everybody; `current` is for new workspaces."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     kind = serializers.ChoiceField(Kind.choices, help_text="`node`: what each node has by itself.")
@@ -161,9 +159,7 @@ class EnvironmentChangeSerializer(StrictSerializer):
 
 
 class BuildCreateSerializer(StrictSerializer):
-    """Without `source`, builds the newest version, or if it is ready, another one with newly resolved
-    packages.
-    """
+    """Without `source`, builds the newest version, or if that is ready, resolves it again as another one."""
 
     source_kind = serializers.ChoiceField(
         SourceKind.choices, default=SourceKind.PACKAGES, help_text="Format of `source`."

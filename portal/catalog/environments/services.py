@@ -337,7 +337,7 @@ def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -
 
 
 def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
-    """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing ones."""
+    """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing folders."""
     accounts.require_operator(actor)
     there = selectors.folders_there()
     found = next((each for each in there if each.path == path), None)

@@ -45,8 +45,9 @@ def python_of(text: str) -> str:
 
 
 def checked(kind: str, text: str) -> tuple[SourceKind, str]:
-    """Return the source in stored form. A lock without hashes is a requirements file. Raises
-    `InvalidInput`.
+    """Return the source in stored form. Raises `InvalidInput`.
+
+    A lock without hashes is stored as a requirements file.
     """
     if kind not in SourceKind.values:
         raise _refused("source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)}))
@@ -117,7 +118,7 @@ def names_in(kind: str, text: str) -> list[str]:
 
 
 def requirements_in(kind: str, text: str) -> list[Requirement]:
-    """Return the requirements from the package index in order; skips invalid ones and npm's."""
+    """Return the requirements from the package index in order, without invalid lines and npm's."""
     found: list[Requirement] = []
     if kind == SourceKind.FOLDER:
         return found

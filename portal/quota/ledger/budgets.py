@@ -90,9 +90,7 @@ class BudgetStatement:
 
 
 def statement_of(row: Budget, *, month: date | None = None) -> BudgetStatement:
-    """Return the statement for the month (default: the current one). Spending of other months does not
-    count.
-    """
+    """Return the statement for the month (default: the current one), without spending of other months."""
     month = month or month_of(timezone.now())
     present = row.month == month
     return BudgetStatement(

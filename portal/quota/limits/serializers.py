@@ -180,9 +180,7 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
-    """The maximum for a member of a team; without a `username`, for every member without a cap of their
-    own.
-    """
+    """The maximum for a member of a team; without a `username`, for every member without their own cap."""
 
     team = serializers.CharField(source="team.slug")
     username = serializers.CharField(source="user.username", default=None, allow_null=True)

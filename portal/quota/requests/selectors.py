@@ -62,9 +62,7 @@ def open_count(actor: User) -> int:
 
 
 def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
-    """Return the oldest open requests that the actor may decide, with evidence; a constant number of
-    queries.
-    """
+    """Return the oldest open requests for the actor to decide, with evidence. Constant number of queries."""
     rows = list(open_for(actor)[:limit])
     found = evidence_for(rows)
     return [InboxRow(row, found[row.pk]) for row in rows]
@@ -151,9 +149,7 @@ def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
 
 
 def rules(actor: User) -> QuerySet[AutoApproveRule]:
-    """Return rules that the actor may see: all for approvers and operators; else own teams' and general
-    ones.
-    """
+    """Return all rules for approvers and operators, else general rules and those of the actor's teams."""
     found = AutoApproveRule.objects.select_related("team", "created_by").order_by(
         "resource", "created_at", "id"
     )

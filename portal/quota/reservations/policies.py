@@ -38,8 +38,9 @@ def books_at_once(actor: User, team: Team) -> bool:
 
 
 def _decided_elsewhere(actor: User) -> Q:
-    """Return the filter for the actor's own ones, and those of an approver for whom the actor is only a
-    delegate.
+    """Return the filter for reservations that another user must decide.
+
+    These are the actor's own, and those of an approver for whom the actor is only a delegate.
     """
     whose = [actor] if not approvers.is_only_superuser(actor) else []
     if not actor.operates and (lender := approvers.decides_only_for(actor)) is not None:

@@ -40,7 +40,7 @@ def bookable() -> dict[str, int]:
 
 
 def visible_to(actor: User | SystemActor) -> Q:
-    """Return the filter for visible ones: booked ones for all users; others for the team and approvers."""
+    """Return the filter for visible reservations: booked, of own teams, or all for approvers."""
     if isinstance(actor, SystemActor) or policies.sees_every_team(actor):
         return Q()
     own = Team.objects.filter(memberships__user=actor)

@@ -270,9 +270,7 @@ def change(
 
 
 def due(*, now: datetime | None = None) -> int:
-    """Process reservations that begin, end or begin soon. Returns how many. Each is notified once, even if
-    late.
-    """
+    """Process reservations that begin, end or begin soon, each once, even if late. Returns how many."""
     now = now or timezone.now()
     booked, asked = ReservationState.BOOKED, ReservationState.REQUESTED
     soon = Reservation.objects.filter(
@@ -470,9 +468,7 @@ def _record(actor: User | SystemActor, row: Reservation, word: str, message: str
 
 
 def _how(actor: User, row: Reservation) -> dict[str, Any]:
-    """Return the audit data of a decision: delegating approver, and whether it is about the actor's own
-    request.
-    """
+    """Return the audit data of a decision: the delegating approver, and whether the request is their own."""
     found: dict[str, Any] = {}
     if actor.pk in (row.created_by_id, row.changed_by_id):
         found["own"] = True

@@ -103,9 +103,7 @@ UNKNOWN_WORK = Work()
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The known state of a placement: devices, size, commitments and spare capacity of the node, and the
-    work's pace.
-    """
+    """The known state of a placement: devices, size, commitments and spare capacity of the node, and pace."""
 
     devices: tuple[DeviceView, ...] = ()
     node: str = ""

@@ -88,8 +88,9 @@ def may_go(each: Movable, resting: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The movable workspaces of a node in order of preference: their devices in total, and the minimum of
-    losses and sizes.
+    """The movable workspaces of a node in order of preference.
+
+    `devices` is their total number of devices; `lost` and `milli` are minimums.
     """
 
     movable: Sequence[Movable]

@@ -4,8 +4,8 @@ Two things justify a move. A workspace with a low contentment score moves to a b
 request waits although enough is free, but scattered, the workspaces in its way move at the least cost. The
 placement engine finds each target with all earlier moves applied, so all proposals can be executed at once.
 
-Moves do not oscillate: a moved workspace stays for `cool_down_s` and does not return to its old devices for
-`return_s`; a move must gain `min_gain`; freeing capacity for a request must cost less than the request gains.
+Moves do not oscillate: a moved workspace stays for `cool_down_s`, and does not return to its old devices for
+`return_s`. A move must gain `min_gain`, and freeing capacity for a request must cost less than it gains.
 """
 
 from __future__ import annotations
@@ -206,9 +206,7 @@ def _better_off(
     rules: Rules,
     scores: Mapping[str | tuple[str, str], int],
 ) -> Proposal | None:
-    """Return a move with sufficient gain. The workspace keeps its placement until then, so the target is
-    free.
-    """
+    """Return a move with sufficient gain to a target that is free while the workspace still runs."""
     before = len(site.steps)
     wanted = each.request.accelerators
     # A workspace with a share is better off only on an unused GPU; it still receives only its share.

@@ -15,9 +15,7 @@ from portal.reclaim.engine.week import Week
 
 
 class ScopeKind(StrEnum):
-    """The scope of a policy, from the widest to the narrowest. The team comes last and can only be
-    stricter.
-    """
+    """The scope of a policy, from the widest to the narrowest; the team's can only be stricter."""
 
     SITE = "site"
     POOL = "pool"

@@ -70,9 +70,7 @@ def home_cards(context: dict[str, Any], stays: dict[int, HomeLine]) -> dict[str,
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """Render announcements and archives of homes that the workspace may use, for users who decide about
-    them.
-    """
+    """Render announcements and archives of a workspace's homes, for users who decide about them."""
     user: User = context["request"].user
     lines: list[HomeLine] = []
     if may_move(user, workspace.owner_id):
@@ -83,7 +81,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
-    """Render announcements and archives of the user's own homes; one query if there are none."""
+    """Render announcements and archives of the user's own homes; one query without any."""
     user: User = context["request"].user
     told = Q(warned_s__isnull=False) | Q(archive__isnull=False)
     stays = HomeStay.objects.filter(told, place__owner=user).select_related("place")

@@ -48,9 +48,7 @@ class Stepper(Protocol):
     """A placer that answers repeated queries about prefixes of one list faster."""
 
     def stepping(self) -> AbstractContextManager[Callable[[Workload, Sequence[str]], bool]]:
-        """Return a context whose function acts as `fits` for prefixes of one list. Use no other method
-        inside.
-        """
+        """Return a context with a function like `fits` for prefixes of one list. Call nothing else inside."""
 
 
 @dataclass(slots=True)

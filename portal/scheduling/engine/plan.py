@@ -310,9 +310,7 @@ class Plan:
             self._left = np.vstack([self._left, *lines])
 
     def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
-        """Add the rows of the node and its descendants. Returns what it takes from its parent at each
-        time.
-        """
+        """Add the rows of the node and its descendants. Returns the usage of its parent at each time."""
         teams = self._usage.tree.teams
         if teams.get(node.name) is node:
             usage = running.held(resource, [node.name])
@@ -376,8 +374,8 @@ class _Running:
         self._at = np.searchsorted(grid, self.ends)
 
     def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
-        """Return the amounts in use by the teams (None: all) at each time; freed at the first grid time after
-        an end.
+        """Return the usage of the teams (None: all) at each time, freed at the first grid time after an
+        end.
         """
         amounts = self._of.amounts.get(resource)
         if amounts is None:

@@ -2,15 +2,19 @@
 
 A request may preempt workloads of its own team that have a lower priority, and workloads of teams in its
 cohort that borrow the scarce resource. A team within its nominal quota reclaims it. Other requests may
-preempt in the cohort only under one of two strategies: the share of the preempting team afterwards is at most
-the other team's share without the victim; or, once per team, less than the other team's share before. Both
-make the largest share smaller or equal, so at one moment the process converges.
+preempt in the cohort under one of two strategies:
 
-Shares move over time, so between borrowers the recent average of borrowed amounts counts too. A preempted
-workload is protected for longer each time, and does not preempt other borrowers itself. Workloads that have
-not started, or that run for less than the minimum run, do not make a team a borrower: otherwise an older
-workload within quota would be preempted for them. A workload that would lose its work is preempted for
-another team only where the gain exceeds the cost, or where an owner is far enough ahead in queue order.
+- The share of the preempting team afterwards is at most the other team's share without the victim.
+- Once per team, the share afterwards is less than the other team's share before.
+
+Both make the largest share smaller or equal, so at one moment the process converges. Shares move over time,
+so between borrowers the recent average of borrowed amounts counts too. A preempted workload is protected for
+longer each time, and does not preempt other borrowers itself.
+
+Workloads that have not started, or run for less than the minimum run, do not make a team a borrower.
+Otherwise an older workload within quota would be preempted for them. A workload that would lose its work is
+preempted for another team only if the gain exceeds the cost, or if an owner is far enough ahead in queue
+order.
 """
 
 from __future__ import annotations
@@ -267,8 +271,8 @@ class _Search:
         return self._enough()
 
     def _first_strategy(self) -> bool:
-        """Preempt where the incoming team's share is at most the other's without the victim; owners always
-        may.
+        """Preempt where the incoming team's share is at most the other's without the victim; owners
+        always.
         """
         candidates = self._candidates
         while (team := self._largest(candidates)) is not None:
@@ -289,9 +293,7 @@ class _Search:
         return False
 
     def _second_strategy(self) -> bool:
-        """Preempt where the incoming team's share is less than the other's before; once per team, as in
-        Kueue.
-        """
+        """Preempt where the incoming team's share is less than the other's before; once per team."""
         while (team := self._largest(self._retry)) is not None:
             (each,) = self._retry.pop(team)
             if (
@@ -336,9 +338,7 @@ class _Search:
         return tuple(place)
 
     def _mine(self, team: str) -> int:
-        """Return the incoming team's share below its common cohort with `team`, unsettled workloads
-        included.
-        """
+        """Return the incoming team's share below its common cohort with `team`, with unsettled workloads."""
         mine, _ = _below_common(self._own, self.usage.tree.teams[team])
         if mine is self._own or not self._unsettled:
             return dominant_share(mine)

@@ -158,7 +158,7 @@ class Scheduler:
         return ((end_s, self.running[name].workload) for end_s, name in self._ends)
 
     def amounts_by_end(self) -> RunningAmounts:
-        """Return the same as arrays, cached until a workload starts or ends."""
+        """Return running workloads as arrays, cached until a workload starts or ends."""
         if self._ended is None:
             self._ended = RunningAmounts.of(self.by_end())
         return self._ended

@@ -35,7 +35,7 @@ class SchedulerState(Protocol):
         """Yield running workloads with their expected end, earliest first."""
 
     def amounts_by_end(self) -> RunningAmounts:
-        """Return the same as arrays."""
+        """Return running workloads as arrays."""
 
     def of_team(self, team: str) -> Iterator[Running]:
         """Return the team's running workloads in no particular order."""

@@ -36,8 +36,9 @@ class Editing:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The page. `left_out` matching rows are not shown. `message` is the result of the last form, `problem`
-    its error.
+    """The page. `left_out` matching rows are not shown.
+
+    `message` is the result of the last form, `problem` its error.
     """
 
     resource: str

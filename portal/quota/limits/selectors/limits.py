@@ -83,8 +83,9 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
 
 
 def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
-    """Return the workspaces that are charged. One deleted after its stop has already released its
-    capacity.
+    """Return the workspaces that are charged.
+
+    One that is deleted after its stop has already released its capacity.
     """
     held = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
     return workspaces.filter(~Q(state=State.TERMINATING) | Exists(held), state__in=HOLDING)
@@ -278,9 +279,7 @@ def caps_of(team: Team) -> QuerySet[MemberCap]:
 
 
 def quotas_for(actor: User) -> QuerySet[Quota]:
-    """Return all quotas for operators and approvers; otherwise those of the actor's teams and their
-    cohorts.
-    """
+    """Return all quotas for operators and approvers, else those of the actor's teams and their cohorts."""
     quotas = Quota.objects.select_related("team", "cohort")
     if policies.sees_every_team(actor):
         return quotas

@@ -1,6 +1,4 @@
-"""Pages of requests: the form, the inbox and details. Contexts are documented in
-templates/quota_requests/.
-"""
+"""Pages of requests: form, inbox and details. Contexts are documented in templates/quota_requests/."""
 
 from __future__ import annotations
 

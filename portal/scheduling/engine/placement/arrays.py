@@ -168,11 +168,7 @@ class NodeArrays:
     def take(
         self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int, restored: bool = False
     ) -> None:
-        """Subtract from the free amounts (or add, with negative numbers). Raises ValueError beyond the
-        bounds.
-
-        With `restored`, the amounts were taken before: a node that has shrunk below them is no error.
-        """
+        """Subtract from free amounts (or add, with negative numbers). Raises ValueError beyond the bounds."""
         node = self.states[row]
         moves = (
             (self.free_cpu, cpu_milli, node.cpu_milli),

@@ -172,7 +172,7 @@ class Cluster:
         )
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
-        """Take the capacity that `placement` grants. Raises ValueError, and takes nothing, if it is not
+        """Take the capacity that `placement` grants. Raises ValueError and takes nothing if it is not
         free.
         """
         self._move(placement, request, 1)

@@ -166,11 +166,8 @@ def geometry(model: str, memory_mib: int) -> Geometry | None:
 
 
 def told(profiles: Any) -> Geometry | None:
-    """Return the layout reported by a driver: a list of `name`, `memory_mib`, `most`, `placements` (start,
+    """Return the layout reported by a driver, from `name`, `memory_mib`, `most` and `placements` (start,
     size).
-
-    None if it is malformed or has no placements. A profile without placements, or with placements of
-    different sizes, is omitted.
     """
     try:
         return _told(

@@ -17,7 +17,7 @@ from provisioning.types import AcceleratorRequest, ResourceRequest
 WINDOW = 2000
 """Number of latest requests that a mix is learnt from. Each counts the same."""
 CATALOG_WORTH = 10
-"""Weight of the catalog, in requests, while there are none; fades out as requests arrive."""
+"""Weight of the catalog, in requests, while no requests exist; fades out as they arrive."""
 LEARN_PERCENT = 25
 LEARN_AFTER_AT_MOST = 250
 """A mix is learnt again once this many requests are new."""
@@ -120,7 +120,7 @@ class RequestMix:
         return _typical([item for item in self.shapes if not item[0].mig_profile])
 
     def typical_accelerated(self) -> tuple[tuple[Shape, int], ...]:
-        """Return the same among the shapes with whole or shared devices."""
+        """Return the typical shapes among those with whole or shared devices."""
         return _typical([item for item in self.shapes if item[0].count and not item[0].mig_profile])
 
     def weighed(self, scarcity: Mapping[Shape, tuple[int, int]]) -> RequestMix:
@@ -128,15 +128,13 @@ class RequestMix:
         return replace(self, scarcity=tuple((s, scarcity[s]) for s, _ in self.shapes if s in scarcity))
 
     def fragmentation_weights(self) -> tuple[list[tuple[Shape, int]], int]:
-        """Return weight × scarcity of the typical shapes with devices, and the weight of all typical ones at
-        1.
-        """
+        """Return weight × scarcity of the typical shapes with devices, and the total weight at scarcity 1."""
         typical, scarcity = self.typical(), dict(self.scarcity)
         weights = [(s, weight * scarcity.get(s, (PLAIN, PLAIN))[0]) for s, weight in typical if s.count]
         return weights, PLAIN * sum(weight for _, weight in typical)
 
     def room_weights(self) -> tuple[list[tuple[Shape, int]], int]:
-        """Return the same for room, among the typical shapes with devices."""
+        """Return weight × scarcity for room of the typical accelerated shapes, and their weight at 1."""
         typical, scarcity = self.typical_accelerated(), dict(self.scarcity)
         weights = [(s, weight * scarcity.get(s, (PLAIN, PLAIN))[1]) for s, weight in typical]
         return weights, PLAIN * sum(weight for _, weight in typical)

@@ -1,9 +1,11 @@
 """Fragmentation gradient: the node where this placement harms the usual requests least.
 
 After "Beware of Fragmentation" (USENIX ATC 2023), with four differences, each measured in docs/placement.md:
-memory counts beside CPU; shapes weigh more, the scarcer that is what they can use (see `scarcity`); a little
-of the loss of room (see `tables`) is added; and nodes of equal level are ordered by their usage among their
-peers, never by a fixed order of nodes.
+
+- Memory counts beside CPU.
+- Shapes weigh more, the scarcer the capacity that they can use (see `scarcity`).
+- A small part of the loss of room (see `tables`) is added.
+- Nodes of equal level are ordered by usage among their peers, never by a fixed order of nodes.
 
 The level is coarse on purpose: the change goes through a sigmoid to integers 0 … 63. A finer score follows
 every small difference and scatters requests over all nodes.
