@@ -1,4 +1,4 @@
-"""Templates and flavors over REST."""
+"""REST views of templates and flavors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FlavorFilter(filters.FilterSet):
 
 
 class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
-    """What templates and flavors do alike."""
+    """Common base of templates and flavors."""
 
     tag = "catalog"
     scopes = SCOPES
@@ -79,7 +79,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
 
     @abstractmethod
     def _shown(self) -> QuerySet[Any]:
-        """All that the actor sees, switched off or not."""
+        """Return all entries visible to the actor, enabled or not."""
 
     def get_queryset(self) -> QuerySet[Any]:
         found = self._shown()
@@ -96,7 +96,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         return {**context, "own_teams": own}
 
     def _change(self, request: UserRequest) -> Response:
-        """PATCH, for both."""
+        """Handle PATCH."""
         body = self.change_serializer(data=request.data, partial=True)
         entry = self.get_object()
         require_keep(request.user, entry)
@@ -107,12 +107,12 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         return self.answer(entry)
 
     def _delete(self, request: UserRequest) -> Response:
-        """DELETE, for both."""
+        """Handle DELETE."""
         entries.delete(actor=request.user, entry=self.get_object(), expected=etags.expected_by(request))
         return Response(status=204)
 
     def _history(self, request: UserRequest) -> Response:
-        """The newest versions, for who keeps the entry or sees all."""
+        """Return the newest versions, for users who manage the entry or see all."""
         entry = self.get_object()
         if not request.user.sees_all:
             require_keep(request.user, entry)
@@ -123,7 +123,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         return Response(RevisionSerializer([row for row, _ in shown], many=True).data)
 
     def _take_back(self, request: UserRequest, number: int) -> Response:
-        """Restore a version, for both."""
+        """Restore a version."""
         entry = entries.restore(
             actor=request.user,
             entry=self.get_object(),

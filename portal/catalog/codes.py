@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class CatalogCode(StrEnum):
-    """Refusals about templates and flavors."""
+    """Errors and warnings about templates and flavors."""
 
     ACCELERATOR_NEEDED = "accelerator_needed"
     ARGV_INVALID = "argv_invalid"

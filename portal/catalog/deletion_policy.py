@@ -1,4 +1,4 @@
-"""Whether a template or flavor may be deleted, asked of those who use it."""
+"""Port through which other packages prevent the deletion of templates and flavors in use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from portal.common.ports import Port
 
 
 class EntryDeletionPolicy(Protocol):
-    """Refuses to delete templates and flavors in use."""
+    """Prevents the deletion of templates and flavors in use."""
 
     def require_deletable(self, entry: Template | Flavor) -> None:
-        """Raises `StateConflict` while the entry, which is locked, is in use."""
+        """Raises `StateConflict` while the locked entry is in use."""
 
 
 deletion_policy = Port[EntryDeletionPolicy]("EntryDeletionPolicy")

@@ -1,6 +1,6 @@
-"""Entries of the catalog as plain JSON values: what history keeps, REST writes and the site file holds.
+"""Catalog entries as JSON documents, for history, REST and the site file.
 
-A document names teams, pools and other entries by their slugs. Two entries with equal documents are alike.
+A document names teams, pools and other entries by slug. Entries with equal documents are equal.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ FLAVOR_FIELDS = (
 
 
 def fields_of(model: type[Template] | type[Flavor]) -> tuple[str, ...]:
-    """The plain fields of a document; slug, team, teams, successor, pool and environment come beside them."""
+    """Return the plain fields of a document, without slug and relations."""
     return TEMPLATE_FIELDS if model is Template else FLAVOR_FIELDS
 
 
 def document_of(entry: Template | Flavor) -> Document:
-    """The entry's document. Reads `teams`, `successor`, `team`, `pool` and `environment`."""
+    """Return the entry's document. Reads `teams`, `successor`, `team`, `pool` and `environment`."""
     found: Document = {"slug": entry.slug}
     if isinstance(entry, Template):
         found["team"] = entry.team.slug if entry.team is not None else None
@@ -55,17 +55,17 @@ def document_of(entry: Template | Flavor) -> Document:
 
 
 def document_of_new(entry: Template | Flavor) -> Document:
-    """The document of an entry that has no row yet: what its columns begin with, for everybody."""
+    """Return the document of an unsaved entry with defaults."""
     found: Document = {name: getattr(entry, name) for name in fields_of(type(entry))}
     more = {"environment": None} if isinstance(entry, Template) else {"pool": None}
     return {"slug": entry.slug, **found, **more, "teams": None, "successor": None}
 
 
 def fill(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
-    """Write the fields of a document, or of a part of one, into an entry that is not saved yet.
+    """Write the fields of a full or partial document to an unsaved entry.
 
-    `teams` is a list of those that may use it, or None for everybody. Returns the teams to keep, None where
-    `given` does not say. Raises `InvalidInput` for names that there are not.
+    `teams` lists the teams that may use it, or is None for everybody. Returns the teams to store, or None if
+    `given` has none. Raises `InvalidInput` for unknown names.
     """
     for name in fields_of(type(entry)):
         if name in given:
@@ -104,7 +104,7 @@ def _pool(slug: str | None) -> Pool | None:
 
 
 def _environment(template: Template, slug: str | None) -> Environment | None:
-    """One that everybody who may use the template may use: everybody's, or the same team's."""
+    """Return an environment that all users of the template may use: a general one, or the same team's."""
     if not slug:
         return None
     found = Environment.objects.filter(slug=strip_nul(slug)).first()
@@ -114,7 +114,7 @@ def _environment(template: Template, slug: str | None) -> Environment | None:
 
 
 def _successor(entry: Template | Flavor, slug: str | None) -> Template | Flavor | None:
-    """One of the same kind, that everybody who may use the entry may see: the site's, or the same team's."""
+    """Return a successor of the same kind that all users of the entry may see. Raises for cycles."""
     if not slug:
         return None
     rows: Any = type(entry)._default_manager.filter(deleted_at=None, slug=strip_nul(slug))

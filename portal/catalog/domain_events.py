@@ -10,7 +10,7 @@ from portal.common.domain_events import DomainEvent
 
 @dataclass(frozen=True, slots=True)
 class EntryChanged(DomainEvent):
-    """A template or flavor has been made, changed or deleted."""
+    """A template or flavor has been created, changed or deleted."""
 
     entry: Template | Flavor
 

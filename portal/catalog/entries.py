@@ -1,4 +1,4 @@
-"""Writes of templates and flavors by people: made, changed, restored, deleted, and kept in the history."""
+"""Writes of templates and flavors by users: create, change, restore and delete, with history."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ E = TypeVar("E", Template, Flavor)
 
 
 def kind_of(model: type[Template] | type[Flavor]) -> SubjectKind:
-    """What the history calls it."""
+    """Return the kind in the history."""
     return SubjectKind.TEMPLATE if model is Template else SubjectKind.FLAVOR
 
 
@@ -46,10 +46,10 @@ def kind_of(model: type[Template] | type[Flavor]) -> SubjectKind:
 def create(
     *, actor: User | SystemActor, model: type[E], given: Mapping[str, Any], team: Team | None = None
 ) -> E:
-    """Make an entry of a document. With `team` it is a template of the team's own.
+    """Create an entry from a document. With `team` it is a template of that team.
 
-    Its short name then begins with the team's: `vision_pytorch`. Raises `NotAllowed`, `InvalidInput`, and
-    `StateConflict` where the short name is taken.
+    Its slug is then prefixed with the team's: `vision_pytorch`. Raises `NotAllowed`, `InvalidInput`, and
+    `StateConflict` if the slug is taken.
     """
     if team is not None:
         require_manage_team(actor, team)
@@ -77,7 +77,7 @@ def create(
 def draft(
     *, actor: User | SystemActor, model: type[E], given: Mapping[str, Any], team: Team | None = None
 ) -> E:
-    """The entry that `create` would make, checked and kept nowhere. Raises as it does."""
+    """Return the validated entry that `create` would write, unsaved. Raises as `create`."""
     if team is not None:
         require_manage_team(actor, team)
     else:
@@ -98,9 +98,9 @@ def change(
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> E:
-    """Change the fields that `given` names. What runs goes on as it is; the next start has them.
+    """Change the fields in `given`. Running workspaces are unaffected until their next start.
 
-    Where nothing changes nothing is written. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    Writes nothing if they are equal. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
     row = _locked(entry)
     policies.require_keep(actor, row)
@@ -119,7 +119,7 @@ def change(
     after = documents.document_of(row)
     changed = [each.field for each in history.differences(before, after)]
     if not changed:
-        # Also the time of the last change is as it was.
+        # Restore the time of the last change.
         type(row).objects.filter(pk=row.pk).update(updated_at=before_at)
         row.updated_at = before_at
         return row
@@ -135,9 +135,9 @@ def change(
 
 
 def restore(*, actor: User | SystemActor, entry: E, number: int, expected: frozenset[str] = etags.ANY) -> E:
-    """Have it as it stood in a kept version: a new change, which can be undone like any other.
+    """Restore a stored version, as a new change.
 
-    Raises what `change` does, and `NotFound` for a version that is not kept.
+    Raises as `change`, and `NotFound` if the version is not stored.
     """
     policies.require_keep(actor, entry)
     kept = history.revision(kind_of(type(entry)), entry.pk, number)
@@ -146,10 +146,10 @@ def restore(*, actor: User | SystemActor, entry: E, number: int, expected: froze
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = etags.ANY) -> None:
-    """Delete it: nobody sees it any more, and its short name is free.
+    """Delete an entry: it becomes invisible, and its slug can be reused.
 
-    Those of which it was the successor have none then. A workspace that is being made of it at this moment
-    keeps it. Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` while workspaces are made of it.
+    Clears it as a successor. A workspace being created at this moment keeps it. Raises `NotAllowed`,
+    `PreconditionFailed`, and `StateConflict` while workspaces use it.
     """
     row = _locked(entry)
     policies.require_keep(actor, row)
@@ -168,7 +168,7 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
 
 
 class KeepPoolsOfFlavorsInUse(PoolDeletionPolicy):
-    """A pool stays while one of its own flavors is in use."""
+    """Keeps a pool while one of its own flavors is in use."""
 
     def require_deletable(self, pool: Pool) -> None:
         for flavor in _flavors_of(pool):
@@ -176,7 +176,7 @@ class KeepPoolsOfFlavorsInUse(PoolDeletionPolicy):
 
 
 def pool_deleted(event: PoolDeleted) -> None:
-    """Delete the flavors of the pool alone."""
+    """Delete the flavors that exist only in the deleted pool."""
     for flavor in _flavors_of(event.pool):
         delete(actor=event.actor, entry=flavor)
 
@@ -186,12 +186,12 @@ def _flavors_of(pool: Pool) -> QuerySet[Flavor]:
 
 
 def changed_by(entry: Template | Flavor) -> str:
-    """Who changed it last, as people know them."""
+    """Return the display name of the account that changed it last."""
     return history.last_label(kind_of(type(entry)), entry.pk) or SYSTEM.label
 
 
 def slug_for(slug: str, team: Team | None) -> str:
-    """The short name as it is kept: a team's own template's begins with the team's. Raises `InvalidInput`."""
+    """Return the slug in stored form, prefixed for a team's template. Raises `InvalidInput`."""
     if team is not None:
         prefix = f"{team.slug}{TEAM_SIGN}"
         return prefix + slug.removeprefix(prefix)
@@ -202,7 +202,7 @@ def slug_for(slug: str, team: Team | None) -> str:
 
 
 def _filled(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
-    """Write `given` into the entry and check all of it; returns the teams that it names."""
+    """Write `given` to the entry and validate it. Returns the teams that it names."""
     teams = documents.fill(entry, given)
     if isinstance(entry, Template) and entry.team_id is not None:
         _check_team_fields(entry)
@@ -222,7 +222,7 @@ def _filled(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | 
 
 
 def _check_team_fields(template: Template) -> None:
-    """Refuse what a team's own template may not have, whoever keeps it: its owners change all the rest."""
+    """Reject fields that a team's template cannot have, even by operators: its owners can change the rest."""
     for field, given in (
         ("service_workers", template.service_workers),
         ("teams", template.restricted),
@@ -234,7 +234,7 @@ def _check_team_fields(template: Template) -> None:
 
 
 def _locked(entry: E) -> E:
-    """The row under its lock, as it is now. Raises `InvalidInput` where it has been deleted meanwhile."""
+    """Lock and return the current row. Raises `StateConflict` if it has been deleted."""
     model = type(entry)
     found = (
         model._default_manager.select_for_update(of=("self",)).filter(pk=entry.pk, deleted_at=None).first()

@@ -1,4 +1,4 @@
-"""The catalog that a new installation starts with, as the site file beside this has it."""
+"""The initial catalog of a new installation, from the site file next to this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a workspace may live: by template and flavor, by the site's settings where both say nothing."""
+"""Lifetime limits of workspaces by template and flavor, with the site's settings as default."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MIN_LIFETIME_S = 60
 
 @dataclass(frozen=True, slots=True)
 class LifetimeTerms:
-    """Seconds from ready: `default_s` where nothing is asked for, `max_s` at most. None: no end."""
+    """Seconds from ready: the default and the maximum. None: no limit."""
 
     default_s: int | None
     max_s: int | None
 
 
 def terms_of(template: Template, flavor: Flavor) -> LifetimeTerms:
-    """What holds for workspaces of this template and flavor: the shorter of what the two say.
+    """Return the terms for this template and flavor: the shorter of their values.
 
-    Where neither says anything the site's settings hold. The default is never longer than what is allowed.
+    If both are empty, the site's settings apply. The default is never longer than the maximum.
     """
     default_s = _seconds(
         (template.default_lifetime_hours, flavor.default_lifetime_hours), settings.BERTH_LIFETIME_HOURS
@@ -48,10 +48,10 @@ def _seconds(own_h: Iterable[int | None], site_h: int) -> int | None:
 def lifetime_of(
     template: Template, flavor: Flavor, asked_s: int | None, *, expected_s: int | None = None
 ) -> int | None:
-    """For how many seconds a workspace may run; None for no end.
+    """Return how many seconds a workspace may run; None for no limit.
 
-    Without `asked_s` it is the default, or the time for which it was said to be needed where that is longer.
-    Raises `InvalidInput` where what was asked for is not allowed.
+    Without `asked_s` it is the default, or `expected_s` if longer. Raises `InvalidInput` if the requested
+    time is not allowed.
     """
     terms = terms_of(template, flavor)
     if asked_s is None:
@@ -68,7 +68,7 @@ def lifetime_of(
 
 
 def lifetime_again(template: Template, flavor: Flavor, lifetime_s: int | None) -> int | None:
-    """The same for one that is started again: what it had, as far as that is allowed now."""
+    """Return the lifetime for a restart: its previous one, within the current maximum."""
     terms = terms_of(template, flavor)
     if lifetime_s is None or terms.max_s is None:
         return terms.default_s if lifetime_s is None else lifetime_s
@@ -76,9 +76,9 @@ def lifetime_again(template: Template, flavor: Flavor, lifetime_s: int | None) -
 
 
 def expected_of(template: Template, flavor: Flavor, said_s: int | None = None) -> int:
-    """For how many seconds estimates take a workspace to run: what was said of it, else as is usual.
+    """Return the run time for estimates, in seconds: `said_s`, else the flavor's usual one.
 
-    Never longer than it may run.
+    Never longer than the maximum lifetime.
     """
     terms = terms_of(template, flavor)
     found = said_s or round(flavor.expected_hours * 3600)

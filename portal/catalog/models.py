@@ -1,4 +1,4 @@
-"""What can be run (templates) and how big (flavors)."""
+"""Models of the catalog: templates (what to run) and flavors (sizes)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from provisioning.git_urls import MAX_REF, MAX_URL
 from provisioning.types import Within
 
 TEAM_SIGN = "_"
-"""Stands between a team's short name and its own template's: no other team can take such a name."""
+"""Separates a team's slug from its template's slug. Not valid in other slugs."""
 MAX_TIMEOUT_S = 3600
 LARGEST = 2**31 - 1
-"""What every database takes for a whole number."""
+"""Maximum integer supported by all databases."""
 MIN_EXPECTED_HOURS, MAX_EXPECTED_HOURS = 1 / 60, 30 * 24
 MAX_LIFETIME_H = 366 * 24
 MAX_PRICE_CENTS = 100_000_000
@@ -32,7 +32,7 @@ template_slug_validator = RegexValidator(
 
 
 class UpstreamAuth(models.TextChoices):
-    """How the gateway signs in to the app on the user's behalf, with the app's token."""
+    """How the gateway authenticates to the app with the app's token."""
 
     NONE = "none", _("Not at all")
     BEARER = "bearer", _("Authorization: Bearer …")
@@ -40,7 +40,7 @@ class UpstreamAuth(models.TextChoices):
 
 
 class Activity(models.TextChoices):
-    """How the agent asks the app what it does; CPU, GPUs and commands are measured of every app."""
+    """How the agent queries the app's activity. CPU, GPUs and commands are measured for every app."""
 
     UNKNOWN = "", _("Not at all: its CPU, GPUs and commands alone tell")
     JUPYTER = "jupyter", _("Jupyter: kernels and terminals")
@@ -49,7 +49,7 @@ class Activity(models.TextChoices):
 
 
 class WorkLost(models.TextChoices):
-    """When what a workspace has done is lost if it has to leave and comes back. Its files always stay."""
+    """When a preemption loses the work of a workspace. Files are always kept."""
 
     ALWAYS = "always", _("Always: it starts over, like a batch command")
     ACCELERATED = "accelerated", _("With accelerators: work on them starts over")
@@ -57,7 +57,7 @@ class WorkLost(models.TextChoices):
 
 
 class TemplateEgress(models.TextChoices):
-    """What the workspaces of a template may reach. Only ever less than their pool and node allow."""
+    """What a template's workspaces may reach; never more than their pool and node allow."""
 
     POOL = "", _("What its pool allows")
     LIST = "list", _("Only what is listed")
@@ -65,14 +65,14 @@ class TemplateEgress(models.TextChoices):
 
 
 RUN_AFTER = '/bin/sh -c "$1" || exit $?; shift; exec "$@"'
-"""Runs the first argument as a script and becomes the program that the others are."""
+"""Runs the first argument as a script, then executes the other arguments as a program."""
 COMPUTE_CAPABILITIES = (
     "7.0", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1",
 )  # fmt: skip
 
 
 class Bond(models.TextChoices):
-    """What the accelerators of a flavor must have in common; the values are those of `Within`."""
+    """What the accelerators of a flavor must share. Values are those of `Within`."""
 
     NODE = Within.NODE.value, _("The node")
     NUMA = Within.NUMA.value, _("One NUMA node")
@@ -80,11 +80,10 @@ class Bond(models.TextChoices):
 
 
 class Entry(models.Model):
-    """What templates and flavors have in common.
+    """Common fields of templates and flavors.
 
-    A deleted one stays, for the workspaces that were made of it; its slug is free again. One that is not
-    `enabled` is not offered; what was made of it can be started again. Where it is `restricted`, `teams` are
-    those that may use it, else everybody may.
+    A deleted entry is kept for its workspaces; its slug can then be reused. An entry that is not `enabled` is
+    not offered; existing workspaces can still start. If `restricted`, only `teams` may use it.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -119,10 +118,10 @@ class Entry(models.Model):
 
 
 class Template(Entry):
-    """A program that a workspace runs.
+    """A program to run in a workspace.
 
-    `argv`, `env` and `startup` may hold the placeholders of `provisioning.types.AppSpec`. With a `team` it is
-    that team's own: its owners keep it, and nobody else sees it.
+    `argv`, `env` and `startup` may contain the placeholders of `provisioning.types.AppSpec`. With a `team` it
+    belongs to that team: its owners manage it, and it is invisible to others.
     """
 
     slug = models.CharField(max_length=81, validators=[template_slug_validator])
@@ -142,7 +141,7 @@ class Template(Entry):
     install_hint = models.CharField(
         max_length=200, blank=True, help_text=_("What an operator does where the program is missing.")
     )
-    # For devices alone; empty is any. What the driver runs, and the oldest device that will do.
+    # Device requirements; empty is any. The driver's CUDA, and the minimum compute capability.
     min_cuda = models.CharField(
         max_length=6,
         blank=True,
@@ -155,7 +154,7 @@ class Template(Entry):
         choices=[(version, version) for version in COMPUTE_CAPABILITIES],
         help_text=_("The least that a device must have."),
     )
-    # The software that its workspaces get unless they name another; None is what each node has by itself.
+    # Default software environment of its workspaces; None for software installed on nodes.
     environment = models.ForeignKey(
         "environments.Environment", null=True, blank=True, on_delete=models.SET_NULL, related_name="templates"
     )
@@ -259,26 +258,26 @@ class Template(Entry):
         return self.name
 
     def offered_to(self, team_id: uuid.UUID) -> bool:
-        """Whether this team may use it. `teams` is read as prefetched."""
+        """Return whether the team may use it. Prefetch `teams`."""
         if self.team_id is not None:
             return self.team_id == team_id
         return not self.restricted or any(team.pk == team_id for team in self.teams.all())
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What the agent runs: the program, after the startup script where there is one."""
+        """The command for the agent: the program, after the startup script if any."""
         if not self.startup:
             return tuple(self.argv)
         return ("/bin/sh", "-c", RUN_AFTER, "startup", self.startup, *self.argv)
 
     def loses_work_on(self, flavor: Flavor) -> bool:
-        """Whether its work is lost when it has to leave, by the flavor where that says so, else by itself."""
+        """Return whether preemption loses its work; the flavor's setting takes precedence."""
         rule = flavor.work_lost or self.work_lost
         return rule == WorkLost.ALWAYS or (rule == WorkLost.ACCELERATED and flavor.accelerator_count > 0)
 
 
 class Flavor(Entry):
-    """A size. With `pool` set it can only be had there, which is the only way into a simulated pool."""
+    """A size. With `pool` it is available only there; simulated pools have no other flavors."""
 
     slug = models.CharField(max_length=60, validators=[slug_validator])
     teams = models.ManyToManyField("accounts.Team", blank=True, related_name="offered_flavors")
@@ -361,7 +360,7 @@ class Flavor(Entry):
         return self.name
 
     def offered_to(self, team_id: uuid.UUID) -> bool:
-        """Whether this team may use it. `teams` is read as prefetched."""
+        """Return whether the team may use it. Prefetch `teams`."""
         return not self.restricted or any(team.pk == team_id for team in self.teams.all())
 
     @property
@@ -369,7 +368,7 @@ class Flavor(Entry):
         return self.pool is not None and self.pool.simulated
 
     def as_request(self) -> dict[str, Any]:
-        """The JSON form of `provisioning.types.ResourceRequest`, kept with each workspace."""
+        """Return the JSON form of `provisioning.types.ResourceRequest`, stored with each workspace."""
         return {
             "cpu_milli": self.cpu_milli,
             "memory_mib": self.memory_mib,

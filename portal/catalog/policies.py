@@ -1,4 +1,4 @@
-"""Who may use an entry of the catalog, who sees it, and who keeps it."""
+"""Permissions to use, see and manage entries of the catalog."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ E = TypeVar("E", Template, Flavor)
 
 
 def _named(rows: QuerySet[E], teams: Any) -> Exists:
-    """Whether one of the teams is among those that an entry names."""
+    """Return a condition: one of the teams is among those that an entry names."""
     through: Any = rows.model.teams.through
     own = f"{rows.model._meta.model_name}_id"
     return Exists(through.objects.filter(**{own: OuterRef("pk")}, team__in=teams))
 
 
 def _allowed(rows: QuerySet[E], teams: Any) -> Q:
-    """Which of the rows one of the teams may use."""
+    """Return the filter for rows that one of the teams may use."""
     allowed = Q(restricted=False) | Q(_named(rows, teams))
     if rows.model is Template:
         return (Q(team=None) & allowed) | Q(team__in=teams)
@@ -33,14 +33,14 @@ def _allowed(rows: QuerySet[E], teams: Any) -> Q:
 
 
 def offered_to(team: Team, rows: QuerySet[E]) -> QuerySet[E]:
-    """Those that the team may use."""
+    """Return the entries that the team may use."""
     return rows.filter(_allowed(rows, [team.pk]), enabled=True, deleted_at=None)
 
 
 def visible_to(actor: User, rows: QuerySet[E]) -> QuerySet[E]:
-    """Those that one of the actor's teams may use; all for who sees all.
+    """Return the entries that one of the actor's teams may use; all for users who see all.
 
-    What is switched off is seen by those who keep it, and by who sees all.
+    Disabled ones are visible to those who manage them, and to users who see all.
     """
     rows = rows.filter(deleted_at=None)
     if actor.sees_all:
@@ -53,7 +53,7 @@ def visible_to(actor: User, rows: QuerySet[E]) -> QuerySet[E]:
 
 
 def may_keep(actor: User | SystemActor, entry: Template | Flavor) -> bool:
-    """Change and delete it: operators; a team's own template, the team's owners too."""
+    """Return whether the actor may change and delete it: operators, or owners of a template's team."""
     if isinstance(actor, SystemActor) or actor.operates:
         return True
     return (
@@ -64,7 +64,7 @@ def may_keep(actor: User | SystemActor, entry: Template | Flavor) -> bool:
 
 
 def require_keep(actor: User | SystemActor, entry: Template | Flavor) -> None:
-    """Raise `NotAllowed` for who may not change the entry."""
+    """Raise `NotAllowed` unless the actor may change the entry."""
     if isinstance(entry, Template) and entry.team is not None:
         require_manage_team(actor, entry.team)
     else:
@@ -72,19 +72,19 @@ def require_keep(actor: User | SystemActor, entry: Template | Flavor) -> None:
 
 
 def may_see_command(actor: User, entry: Template) -> bool:
-    """Read command, environment and startup script: who keeps it, and who sees all."""
+    """Return whether the actor may read command, environment and startup script."""
     return actor.sees_all or may_keep(actor, entry)
 
 
 def with_commands(actor: User, rows: QuerySet[Template]) -> QuerySet[Template]:
-    """Those of which the actor may see the command, as `may_see_command` says of each."""
+    """Return the templates whose command the actor may see, consistent with `may_see_command`."""
     if actor.sees_all:
         return rows
     return rows.filter(team__in=Membership.objects.filter(user=actor, role=Role.OWNER).values("team"))
 
 
 def require_use(team: Team, template: Template, flavor: Flavor) -> None:
-    """Raise `NotAllowed` where the team may not use one of them."""
+    """Raise `NotAllowed` unless the team may use both."""
     if not template.offered_to(team.pk):
         named = {"template": template.name, "team": team.name}
         raise NotAllowed(Reason(CatalogCode.TEMPLATE_NOT_FOR_TEAM, named))

@@ -1,6 +1,6 @@
-"""What a template or flavor may hold, beyond what its columns say; and what is worth a warning.
+"""Validation of templates and flavors beyond their columns, and warnings.
 
-Each finds problems and raises nothing: `{field: [reason]}`, or a list of `Finding`.
+Functions collect problems and raise nothing: `{field: [reason]}`, or a list of `Finding`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ICONS = (
     "anchor", "bolt", "book-2", "box", "code", "cpu-2", "cube", "file-text", "notebook", "settings",
     "stack-2", "terminal-2",
 )  # fmt: skip
-"""Those of the sprite that stand for a program."""
+"""Icons of the sprite that represent programs."""
 MAX_ARGUMENTS = 100
 MAX_ARGUMENT = 16_000
 MAX_VARIABLES = 100
@@ -41,7 +41,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]{1,30})\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 RESERVED_PREFIXES = ("BERTH_", "NVIDIA_", "LD_")
 RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME", "USER", "LOGNAME"})
-"""Which devices a workspace sees, whose it is and how programs are loaded is not for a template to say."""
+"""Variables that templates cannot set: devices, account, and program loading."""
 _PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*\Z")
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _SECRET = re.compile(
@@ -59,14 +59,14 @@ _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@{}]+:[^/\s@{}]+@")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A warning about a field: it may be kept like this, and somebody should look."""
+    """A warning about a field: valid, but worth a check."""
 
     field: str
     reason: Reason
 
 
 def template_problems(template: Template) -> Problems:
-    """What keeps a template from being kept."""
+    """Return the problems that prevent saving a template."""
     found: Problems = {}
     _texts(template, ("name", "description", "program", "install_hint"), found)
     if template.icon and template.icon not in ICONS:
@@ -96,7 +96,7 @@ def template_problems(template: Template) -> Problems:
 
 
 def _are_mounts(words: Any) -> bool:
-    """Whether they are names of folders, each once, as a node lists them."""
+    """Return whether they are unique folder names as listed by nodes."""
     if not isinstance(words, list) or len(words) > mounts.MOST:
         return False
     if not all(isinstance(each, str) and mounts.WORD.fullmatch(each) for each in words):
@@ -105,7 +105,7 @@ def _are_mounts(words: Any) -> bool:
 
 
 def _argv(argv: Any, found: Problems) -> None:
-    """Texts alone, the program first."""
+    """Check that arguments are texts, the program first."""
     invalid = Reason(CatalogCode.ARGV_INVALID, {"most": MAX_ARGUMENTS})
     if (
         not isinstance(argv, list)
@@ -122,7 +122,7 @@ def _argv(argv: Any, found: Problems) -> None:
 
 
 def _env(env: Any, found: Problems) -> None:
-    """Names that a program can have, and that are not Berth's own."""
+    """Check that names are valid for programs and not reserved."""
     if (
         not isinstance(env, Mapping)
         or len(env) > MAX_VARIABLES
@@ -145,9 +145,9 @@ def _env(env: Any, found: Problems) -> None:
 
 
 def _together(template: Template, found: Problems) -> None:
-    """Placeholders, and secrets that are certain."""
+    """Check placeholders, and texts that are certainly secrets."""
     for field, _where, text in _parts(template):
-        # A script and code have braces of their own.
+        # Scripts and code have braces of their own.
         if field == "env" or (field == "argv" and not re.search(r"[\n;()]", text)):
             for name in _PLACEHOLDER.findall(text):
                 if name not in PLACEHOLDERS:
@@ -161,7 +161,7 @@ def _together(template: Template, found: Problems) -> None:
 
 
 def _parts(template: Template) -> Iterator[tuple[str, str, str]]:
-    """Each text that the agent gets: its field, how people find it, and the text."""
+    """Yield each text that the agent receives: its field, its location for display, and the text."""
     for number, argument in enumerate(template.argv, 1):
         yield "argv", f"argv {number}", argument
     for name, value in template.env.items():
@@ -171,7 +171,7 @@ def _parts(template: Template) -> Iterator[tuple[str, str, str]]:
 
 
 def template_warnings(template: Template) -> list[Finding]:
-    """What a valid template's keeper should look at."""
+    """Return warnings about a valid template."""
     found = []
     for field, where, text in _parts(template):
         likely = bool(_SECRET_OPTION.search(text) or _URL_PASSWORD.search(text))
@@ -190,9 +190,9 @@ def template_warnings(template: Template) -> list[Finding]:
 
 
 def lacks_program(template: Template, programs: Collection[str]) -> bool:
-    """Whether the template's program would have to come with an environment that brings these, and does not.
+    """Return whether the template's program has to come with the environment, which lacks it.
 
-    Another one, such as an editor, is the node's: it finds the environment's Python by its path.
+    Other programs, such as editors, are installed on nodes and find the environment's Python by its path.
     """
     if template.program in programs:
         return False
@@ -203,9 +203,9 @@ def lacks_program(template: Template, programs: Collection[str]) -> bool:
 def why_not_in(
     template: Template, environment: Environment, coming: environments.Coming | None = None
 ) -> Reason | None:
-    """Why workspaces of the template cannot run in an environment now, or None.
+    """Return why the template's workspaces cannot run in an environment now, or None.
 
-    `coming` is what it is to have, where that has been read for many at once.
+    `coming` is its pending version, if already read.
     """
     if not environment.enabled:
         return Reason(EnvironmentCode.SWITCHED_OFF, {"environment": environment.name})
@@ -229,12 +229,12 @@ def _lacks(template: Template, environment: Environment) -> Reason:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what goes by this name is probably a secret."""
+    """Return whether a variable of this name probably holds a secret."""
     return bool(_SECRET_NAME.search(name))
 
 
 def flavor_problems(flavor: Flavor) -> Problems:
-    """What keeps a flavor from being kept."""
+    """Return the problems that prevent saving a flavor."""
     found: Problems = {}
     _texts(flavor, ("name", "description", "accelerator_model"), found)
     models = flavor.accelerator_models
@@ -269,7 +269,7 @@ def _texts(entry: Template | Flavor, fields: tuple[str, ...], found: Problems) -
 
 
 def _shown(text: str) -> bool:
-    """Whether a person sees the text as it is: without control signs, and none that turns its direction."""
+    """Return whether the text is displayed as is: no control characters or changes of direction."""
     return storable(text) and not any(
         sign in _BIDI or unicodedata.category(sign) in ("Cc", "Cs") for sign in text
     )

@@ -1,4 +1,4 @@
-"""Reads of the catalog: what somebody sees, and what a team may use."""
+"""Queries for the catalog: entries visible to an actor, and usable by a team."""
 
 from __future__ import annotations
 
@@ -31,49 +31,49 @@ KNOWN_SHOWN = 20
 
 
 def _whole(rows: QuerySet[E]) -> QuerySet[E]:
-    """With all that a document and an answer read, in a fixed number of queries."""
+    """Join everything that documents and responses need, with a constant number of queries."""
     beside = (
         ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
     )
     found = rows.select_related(*beside).prefetch_related("teams")
     if rows.model is Template:
-        # The environment's version is read for what it is called and brings, not for what it was made of.
+        # Only the name and programs of the environment's version are needed.
         found = found.defer(*(f"environment__current__{name}" for name in ("source", "lock", "packages")))
     return found
 
 
 def templates_for(actor: User) -> QuerySet[Template]:
-    """Those that the actor sees, switched off or not."""
+    """Return templates visible to the actor, enabled or not."""
     return _whole(policies.visible_to(actor, Template.objects.all()))
 
 
 def flavors_for(actor: User) -> QuerySet[Flavor]:
-    """Those that the actor sees, switched off or not."""
+    """Return flavors visible to the actor, enabled or not."""
     return _whole(policies.visible_to(actor, Flavor.objects.all()))
 
 
 def templates_of(team: Team) -> QuerySet[Template]:
-    """Those that are offered to a team."""
+    """Return templates offered to a team."""
     return _whole(policies.offered_to(team, Template.objects.all()))
 
 
 def flavors_of(team: Team) -> QuerySet[Flavor]:
-    """Those that are offered to a team."""
+    """Return flavors offered to a team."""
     return _whole(policies.offered_to(team, Flavor.objects.all()))
 
 
 def all_templates() -> QuerySet[Template]:
-    """All that have not been deleted; for what the portal does by itself."""
+    """Return all templates that are not deleted, for the portal's own use."""
     return _whole(Template.objects.filter(deleted_at=None))
 
 
 def all_flavors() -> QuerySet[Flavor]:
-    """All that have not been deleted; for what the portal does by itself."""
+    """Return all flavors that are not deleted, for the portal's own use."""
     return _whole(Flavor.objects.filter(deleted_at=None))
 
 
 def search(rows: QuerySet[E], words: str) -> QuerySet[E]:
-    """Those that have each of the words in name, slug or description (or model, or program)."""
+    """Return those with every word in name, slug or description (or model, or program)."""
     more = "program" if rows.model is Template else "accelerator_model"
     for word in strip_nul(words).split()[:10]:
         rows = rows.filter(
@@ -86,7 +86,7 @@ def search(rows: QuerySet[E], words: str) -> QuerySet[E]:
 
 
 def template_seen(actor: User, slug: str) -> Template:
-    """One that the actor sees. Raises `NotFound`, the same for one that there is not."""
+    """Return a visible template. Raises `NotFound`, also for invisible ones."""
     found = templates_for(actor).filter(slug=strip_nul(slug)).first()
     if found is None:
         raise NotFound(_no_such_template(actor, slug))
@@ -94,7 +94,7 @@ def template_seen(actor: User, slug: str) -> Template:
 
 
 def flavor_seen(actor: User, slug: str) -> Flavor:
-    """One that the actor sees. Raises `NotFound`, the same for one that there is not."""
+    """Return a visible flavor. Raises `NotFound`, also for invisible ones."""
     found = flavors_for(actor).filter(slug=strip_nul(slug)).first()
     if found is None:
         raise NotFound(_no_such_flavor(actor, slug))
@@ -102,7 +102,7 @@ def flavor_seen(actor: User, slug: str) -> Flavor:
 
 
 def template_by_slug(actor: User, slug: str) -> Template:
-    """One that the actor may choose, for a request that names it. Raises `InvalidInput`."""
+    """Return an enabled template named in a request. Raises `InvalidInput`."""
     found = templates_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
     if found is None:
         reason = _no_such_template(actor, slug)
@@ -111,7 +111,7 @@ def template_by_slug(actor: User, slug: str) -> Template:
 
 
 def flavor_by_slug(actor: User, slug: str) -> Flavor:
-    """One that the actor may choose, for a request that names it. Raises `InvalidInput`."""
+    """Return an enabled flavor named in a request. Raises `InvalidInput`."""
     found = flavors_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
     if found is None:
         reason = _no_such_flavor(actor, slug)
@@ -136,9 +136,9 @@ def _choose(reason: Reason) -> Reason:
 
 
 def as_of(template: Template, moment: datetime | None) -> Template:
-    """The template as it stood then, so that a change does not reach what has been started; not to be saved.
+    """Return the template as of `moment`, unsaved, so that changes do not affect running workspaces.
 
-    As it is now where it has not changed since, or where nothing is kept of then.
+    Returns the current one if it has not changed since, or if there is no history.
     """
     if moment is None or template.updated_at <= moment:
         return template
@@ -150,7 +150,7 @@ def as_of(template: Template, moment: datetime | None) -> Template:
 
 
 def deprecation_of(entry: Template | Flavor) -> Reason | None:
-    """That it is deprecated, and what takes its place; None where it is not."""
+    """Return the deprecation and its successor as a reason; None if it is not deprecated."""
     if not entry.deprecated:
         return None
     if entry.successor is None:
@@ -160,7 +160,7 @@ def deprecation_of(entry: Template | Flavor) -> Reason | None:
 
 
 def deprecations(*entries: Template | Flavor) -> list[Finding]:
-    """Those of the entries that are deprecated, by `template` and `flavor`."""
+    """Return the deprecations among the entries, by `template` and `flavor`."""
     return [
         Finding("template" if isinstance(entry, Template) else "flavor", reason)
         for entry in entries
@@ -170,30 +170,30 @@ def deprecations(*entries: Template | Flavor) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class TemplateOffer:
-    """A template card, and why it cannot be had, or None."""
+    """A template card. `blocker` is why it is unavailable, or None."""
 
     template: Template
     blocker: Reason | None = None
 
     @property
     def reason(self) -> str:
-        """Why it cannot be had, in a sentence, or an empty string."""
+        """Why it is unavailable, as a sentence, or an empty string."""
         return message_of(self.blocker) if self.blocker else ""
 
     @property
     def next_action(self) -> str:
-        """What to do about it, or an empty string."""
+        """The next action, or an empty string."""
         return next_action_of(self.blocker) if self.blocker else ""
 
 
 def template_offers(templates: Iterable[Template]) -> list[TemplateOffer]:
-    """Each of the templates, with the reason where no node has its program."""
+    """Return the templates, with a reason where no node has the program."""
     programs = installed_programs()
     return [TemplateOffer(template, missing(template, programs)) for template in templates]
 
 
 def installed_programs() -> frozenset[str] | None:
-    """What any real node has; None while there is no such node."""
+    """Return the programs of all real nodes; None without real nodes."""
     rows = list(
         Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
             "programs", flat=True
@@ -205,7 +205,7 @@ def installed_programs() -> frozenset[str] | None:
 
 
 def tool_is_missing(name: str) -> bool:
-    """Whether every real node says that it lacks this program; a node that does not say may have it."""
+    """Return whether every real node reports that it lacks this program. Unreported means unknown."""
     rows = list(
         Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
             "programs", flat=True
@@ -215,7 +215,7 @@ def tool_is_missing(name: str) -> bool:
 
 
 def missing(template: Template, programs: frozenset[str] | None) -> Reason | None:
-    """That neither a node nor its environment has the template's program, or None.
+    """Return a reason if neither a node nor the environment has the template's program, or None.
 
     Simulated nodes have every program.
     """
@@ -232,6 +232,6 @@ def missing(template: Template, programs: frozenset[str] | None) -> Reason | Non
 
 
 def revision_subject(entry: Template | Flavor) -> tuple[SubjectKind, UUID]:
-    """How the history knows the entry."""
+    """Return the kind and key of the entry in the history."""
     kind = SubjectKind.TEMPLATE if isinstance(entry, Template) else SubjectKind.FLAVOR
     return kind, entry.pk

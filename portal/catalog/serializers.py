@@ -1,4 +1,4 @@
-"""Templates, flavors and sizes as the API shows them, and as it takes them."""
+"""Serializers of templates, flavors and sizes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AcceleratorsSerializer(serializers.Serializer[Any]):
 
 
 class ResourcesSerializer(serializers.Serializer[Any]):
-    """What is held on each node, in integers of the units named."""
+    """Resources on each node, in integers of the named units."""
 
     cpu_milli = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
@@ -92,7 +92,7 @@ class ResourcesSerializer(serializers.Serializer[Any]):
                 "isolated": accelerators["share_milli"] >= WHOLE_DEVICE_MILLI,
                 "memory_mib": accelerators["memory_mib"],
                 "models": list(accelerators.get("models", ())),
-                # Kept only where they say more than this.
+                # Stored only if they differ from the defaults.
                 "mig_profile": accelerators.get("mig_profile", ""),
                 "within": accelerators.get("within", Bond.NODE.value),
             },
@@ -108,7 +108,7 @@ LIFETIMES = ("default_lifetime_hours", "max_lifetime_hours")
 
 
 class EntrySerializer(serializers.ModelSerializer[Any]):
-    """What templates and flavors show alike."""
+    """Common fields of templates and flavors."""
 
     successor = serializers.CharField(
         source="successor.slug",
@@ -136,7 +136,7 @@ COMMAND = ("argv", "env", "startup")
 
 
 class TemplateSerializer(EntrySerializer):
-    """What can be run. Where no node has its program, `available` is false and `reason` says so."""
+    """A template. `available` is false if no node has its program; `reason` says so."""
 
     min_compute_capability = serializers.CharField(
         read_only=True, help_text="The least that a device must have; empty is any."
@@ -207,7 +207,7 @@ class TemplateSerializer(EntrySerializer):
         return self._offer(template).next_action
 
     def _offer(self, template: Template) -> selectors.TemplateOffer:
-        # The rows of an answer are looked at together.
+        # Read once for all rows of a response.
         context: dict[str, Any] = self.context  # type: ignore[assignment]
         if "programs" not in context:
             context["programs"] = selectors.installed_programs()
@@ -216,7 +216,7 @@ class TemplateSerializer(EntrySerializer):
 
 
 class FlavorSerializer(EntrySerializer):
-    """The size of a workspace. With `pool` it can be had only there."""
+    """A flavor: the size of a workspace. With `pool` it is available only there."""
 
     resources = serializers.SerializerMethodField(help_text="Resources on each node.")
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
@@ -243,7 +243,7 @@ class FlavorSerializer(EntrySerializer):
 
 
 class WarningSerializer(serializers.Serializer[rules.Finding]):
-    """Something about a field that somebody should look at; it is kept all the same."""
+    """A warning about a field. It does not prevent saving."""
 
     field = serializers.CharField(help_text="Name of the field.")
     message = serializers.SerializerMethodField()
@@ -258,7 +258,7 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
 
 
 class TemplateWrittenSerializer(TemplateSerializer):
-    """A template as it was just written, with what its keeper should look at."""
+    """A template after a write, with warnings."""
 
     warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
@@ -286,7 +286,7 @@ def _lifetime(words: str, **options: Any) -> serializers.IntegerField:
 
 
 class EntryChangeSerializer(StrictSerializer):
-    """What may be written of templates and flavors alike."""
+    """Common writable fields of templates and flavors."""
 
     name = serializers.CharField(max_length=80)
     description = serializers.CharField(max_length=200, allow_blank=True, required=False)
@@ -314,7 +314,7 @@ class EntryChangeSerializer(StrictSerializer):
 
 
 class TemplateChangeSerializer(EntryChangeSerializer):
-    """The fields of a template that may be changed."""
+    """Writable fields of a template."""
 
     icon = serializers.ChoiceField(
         [(name, name) for name in rules.ICONS],
@@ -461,7 +461,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
 
 
 class TemplateCreateSerializer(TemplateChangeSerializer):
-    """A new template."""
+    """A template to create."""
 
     slug = serializers.CharField(max_length=81)
     team = serializers.CharField(
@@ -470,7 +470,7 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
 
 
 class FlavorAcceleratorsSerializer(StrictSerializer):
-    """Accelerators on each node, as a flavor is written."""
+    """Accelerators on each node, in a flavor to write."""
 
     count = _whole(
         0, MAX_ACCELERATORS, source="accelerator_count", help_text="Number on each node; 0 for none."
@@ -506,7 +506,7 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
 
 
 class FlavorResourcesChangeSerializer(StrictSerializer):
-    """What a flavor holds on each node, as it is changed: omitted fields stay."""
+    """Resources on each node in a change of a flavor; omitted fields stay."""
 
     cpu_milli = _whole(100)
     memory_mib = _whole(128)
@@ -520,7 +520,7 @@ class FlavorResourcesChangeSerializer(StrictSerializer):
 
 
 class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):
-    """What a flavor holds on each node, as it is written."""
+    """Resources on each node in a new flavor."""
 
     cpu_milli = _whole(100, required=True)
     memory_mib = _whole(128, required=True)
@@ -536,7 +536,7 @@ def _paths(serializer: serializers.Serializer[Any], prefix: str) -> Iterator[tup
 
 @contextmanager
 def flavor_errors(prefix: str = "") -> Iterator[None]:
-    """Name fields in errors about a flavor's columns by their paths in its body, below `prefix`."""
+    """Map a flavor's columns in errors to paths in the request body, below `prefix`."""
     try:
         yield
     except InvalidInput as error:
@@ -549,7 +549,7 @@ def flavor_errors(prefix: str = "") -> Iterator[None]:
 
 
 class FlavorChangeSerializer(EntryChangeSerializer):
-    """The fields of a flavor that may be changed."""
+    """Writable fields of a flavor."""
 
     resources = FlavorResourcesChangeSerializer(source="*", help_text="Resources on each node.")
     preemptible = serializers.BooleanField(
@@ -583,14 +583,14 @@ class FlavorChangeSerializer(EntryChangeSerializer):
 
 
 class FlavorCreateSerializer(FlavorChangeSerializer):
-    """A new flavor."""
+    """A flavor to create."""
 
     slug = serializers.CharField(max_length=60)
     resources = FlavorResourcesSerializer(source="*", help_text="Resources on each node.")
 
 
 def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:
-    """Of these templates, those whose command the actor may read."""
+    """Return the ids of the templates whose command the actor may read."""
     if actor.sees_all:
         return frozenset(template.pk for template in shown)
     owned = set(actor.memberships.filter(role="owner").values_list("team_id", flat=True))

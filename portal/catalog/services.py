@@ -1,4 +1,4 @@
-"""Writes of the catalog: the starting entries, and flavors that follow the accelerators found."""
+"""Writes of the catalog by the portal: the initial entries, and flavors for discovered accelerators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GPU_COUNTS = (1, 2, 4, 8)
 
 @transaction.atomic
 def ensure_starting_catalog() -> None:
-    """Add the entries of the starting catalog that are missing; what was changed or deleted stays so."""
+    """Create missing entries of the initial catalog. Changed and deleted ones stay as they are."""
     for template in TEMPLATES:
         if not Template.objects.filter(slug=template["slug"]).exists():
             Template.objects.create(**template)
@@ -29,7 +29,7 @@ def ensure_starting_catalog() -> None:
 
 
 def prefer_environment(*, template: str, environment: str) -> None:
-    """Have a template's workspaces get an environment by default, where it has none yet."""
+    """Set a template's default environment if it has none."""
     found = Environment.objects.filter(slug=environment, team=None).first()
     entry = Template.objects.filter(slug=template, environment=None).first()
     if found is not None and entry is not None:
@@ -38,16 +38,16 @@ def prefer_environment(*, template: str, environment: str) -> None:
 
 
 def offer_accelerators(event: InventoryApplied) -> None:
-    """Offer what an inventory has found."""
+    """Create flavors for newly discovered accelerators."""
     ensure_accelerator_flavors(event.pool)
 
 
 def ensure_accelerator_flavors(pool: Pool) -> None:
-    """Offer 1, 2, 4 and 8 whole accelerators of each model in the pool, as far as one node has them.
+    """Create flavors with 1, 2, 4 and 8 whole accelerators of each model, as far as one node has them.
 
-    CPU and memory are the node's in proportion, but for a tenth that is left to work without
-    accelerators: a small workspace must not keep a whole node's GPUs idle. A simulated pool's flavors
-    are bound to it, and it gets one without accelerators too: nothing else may be placed there.
+    They get the node's CPU and memory in proportion, minus 1/10 for work without accelerators: a small
+    workspace must not block all GPUs of a node. Flavors of a simulated pool are bound to it, and include one
+    without accelerators, since no others can run there.
     """
     for model, (most, cpu_milli, memory_mib) in _models(pool).items():
         for count, cpu, memory in accelerator_sizes(most, cpu_milli, memory_mib):
@@ -87,7 +87,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
 
 
 def accelerator_sizes(most: int, cpu_milli: int, memory_mib: int) -> Iterator[tuple[int, int, int]]:
-    """Counts of whole devices that are offered where a node has `most`, each with its part of the node."""
+    """Yield the counts of devices to offer on a node with `most`, each with its CPU and memory."""
     for count in (n for n in GPU_COUNTS if n <= most):
         yield (
             count,
@@ -97,12 +97,12 @@ def accelerator_sizes(most: int, cpu_milli: int, memory_mib: int) -> Iterator[tu
 
 
 def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
-    """For each model: most devices on one node, and that node's CPU and memory."""
+    """Return by model: maximum devices on one node, and that node's CPU and memory."""
     found: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
         counts: dict[str, int] = {}
         for device in node.devices.all():
-            # A partitioned GPU is handed out by its instances alone.
+            # A partitioned GPU is granted as instances only.
             if device.present and device.kind == DeviceKind.GPU.value and not device.mig_mode:
                 counts[device.model] = counts.get(device.model, 0) + 1
         for model, count in counts.items():
@@ -113,7 +113,7 @@ def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
 
 
 def _profiles(pool: Pool) -> dict[str, tuple[int, int, int]]:
-    """For each MIG profile: devices of any kind on its fullest node, and that node's CPU and memory."""
+    """Return by MIG profile: devices of any kind on the largest node, and its CPU and memory."""
     found: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
         there = [device for device in node.devices.all() if device.present and not device.mig_mode]
@@ -129,13 +129,13 @@ def _slug(pool: Pool) -> str:
 
 
 def _word(model: str) -> str:
-    """`NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`; a simulated pool's slug says enough already."""
+    """Return the slug of a model: `NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`."""
     model = model.removeprefix("Simulated ")
     return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40] or "accelerator"
 
 
 def _ensure(*, slug: str, **fields: Any) -> None:
-    """Make the flavor unless there is one of that slug, or there was: a deleted one does not come back."""
+    """Create the flavor unless the slug exists, also as a deleted flavor."""
     slug = slug[:60].strip("-")
     if not Flavor.objects.filter(slug=slug).exists():
         Flavor.objects.create(slug=slug, **fields)

@@ -1,4 +1,4 @@
-"""Texts of the refusals about templates and flavors, and of what is noted about them."""
+"""Texts of errors and warnings about templates and flavors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ TEXTS: dict[StrEnum, Text] = {
     CatalogCode.TEMPLATE_NOT_FOR_TEAM: Text(
         _("“%(template)s” is not for the team %(team)s."), _("Choose another template, or another team.")
     ),
-    # What to do about it is the template's own text, which operators write.
+    # The next action is the template's own text, written by operators.
     CatalogCode.TEMPLATE_UNAVAILABLE: Text(_("Needs %(program)s, which no node has."), "%(install_hint)s"),
     CatalogCode.TOKEN_IN_ARGV: Text(
         _("The command contains the app's token, which every process of the machine can read."),

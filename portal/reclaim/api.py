@@ -1,4 +1,4 @@
-"""What is held against workspaces, and a word that one is needed, over REST."""
+"""REST views: activity of workspaces, and keeping them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.workspaces import selectors
 
 
 class KeepSerializer(StrictSerializer):
-    """For how long a workspace shall be kept, whatever it does."""
+    """How long to keep a workspace, even if idle."""
 
     hours = HoursField(
         source="seconds",
@@ -32,7 +32,7 @@ class KeepSerializer(StrictSerializer):
 
 
 class SignalSerializer(serializers.Serializer[Any]):
-    """A value that was looked at; null where it was not measured, which counts as active."""
+    """A measured value; null if not measured, which counts as active."""
 
     kind = serializers.ChoiceField([each.value for each in SignalKind], help_text="What is measured.")
     value = serializers.FloatField(
@@ -50,7 +50,7 @@ CAUSES = (
 
 
 class HeldSerializer(serializers.Serializer[Any]):
-    """What is held against the workspace, in seconds."""
+    """A possible cause of a reclaim, in seconds."""
 
     cause = serializers.CharField(help_text=CAUSES)
     value_s = serializers.FloatField(help_text="Current value in seconds.")
@@ -58,7 +58,7 @@ class HeldSerializer(serializers.Serializer[Any]):
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
-    """What was active from a moment on, until the next change; null: nobody watched."""
+    """The signals active from a time until the next change; null if not observed."""
 
     at = serializers.DateTimeField(help_text="When this activity began.")
     active = serializers.ListField(
@@ -69,7 +69,7 @@ class ChangeSerializer(serializers.Serializer[Any]):
 
 
 class ReclaimRuleSerializer(serializers.Serializer[Any]):
-    """A value that holds for a workspace, and where it comes from."""
+    """A value that applies to a workspace, and its source."""
 
     name = serializers.CharField(
         help_text="`idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
@@ -79,7 +79,7 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
 
 
 class DiscontentSerializer(serializers.Serializer[Any]):
-    """Why a workspace gets less of what it should get where it runs."""
+    """Why a workspace gets less than it should at its placement."""
 
     contentment = serializers.IntegerField(help_text="What it gets of what it should get, in percent.")
     reason = serializers.CharField(help_text="The code of why.")
@@ -88,7 +88,7 @@ class DiscontentSerializer(serializers.Serializer[Any]):
 
 
 class WorkProgressSerializer(serializers.Serializer[Any]):
-    """How fast the work goes on, as the job tells it, by a name of its own."""
+    """The pace of the work by a metric of the job."""
 
     name = serializers.CharField()
     rate = serializers.FloatField(help_text="How much was done a second within the last ten minutes.")
@@ -106,7 +106,7 @@ class WorkProgressSerializer(serializers.Serializer[Any]):
 
 
 class ActivitySerializer(serializers.Serializer[Any]):
-    """What a running workspace does, and what is held against it."""
+    """The activity of a running workspace, and possible causes of a reclaim."""
 
     observed_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last observation.")
     idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
@@ -140,7 +140,7 @@ class ActivitySerializer(serializers.Serializer[Any]):
 
 
 class Activity(ApiView):
-    """What is held against a workspace."""
+    """The activity of a workspace."""
 
     tag = "workspaces"
     operation_ids = {"get": "getWorkspaceActivity"}
@@ -159,7 +159,7 @@ class Activity(ApiView):
 
 
 class Keep(ApiView):
-    """A word that it is needed."""
+    """Keeps a workspace."""
 
     tag = "workspaces"
     operation_ids = {"post": "keepWorkspace"}

@@ -1,6 +1,6 @@
-"""What a notebook shows of its workspace's end, and its button to extend it (`/.berth/…` on its own host).
+"""Data of the notebook's status bar, and its button to extend the workspace (`/.berth/…` on its own host).
 
-Every page that the workspace serves may use the button: it adds little at a time, never beyond the longest
+Every page that the workspace serves can use the button: it adds little at a time, never beyond the maximum
 life, and only near the end.
 """
 
@@ -25,13 +25,13 @@ from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.models import Workspace
 
 NEAR = timedelta(hours=24)
-"""How close the end has to be for the button: no loop in a page fills the audit log."""
+"""Time before the end from which the button works, so that a loop in a page cannot flood the audit log."""
 
 
 def describe(external_name: str) -> dict[str, Any] | None:
-    """`summary_of`, with `ends`: when it stops (ISO 8601), what is said of it, and what one click adds.
+    """Return `summary_of` with `ends`: the stop time (ISO 8601), its text, and the button.
 
-    `ends` is None where it has no end. `extend` in it is the words of the button, empty where there is none.
+    `ends` is None without an end. Its `extend` is the label of the button, empty if there is none.
     """
     found = summary_of(external_name)
     if found is None:
@@ -63,9 +63,9 @@ def describe(external_name: str) -> dict[str, Any] | None:
 
 
 def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
-    """Extend it in the name of who is signed in to it, by what one click adds: a status, and what to show.
+    """Extend the workspace as the signed-in user, by one step. Returns HTTP status and body.
 
-    One that is to be stopped for idleness is kept instead.
+    A workspace with a notice for idleness is kept instead.
     """
     workspace = _workspace(external_name)
     user = User.objects.filter(pk=user_id, is_active=True).first()

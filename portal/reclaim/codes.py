@@ -6,23 +6,23 @@ from enum import StrEnum
 
 
 class LifetimeCode(StrEnum):
-    """Refusals about how long a workspace lives, and why it is stopped."""
+    """Errors about lifetimes, and reasons of stops."""
 
     KEPT_OUT_OF_RANGE = "kept_out_of_range"
     NOT_NEAR_ITS_END = "not_near_its_end"
     HOURS_SPENT = "lifetime_hours_spent"
     BOOKED_BEFORE = "lifetime_booked_before"
-    # Why it is stopped.
+    # Reasons of stops.
     ENDS_BY_LIFETIME = "ends_by_lifetime"
     ENDS_BY_GPU_IDLE = "ends_by_gpu_idle"
     ENDS_BY_IDLE = "ends_by_idle"
     ENDS_BY_LONGEST = "ends_by_longest"
     ENDS_BY_SCHEDULE = "ends_by_schedule"
     ENDS_BY_BUDGET = "ends_by_budget"
-    # Why its GPUs are released.
+    # Reasons for releasing GPUs.
     RELEASED_BY_IDLE = "released_by_idle"
     RELEASED_BY_GPU_IDLE = "released_by_gpu_idle"
-    # Refusals about policies.
+    # Errors about policies.
     POLICY_NOT_VALID = "reclaim_policy_not_valid"
     POLICY_TARGET_UNKNOWN = "reclaim_policy_target_unknown"
     POLICY_TARGET_FIXED = "reclaim_policy_target_fixed"

@@ -1,4 +1,4 @@
-"""Which policy holds for a workspace, and where each of its values comes from: the one place that says so."""
+"""Determines the effective policy of a workspace and the source of each value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What policies may be for, of one workspace: keys of rows."""
+    """The keys of a workspace that policies can target."""
 
     pool: Any
     template: Any
@@ -32,14 +32,14 @@ class Place:
 
 @dataclass(slots=True)
 class Book:
-    """All policies, read once: a pass asks it for thousands of workspaces. `keys` are those of their rows."""
+    """All policies, read once per pass. `keys` are the primary keys by source."""
 
     terms: dict[tuple[ScopeKind, Any], Terms]
     keys: dict[Source, Any] = field(default_factory=dict)
     _known: dict[Place, Effective] = field(default_factory=dict)
 
     def effective(self, place: Place) -> Effective:
-        """What holds there."""
+        """Return the effective policy. Cached."""
         found = self._known.get(place)
         if found is None:
             keys = (None, place.pool, place.template, place.flavor, place.team)
@@ -52,7 +52,7 @@ class Book:
         return found
 
     def home_rules(self, pool: Any, team: Any) -> HomeRules:
-        """What holds for homes of a team in a pool: keys of rows."""
+        """Return the rules for homes of a team in a pool, by primary keys."""
         keys = ((ScopeKind.SITE, None), (ScopeKind.POOL, pool), (ScopeKind.TEAM, team))
         layers = [self.terms[key] for key in keys if key in self.terms]
         return rules([terms_of_settings(), *layers], notice_s=int(settings.BERTH_HOME_NOTICE_DAYS) * DAY_S)
@@ -62,13 +62,13 @@ class Book:
 
     @property
     def nearest(self) -> Nearest:
-        """From which values on a workspace may have anything held against it."""
+        """The lowest values at which a cause may apply to any workspace."""
         every = [terms_of_settings(), *self.terms.values()]
         notice_s = max(each.notice_s or 0 for each in every)
         weeks = [each.week for each in every if each.week is not None]
         idle = [limit for each in every for limit in (each.idle_s, each.idle_gpu_s) if limit]
         idle += [each.after_hours_s for each in weeks if each.after_hours_s]
-        # A limit is never shorter than its notice, which may be as short as one likes.
+        # A limit is at least its notice, which may be arbitrarily short.
         seconds = [max(limit - notice_s, 0) for limit in idle]
         seconds += [UNUSED_S for each in weeks if each.stop_at is not None]
         seconds += [max(each.release_s - notice_s, 0) for each in every if each.release_s]
@@ -85,7 +85,7 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Seconds: the longest notice, and the shortest of all limits less that. None: there is none."""
+    """The longest notice, and the shortest limits minus the notice, in seconds. None: no limit."""
 
     notice_s: int
     idle_s: int | None
@@ -95,7 +95,7 @@ class Nearest:
 
 
 def book(rows: Iterable[ReclaimPolicy] | None = None) -> Book:
-    """All policies as they stand; or these in their place, as for a preview."""
+    """Read all policies, or use `rows` instead (for a preview)."""
     found = all_rows() if rows is None else list(rows)
     terms = {row.pk: terms_of(row) for row in found}
     return Book(
@@ -113,7 +113,7 @@ def _key(row: ReclaimPolicy) -> Any:
 
 
 def place_of(workspace: Workspace) -> Place:
-    """Where a workspace stands. Its resources were kept as it was asked for."""
+    """Return the place of a workspace, by the resources of its request."""
     return Place(
         workspace.pool_id,
         workspace.template_id,
@@ -124,12 +124,12 @@ def place_of(workspace: Workspace) -> Place:
 
 
 def effective_of(workspace: Workspace) -> Effective:
-    """What holds for one workspace."""
+    """Return the effective policy of one workspace."""
     return book().effective(place_of(workspace))
 
 
 def terms_of_settings() -> Terms:
-    """What holds where no policy says anything."""
+    """Return the site's settings, which apply without a policy."""
     return Terms(
         SETTINGS,
         idle_s=int(settings.BERTH_IDLE_MINUTES) * MINUTE_S,
@@ -141,7 +141,7 @@ def terms_of_settings() -> Terms:
 
 
 def terms_of(row: ReclaimPolicy) -> Terms:
-    """A policy as the engine reads it."""
+    """Return a policy in the engine's form."""
 
     def seconds(value: int | None, unit_s: int) -> int | None:
         return None if value is None else value * unit_s

@@ -1,4 +1,4 @@
-"""What policies, budgets and reservations say of extensions, and what an extension takes back."""
+"""Limits of extensions by policies, budgets and reservations, and their effect on notices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from portal.workspaces.extension_policy import ExtensionPolicy
 from portal.workspaces.models import Workspace
 
 BOUNDS = frozenset({Cause.LONGEST, Cause.BUDGET})
-"""No extension moves these: what was said of them stays."""
+"""Causes that an extension does not affect; their notices stay."""
 
 
 class LimitExtensions(ExtensionPolicy):
@@ -40,7 +40,7 @@ class LimitExtensions(ExtensionPolicy):
 
 
 def _require_not_booked(workspace: Workspace, until: datetime) -> None:
-    """What cannot make room must not grow into a time that others have booked."""
+    """Raise if a workspace that cannot be preempted would run into a reservation of another team."""
     ends_at = workspace.ends_at
     if workspace.preemptible or ends_at is None:
         return
@@ -56,11 +56,11 @@ def _require_not_booked(workspace: Workspace, until: datetime) -> None:
 
 
 def workspace_extended(event: WorkspaceExtended) -> None:
-    """Take back what was announced, but for what no extension moves."""
+    """Withdraw notices after an extension, except for `BOUNDS`."""
     workspace = event.workspace
     notices = ReclaimNotice.objects.filter(workspace=workspace.pk)
     if notices.filter(cause__in=KEEPABLE).exists():
-        # Who says that it is needed for longer is not told the same again in a minute.
+        # An extension also counts as keeping, so that the notice does not return at once.
         seconds = min(event.seconds, keeping.MAX_KEEP_S)
         keeping.hold(workspace, timezone.now() + timedelta(seconds=seconds))
     notices.exclude(cause__in=BOUNDS).delete()

@@ -1,6 +1,6 @@
-"""Tells users whose workspaces were started without GPUs, as none was free, when theirs would be: once.
+"""Notifies users once when the GPUs are free that their workspaces started without.
 
-Nothing is attached by itself: that would restart an app in which somebody works.
+GPUs are never attached automatically: that would restart an app in use.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 MAX_ASKED = 50
-"""For how many it is asked in one pass, those first that have waited longest."""
+"""Maximum number of workspaces checked per pass, longest waiting first."""
 KIND = "workspace.gpu_free"
 
 
 def run() -> int:
-    """Tell those whose GPUs are free, one in each pool: what is free for one may be for one alone."""
+    """Notify users whose GPUs are free. Returns how many.
+
+    At most one per pool, since the same GPUs may be free for several.
+    """
     rows = Workspace.objects.filter(gpu_awaited=True, state=State.RUNNING)
     waiting = list(
         rows.select_related("owner", "team", "template", "flavor__pool").order_by("requested_at", "pk")[
@@ -42,7 +45,7 @@ def run() -> int:
 
 @transaction.atomic
 def _tell(workspace: Workspace) -> bool:
-    """Whether it was told: not where somebody has changed it meanwhile. Both are written, or neither."""
+    """Notify the user and clear the flag in one transaction. False if it was changed meanwhile."""
     still = Workspace.objects.filter(pk=workspace.pk, gpu_awaited=True, state=State.RUNNING)
     if not still.update(gpu_awaited=False):
         return False

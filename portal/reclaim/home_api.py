@@ -1,4 +1,4 @@
-"""Homes over REST: for how long they were not used, what follows, and those that are archived."""
+"""REST views of homes: unused time, next step, and archives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from portal.workspaces.models import HomePlace
 
 
 class HomeArchivedSerializer(serializers.Serializer[Any]):
-    """The archive that a home is in, or is being put into."""
+    """The archive that holds a home, or is being made of it."""
 
     id = serializers.UUIDField()
     state = serializers.CharField(help_text="As that of archives of home folders.")
@@ -45,7 +45,7 @@ class HomeArchivedSerializer(serializers.Serializer[Any]):
 
 
 class Homes(serializers.ListSerializer[Any]):
-    """Several at once: what is shown beside is read for all of them together."""
+    """Reads the state of all listed homes together."""
 
     def to_representation(self, data: Any) -> Any:
         rows = list(data)
@@ -55,7 +55,7 @@ class Homes(serializers.ListSerializer[Any]):
 
 
 class HomeSerializer(serializers.ModelSerializer[HomePlace]):
-    """A home folder on the machine where it lies."""
+    """A home folder on the machine that holds it."""
 
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")

@@ -1,4 +1,4 @@
-"""What pages show of a home that is not used, or that is archived."""
+"""Presents unused and archived homes for pages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace
 
 @dataclass(frozen=True, slots=True)
 class HomeLine:
-    """How a home stands on the ladder: `words` has value, threshold and time left, `after` what follows.
+    """The state of a home on the ladder.
 
-    `warned` says that its user was told of the next step; `progress` is of what goes on, `trouble` why a
-    restore failed. `due_at` is when the next step is taken at the earliest, `deletable` that it may be now.
+    - `words`: value, threshold and time left as text; `after`: what follows.
+    - `warned`: its user was notified of the next step, which is taken at `due_at` at the earliest.
+    - `goes_on`, `progress`, `percent`: the operation in progress.
+    - `trouble`: why a restore failed.
+    - `deletable`: it can be deleted now.
     """
 
     place: HomePlace
@@ -53,12 +56,15 @@ class HomeLine:
 
     @property
     def matters(self) -> bool:
-        """Whether its user should see it wherever the home is met."""
+        """Whether to show it to its user on every page with the home."""
         return self.warned or self.archive is not None
 
 
 def lines(actor: User, places: Iterable[HomePlace], *, rules: Book | None = None) -> dict[int, HomeLine]:
-    """By the home's key; those that are neither counted nor archived have none. A handful of queries."""
+    """Return the lines by home key, in a constant number of queries.
+
+    Homes without a limit or archive have none.
+    """
     rows: list[Any] = list(places)
     if not all(hasattr(place, "goes_on") for place in rows):
         rows = list(homes.present().filter(pk__in=[place.pk for place in rows]))
@@ -150,7 +156,7 @@ def _trouble(archive: HomeArchive | None) -> str:
 
 
 def delete_question(place: HomePlace, archive: HomeArchive) -> dict[str, Any]:
-    """The context of the page that asks before an archived home is deleted."""
+    """Return the context of the page that confirms the deletion of an archived home."""
     size = filesizeformat(archive.size_bytes)
     named = {"home": homes.name_of(place), "user": place.owner.username, "size": size}
     return {

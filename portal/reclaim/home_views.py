@@ -1,4 +1,4 @@
-"""Acts on homes that are not used, and the page of those that are archived; see templates/reclaim/."""
+"""Actions on unused homes, and the page of archived ones; see templates/reclaim/."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _back(request: SignedInRequest, place: HomePlace) -> str:
 
 @require_POST
 def keep(request: SignedInRequest, home_id: int) -> HttpResponse:
-    """It is still needed."""
+    """Keep a home."""
     place = homes.home(request.user, home_id)
     try:
         homes.keep(actor=request.user, place_id=home_id)
@@ -47,7 +47,7 @@ def keep(request: SignedInRequest, home_id: int) -> HttpResponse:
 
 @require_POST
 def restore(request: SignedInRequest, home_id: int) -> HttpResponse:
-    """Have it restored from the archive that it is in."""
+    """Restore a home from its archive."""
     place = homes.home(request.user, home_id)
     try:
         homes.restore(actor=request.user, place_id=home_id)
@@ -63,7 +63,7 @@ def restore(request: SignedInRequest, home_id: int) -> HttpResponse:
 @require_safe
 @never_cache
 def archived(request: SignedInRequest) -> HttpResponse:
-    """All homes that are archived, the longest first; for operators and auditors."""
+    """List all archived homes, longest archived first; for operators and auditors."""
     require_see_all(request.user)
     rows = homes.present().filter(away__isnull=False).order_by("-stay__unused_s", "pk")
     page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
@@ -80,7 +80,7 @@ def archived(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @stepped_up
 def delete(request: SignedInRequest, home_id: int) -> HttpResponse:
-    """Say what is lost and ask for its name, then delete an archived home for good."""
+    """Confirm by typing the name, then delete an archived home permanently."""
     require_administrator(request.user)
     place = homes.home(request.user, home_id)
     archive = away.held(place)

@@ -1,7 +1,7 @@
-"""Looks at homes that nobody uses: tells their users, has them archived, and says which may be deleted.
+"""Unused homes: warns their users, archives them, and decides which may be deleted.
 
-All that is decided rests on seconds that were watched (`engine/unused`). A look and what it tells are one
-transaction; each home that is due is taken by one of its own, which looks again.
+All decisions use observed seconds (`engine/unused`). A pass and its notices are one transaction. Each home
+that is due has its own transaction, which decides again.
 """
 
 from __future__ import annotations
@@ -47,17 +47,19 @@ log = logging.getLogger(__name__)
 AT_ONCE = 500
 MAX_WARNED = 200
 MAX_BEGUN = 20
-"""Of one look. One machine archives one home at a time; the others are as due with the next."""
+"""Maximum number of homes per pass. A machine archives one home at a time; the rest follow later."""
 URL = "/homes/"
 
 
 SeenHome = Any
-"""A `HomePlace` as `present` reads it: `away` is the archive that it is in, `goes_on` that one is made."""
+"""A `HomePlace` as annotated by `present`: its archive (`away`), and whether one is being made
+(`goes_on`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """How many users were told of what follows, how many notices taken back, and how many homes begun."""
+    """Number of users warned, notices withdrawn, and homes whose archiving began."""
 
     warned: int = 0
     withdrawn: int = 0
@@ -65,7 +67,7 @@ class Looked:
 
 
 def present() -> QuerySet[Any]:
-    """Homes that can be archived: `SeenHome`, with the archive that each is in and whether one goes on."""
+    """Return homes that can be archived, with their archive and whether one is being made."""
     same = {"owner": OuterRef("owner"), "team": OuterRef("team"), "node": OuterRef("node")}
     kept = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
     goes_on = HomeArchive.objects.filter(**same, empties=True, open=True, away_at=None)
@@ -75,7 +77,7 @@ def present() -> QuerySet[Any]:
 
 
 def run() -> Looked:
-    """One look at all homes."""
+    """Run one pass over all homes."""
     now = timezone.now()
     with transaction.atomic():
         elapsed_s = _elapsed_s(now)
@@ -106,14 +108,14 @@ def verdict_of(place: SeenHome, standing: HomeStanding, rules: Book) -> HomeVerd
 
 
 def _elapsed_s(now: datetime) -> float:
-    """What lies between this look and the last one; locks, so that no time is counted twice."""
+    """Return the seconds since the last pass. Locks the row, so that no time counts twice."""
     last, new = LastPass.objects.select_for_update().get_or_create(pk=LastPass.HOMES, defaults={"at": now})
     LastPass.objects.filter(pk=LastPass.HOMES).update(at=now)
     return 0.0 if new else (now - last.at).total_seconds()
 
 
 def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
-    """How each home stands now, which is written down, too."""
+    """Return the updated state of each home, and store it."""
     places = [place for place in present() if home_places.are_apart(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
     open_ = Allocation.objects.filter(released_at=None)
@@ -123,13 +125,13 @@ def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     for place in places:
         stay = stays.get(place.pk)
         if stay is None:
-            # Counted from the first look on: nobody has watched before.
+            # Counting starts with the first pass: earlier time was not observed.
             fresh.append(HomeStay(place=place, archive=place.away, used_at=place.used_at))
             found.append((place, HomeStanding(place.away is not None)))
             continue
         uses = (place.owner_id, place.pool_id) in used_now
         moved = (place.used_at, place.away) != (stay.used_at, stay.archive)
-        # Another archive is another stay.
+        # A new archive starts a new stay.
         standing = advance(standing_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None)
         found.append((place, standing))
         if moved:
@@ -185,7 +187,7 @@ def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
 
 
 def archive_if_due(place_id: int) -> bool:
-    """Have one archived if that is still due now that it is locked."""
+    """Archive a home if that is still due under lock. Returns whether it began."""
     try:
         with transaction.atomic():
             PlacementLock.hold()
@@ -197,7 +199,7 @@ def archive_if_due(place_id: int) -> bool:
             if verdict.step is not HomeStep.TAKE or place.away is not None:
                 return False
             away.begin(place_id=place_id)
-            # What comes to nothing is announced again, with its whole notice.
+            # If archiving fails, it is announced again with the full notice.
             HomeStay.objects.filter(pk=place_id).update(warned_s=None, warned_at=None)
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_named(place)}, unused")
             return True
@@ -205,22 +207,22 @@ def archive_if_due(place_id: int) -> bool:
         log.info("home %s is not archived now: %s", place_id, error)
         return False
     except Exception:
-        # One broken row must not keep the others; it is tried again with the next look.
+        # A failure must not block other homes; the next pass retries.
         log.exception("archiving home %s failed", place_id)
         return False
 
 
-# --- what people say -------------------------------------------------------------------------------------
+# --- actions of users -------------------------------------------------------------------------------------
 
 
 def seen_by(actor: User) -> QuerySet[Any]:
-    """One's own, and all for who sees all."""
+    """Return the actor's own homes, or all for users who see all."""
     rows = present().filter(pool__deleted_at=None)
     return rows if actor.sees_all else rows.filter(owner=actor)
 
 
 def home(actor: User, place_id: int) -> SeenHome:
-    """One of them. Raises `NotFound`."""
+    """Return a visible home. Raises `NotFound`."""
     found: SeenHome | None = seen_by(actor).filter(pk=place_id).first()
     if found is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
@@ -229,9 +231,9 @@ def home(actor: User, place_id: int) -> SeenHome:
 
 @transaction.atomic
 def keep(*, actor: User, place_id: int) -> SeenHome:
-    """Its user still needs it: it counts as used now, and what archives it just now is given up.
+    """Keep a home: it counts as used now, and archiving in progress is cancelled.
 
-    Of one that is archived it keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
+    Of an archived home, keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
     """
     place = home(actor, place_id)
     if not may_move(actor, place.owner_id):
@@ -247,13 +249,13 @@ def keep(*, actor: User, place_id: int) -> SeenHome:
 
 
 def restore(*, actor: User, place_id: int) -> SeenHome:
-    """Have one restored that is archived. Raises as `away.restore`."""
+    """Restore an archived home. Raises as `away.restore`."""
     away.restore(actor=actor, place_id=place_id)
     return home(actor, place_id)
 
 
 def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: Book) -> bool:
-    """Whether its archive is old enough, and its user was told for the whole notice."""
+    """Return whether its archive is old enough and the user had the full notice."""
     if place.away is None or stay is None or stay.archive != place.away:
         return False
     return verdict_of(place, standing_of(stay), rules).step is HomeStep.TAKE
@@ -261,9 +263,9 @@ def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: Book) -> bool:
 
 @transaction.atomic
 def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
-    """Delete an archived home for good; `confirm` is its name, `reason` is kept. For administrators.
+    """Delete an archived home permanently. `confirm` must be its name; `reason` is recorded.
 
-    Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` before the policy's time is over.
+    For administrators. Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` before it is due.
     """
     require_administrator(actor)
     place = home(actor, place_id)
@@ -279,23 +281,23 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
 
 
 def name_of(place: HomePlace) -> str:
-    """As people type it: team and user."""
+    """Return the name as typed by users: team and user."""
     return home_key(place.team.slug, place.owner.username)
 
 
 def in_days(seconds: float) -> str:
-    """A span in whole days, for a sentence."""
+    """Format a duration in whole days."""
     days = round(seconds / DAY_S)
     return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}
 
 
 def stays_of(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
-    """By the home's key; one query."""
+    """Return the stays by home key; one query."""
     return {stay.pk: stay for stay in HomeStay.objects.filter(pk__in=[place.pk for place in places])}
 
 
 def count_due(rules: Book, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
-    """How many homes there are of a pool or team, or all, and how many of these would be told at once."""
+    """Return the number of homes of a pool or team (default: all), and how many would be warned at once."""
     rows: Any = present().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows
     rows = rows.filter(team=team) if team is not None else rows

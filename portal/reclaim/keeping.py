@@ -1,4 +1,4 @@
-"""A word that a workspace is needed although it does nothing: by its user, or by a long job in it."""
+"""Keeps idle workspaces, on request of their users or of long jobs in them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from portal.workspaces.transitions import locked
 MAX_KEEP_S = 24 * 3600
 MIN_KEEP_S = 900
 OFFERED_S = 2 * 3600
-"""For how long one click keeps it."""
+"""Seconds by which one click keeps it."""
 
 
 @transaction.atomic
 def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
-    """Hold no idleness against a running workspace for `seconds`; its end stays where it is.
+    """Ignore idleness of a running workspace for `seconds`. Its end is unchanged.
 
-    An announced stop for idleness is taken back. Said again, the later of both times holds.
-
-    Raises `InvalidInput`, `NotAllowed`, `NotFound`, and `StateConflict` where it does not run.
+    Withdraws an announced stop for idleness. If repeated, the later time applies. Raises `InvalidInput`,
+    `NotAllowed`, `NotFound`, and `StateConflict` if it is not running.
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -51,7 +50,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
     before = row.kept_until if row is not None else None
     hold(workspace, until)
     if before is not None and before >= until - timedelta(seconds=MIN_KEEP_S):
-        # It is kept for as long already: a loop that says so again is no news.
+        # Already kept as long: repeated calls, as from a loop, are not recorded.
         return workspace
     ReclaimNotice.objects.filter(workspace=workspace).filter(cause__in=KEEPABLE).delete()
     events.record(
@@ -65,7 +64,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
 
 
 def hold(workspace: Workspace, until: datetime) -> None:
-    """Have nothing of `KEEPABLE` held against a locked workspace before `until`; a later time stays."""
+    """Ignore the causes in `KEEPABLE` for a locked workspace until `until`, or a later stored time."""
     rows = WorkspaceActivity.objects.filter(workspace=workspace)
     row = rows.filter(generation=workspace.generation).first()
     if row is None:

@@ -1,4 +1,4 @@
-"""What users are told before their workspaces stop or lose their GPUs, and when this was last looked at."""
+"""Notices before workspaces stop or release their GPUs, observed activity, policies and proposals."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from portal.reclaim.engine.ladder import Cause
 
 
 class ReclaimNotice(models.Model):
-    """A running workspace stops, or releases its GPUs, at `due_at`, unless something speaks against it then.
+    """Notice that a running workspace stops, or releases its GPUs, at `due_at`.
 
-    It holds for one `generation`, and only while nobody has said anything of the workspace's end since:
-    `ends_version` is the workspace's own as the notice was given. `reason` (`code`, `params`) says why.
+    Valid for one `generation`, and only while the end of the workspace is unchanged: `ends_version` is the
+    workspace's value when the notice was given. `reason` has `code` and `params`.
     """
 
     workspace = models.OneToOneField(
@@ -37,11 +37,11 @@ class ReclaimNotice(models.Model):
 
 
 class WorkspaceActivity(models.Model):
-    """For how long a start of a workspace was seen to do nothing: a small row, rewritten with each look.
+    """How long a start of a workspace has been idle. A small row, rewritten with each observation.
 
-    `report` is the agent's report that was looked at last, `signals` what was in it (kind, value, threshold,
-    active), both as JSON. `active` names the kinds that were active in it, joined by commas; None where
-    nobody watched. Nothing is held against it before `kept_until`.
+    - `report`, `signals`: the agent's last report and its signals (kind, value, threshold, active), as JSON.
+    - `active`: the kinds of active signals, separated by commas; None if it was not observed.
+    - `kept_until`: idle time does not count before this.
     """
 
     workspace = models.OneToOneField(
@@ -53,7 +53,7 @@ class WorkspaceActivity(models.Model):
     gpu_idle_s = models.FloatField(default=0)
     kept_until = models.DateTimeField(null=True, blank=True)
     active = models.CharField(max_length=80, null=True, blank=True)
-    # Texts and not JSON columns: ten thousand of them are read and written once a minute.
+    # Text instead of JSON columns: 10,000 rows are read and written once a minute.
     report = models.TextField(default="{}")
     signals = models.TextField(default="[]")
 
@@ -62,9 +62,9 @@ class WorkspaceActivity(models.Model):
 
 
 class ActivityChange(models.Model):
-    """From `at` on other kinds were active in a start of a workspace (`WorkspaceActivity.active`).
+    """From `at` on, other signals were active in a start of a workspace (`WorkspaceActivity.active`).
 
-    Kept for two days, for people to read: no decision rests on it.
+    Kept for two days for display. No decision uses it.
     """
 
     workspace = models.ForeignKey(
@@ -82,14 +82,14 @@ class ActivityChange(models.Model):
 
 
 class SpellKind(models.TextChoices):
-    """What did nothing."""
+    """What was idle."""
 
     ALL = "all", "The whole workspace"
     GPU = "gpu", "Its GPUs"
 
 
 class IdleSpell(models.Model):
-    """A time in which a start of a workspace was seen to do nothing, kept for a month once it is over."""
+    """A period in which a start of a workspace was idle. Kept for a month after its end."""
 
     workspace = models.ForeignKey(
         "workspaces.Workspace", on_delete=models.CASCADE, related_name="idle_spells"
@@ -107,10 +107,10 @@ class IdleSpell(models.Model):
 
 
 class HomeStay(models.Model):
-    """For how long a home was seen not to be used, or to be archived (`archive`, None where it is not).
+    """How long a home has been unused, or archived (`archive`, else None).
 
-    Seconds that were watched; `used_at` is what its place said of its last use when it was looked at.
-    `warned_s` is how long ago its user was told of the next step, watched, too; None: not yet.
+    Counts observed seconds only. `used_at` is the last use recorded by its place. `warned_s` is how many
+    observed seconds ago its user was notified of the next step; None: not yet.
     """
 
     place = models.OneToOneField(
@@ -127,9 +127,10 @@ class HomeStay(models.Model):
 
 
 class LastPass(models.Model):
-    """When the ladder was last walked: one row. Time in which it was not is nobody's fault.
+    """When the last pass ran: one row. Times without passes do not count against workspaces.
 
-    `recorded_since` is from when on idle times are kept. A second row, `HOMES`, is of the look at homes.
+    `recorded_since` is when recording of idle times started. A second row, `HOMES`, is for the pass over
+    homes.
     """
 
     HOMES = 2
@@ -143,7 +144,7 @@ class LastPass(models.Model):
 
 
 class Absence(models.Model):
-    """Nobody looked for so long after `since`, or the clock was set by that: no life is counted for it."""
+    """A gap in observation after `since`, or a change of the clock. It does not count as life time."""
 
     since = models.DateTimeField(db_index=True)
     seconds = models.FloatField()
@@ -153,9 +154,9 @@ class Absence(models.Model):
 
 
 class ScheduledStop(models.Model):
-    """A schedule has stopped a workspace: another may start it again, once, unless somebody has said a word.
+    """A workspace was stopped by a schedule, which may start it again once unless a user acts first.
 
-    It holds for one `generation`, while the workspace is stopped. `stopped_at` goes by this clock.
+    Valid for one `generation` while the workspace is stopped. `stopped_at` is by the portal's clock.
     """
 
     workspace = models.OneToOneField(
@@ -169,7 +170,7 @@ class ScheduledStop(models.Model):
 
 
 class PolicyScope(models.TextChoices):
-    """What a policy is for, from the widest to the closest; a team's only tightens."""
+    """The scope of a policy, from the widest to the narrowest. A team's can only be stricter."""
 
     SITE = "site", _("The site")
     POOL = "pool", _("Pool")
@@ -190,9 +191,9 @@ def _minutes(most: int, words: Any) -> Any:
 
 
 class ReclaimPolicy(models.Model):
-    """When workspaces of a site, pool, template, flavor or team are stopped. None says nothing; 0 is never.
+    """When workspaces of a site, pool, template, flavor or team are stopped. None inherits; 0 disables.
 
-    `days` are names of `engine.week.DAYS`, `holidays` ISO dates, `zone` an IANA name.
+    `days` are names from `engine.week.DAYS`, `holidays` ISO dates, `zone` an IANA name.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -263,19 +264,19 @@ class ReclaimPolicy(models.Model):
 
     @property
     def subject(self) -> Any:
-        """What it is for: a pool, template, flavor or team; None for the site."""
+        """The pool, template, flavor or team of the policy; None for the site."""
         return None if self.scope == PolicyScope.SITE else getattr(self, self.scope)
 
     @property
     def target(self) -> str:
-        """The same as REST and the site file write it: `site`, or kind and slug (`flavor:a100-full`)."""
+        """The scope as in REST and the site file: `site`, or kind and slug (`flavor:a100-full`)."""
         return self.scope if self.scope == PolicyScope.SITE else f"{self.scope}:{self.subject.slug}"
 
 
 class Discontent(models.Model):
-    """A running workspace that is not content with where it runs, as of the last look; the others have none.
+    """A running workspace with a low contentment score in the last observation.
 
-    `reason` (`code`, `params`) is the worst that speaks against its place, `score` is in percent.
+    `reason` (`code`, `params`) is the worst reason against its placement; `score` is in percent.
     """
 
     workspace = models.OneToOneField(
@@ -292,11 +293,11 @@ class Discontent(models.Model):
 
 
 class WorkPace(models.Model):
-    """How fast a workspace's work goes on, as it tells itself, and where it went on best: of a few names.
+    """The pace of a workspace's work by its own metrics, and its best placements.
 
-    `paces` is JSON, by name an `engine.pace.Pace`. It outlives a start, since places are compared by it.
-    `slow_since` is since when it has been slower than elsewhere, None where it is not; only then is the row
-    written with each look.
+    `paces` is JSON: an `engine.pace.Pace` by metric. The row survives restarts, since it compares placements.
+    `slow_since` is when it became slower than elsewhere, else None. The row is written with each observation
+    only while it is slow.
     """
 
     workspace = models.OneToOneField(
@@ -312,7 +313,7 @@ class WorkPace(models.Model):
 
 
 class BestClock(models.Model):
-    """The highest clock that busy GPUs of a model had within a week: what the others could reach."""
+    """The highest clock of busy GPUs of a model within a week: what others could reach."""
 
     model = models.CharField(primary_key=True, max_length=80)
     clock_mhz = models.PositiveIntegerField()
@@ -323,7 +324,7 @@ class BestClock(models.Model):
 
 
 class ProposalState(models.TextChoices):
-    """What has become of a proposal. `withdrawn`: it was of no use any more."""
+    """The state of a proposal. `withdrawn`: it was no longer useful."""
 
     OPEN = "open", _("Open")
     APPLIED = "applied", _("Applied")
@@ -332,12 +333,15 @@ class ProposalState(models.TextChoices):
 
 
 class RebalanceProposal(models.Model):
-    """Running workspaces that should go elsewhere, all of them or none.
+    """A proposal to move running workspaces, all or none.
 
-    `moves` lists `workspace`, `generation`, `pool`, `source` and `target` (placements in their JSON form).
-    `waiting` is the request that would start, None where the workspace itself is better off: `gain` is in
-    milli-GPU or in percent, accordingly. `lost` are milli-GPU-seconds that would be done again. `key` is
-    equal for proposals that mean the same. An open one is looked at again once a minute.
+    - `moves`: list of `workspace`, `generation`, `pool`, `source` and `target` (placements in JSON form).
+    - `waiting`: the request that would start; None if the workspace itself benefits.
+    - `gain`: milli-GPU with `waiting`, else percent.
+    - `lost`: milli-GPU-seconds of work to repeat.
+    - `key`: equal for equivalent proposals.
+
+    Open proposals are checked again once a minute.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -1,7 +1,7 @@
-"""Starts again what a schedule has stopped, and only that: once, through admission, with a notice.
+"""Restarts workspaces that a schedule has stopped: once, through admission, with a notice.
 
-Whoever says that it shall stay stopped wins, as does whoever has started it since. It may be killed at any
-moment: that it was stopped by a schedule is forgotten together with the start.
+A later stop or start by a user takes precedence. Safe to interrupt: the scheduled stop is deleted in the same
+transaction as the start.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ RESTING = (State.STOPPING, State.STOPPED)
 
 
 def remember(workspace: Workspace) -> None:
-    """A schedule stops this locked workspace now."""
+    """Record that a schedule stops this locked workspace now."""
     ScheduledStop.objects.update_or_create(
         workspace=workspace, defaults={"generation": workspace.generation, "stopped_at": timezone.now()}
     )
 
 
 def forget(event: StopAsked) -> None:
-    """Somebody has said that it shall be stopped: no hour starts it."""
+    """Forget the scheduled stop, since a user asked for a stop: no schedule starts it."""
     ScheduledStop.objects.filter(workspace=event.workspace.pk).delete()
 
 
 def start_due(policies: Book, now: datetime) -> int:
-    """Start what is due; how many were started. Two queries where nothing is."""
-    # Started, deleted or failed since: that is another story.
+    """Start the workspaces that are due. Returns how many. Two queries if none is."""
+    # Rows are obsolete after a start, deletion or failure.
     ScheduledStop.objects.exclude(
         workspace__state__in=RESTING,
         workspace__desired_state=DesiredState.STOPPED,
@@ -64,7 +64,7 @@ def _is_due(row: ScheduledStop, policies: Book, now: datetime) -> bool:
 
 
 def _start(workspace_id: UUID, policies: Book, now: datetime) -> bool:
-    """Start one if that is still due now that it is locked; whether it was started."""
+    """Start a workspace if that is still due under lock. Returns whether it was started."""
     try:
         with transaction.atomic():
             workspace = locked(workspace_id)
@@ -86,7 +86,7 @@ def _start(workspace_id: UUID, policies: Book, now: datetime) -> bool:
     except NotFound:
         return False
     except Exception:
-        # One broken row must not keep the others; it is tried again with the next pass.
+        # A failure must not block other workspaces; the next pass retries.
         log.exception("starting workspace %s by its schedule failed", workspace_id)
         return False
 
@@ -102,7 +102,7 @@ def _tell(workspace: Workspace, title: str, body: str) -> None:
 
 
 def next_start_of(workspace: Workspace) -> datetime | None:
-    """When it is started again, where a schedule has stopped it and one starts it; else None."""
+    """Return when a schedule starts the workspace again that another has stopped, or None."""
     if workspace.state not in RESTING or workspace.desired_state != DesiredState.STOPPED:
         return None
     if not ScheduledStop.objects.filter(workspace=workspace, generation=workspace.generation).exists():

@@ -1,8 +1,7 @@
-"""Looks at what agents have reported, once a minute: how long each workspace has done nothing.
+"""Evaluates agents' reports once a minute: how long each workspace has been idle.
 
-A small row for each workspace; one query reads all that runs, and one statement writes what has changed.
-What people read of the past is in tables of their own, written where something changes: no look and no
-decision reads them.
+One small row per workspace; one query reads all running workspaces, and one statement writes all changes.
+History for display is in separate tables, written on change. No decision reads them.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from portal.workspaces.models import Workspace
 INTERVAL_S = 60.0
 HISTORY = timedelta(days=2)
 MAX_CHANGES = 500
-"""Of one workspace, as they are shown."""
+"""Maximum number of changes shown per workspace."""
 SPELL_S = 600.0
-"""From how long on a time without work is kept."""
+"""Minimum length of a recorded idle period, in seconds."""
 SPELLS = timedelta(days=31)
 LONGEST = timedelta(hours=MAX_LIFETIME_H)
 WRITTEN_AT_ONCE = 500
@@ -69,7 +68,7 @@ class _Gpu(msgspec.Struct):
 
 
 class Seen(msgspec.Struct):
-    """The figures of a heartbeat that matter here; `workspaces.reports` has looked at them."""
+    """The relevant figures of a heartbeat, validated by `workspaces.reports`."""
 
     kernels: Used | None = None
     terminals: Used | None = None
@@ -86,7 +85,7 @@ _decode_seen = msgspec.json.Decoder(Seen).decode
 
 
 def _seen(text: str) -> Seen:
-    """A row that another version has written keeps no other from being looked at: nothing was measured."""
+    """Parse a heartbeat. Treats malformed rows as unmeasured, so that they do not block others."""
     try:
         return _decode_seen(text)
     except msgspec.MsgspecError:
@@ -94,13 +93,13 @@ def _seen(text: str) -> Seen:
 
 
 def is_accelerated(resources: str) -> bool:
-    """Whether a workspace's resources, as JSON, have accelerators."""
+    """Return whether a workspace's resources (JSON) include accelerators."""
     return bool(_resources(resources).accelerators.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is known of a start of a workspace before a look."""
+    """The stored state of a start before an observation."""
 
     generation: int
     idle_s: float
@@ -111,7 +110,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Activity:
-    """How a start of a workspace stands after a look: the columns of `WorkspaceActivity`."""
+    """The state of a start after an observation: the columns of `WorkspaceActivity`."""
 
     workspace_id: UUID
     generation: int
@@ -126,7 +125,7 @@ class Activity:
 
 @dataclass(slots=True)
 class Look:
-    """What a look has found: rows that are new or written anew, and what has changed in them."""
+    """The result of an observation: new and updated rows, and the changes in them."""
 
     fresh: list[Activity] = field(default_factory=list)
     changed: list[Activity] = field(default_factory=list)
@@ -143,7 +142,7 @@ class Look:
 
 
 def run() -> int:
-    """Look at all that runs and has reported; how many rows were written."""
+    """Observe all running workspaces with reports. Returns the number of rows written."""
     running = Workspace.objects.filter(state=State.RUNNING, status__heartbeat_at__isnull=False).annotate(
         resources_text=Cast("resources", TextField()), seen_text=Cast("status__activity", TextField())
     )
@@ -180,7 +179,7 @@ def run() -> int:
 
 
 def _write(rows: Sequence[Activity]) -> None:
-    """One statement for all: `bulk_create` spends many times as long on making its own."""
+    """Update all rows by one statement: `bulk_create` takes many times as long to build its own."""
     if not rows:
         return
     meta, quote = WorkspaceActivity._meta, connection.ops.quote_name
@@ -195,15 +194,15 @@ def _write(rows: Sequence[Activity]) -> None:
         )
         for row in rows
     ]
-    # Outside of a transaction SQLite would commit each row by itself.
+    # Without a transaction, SQLite would commit each row separately.
     with transaction.atomic(), connection.cursor() as cursor:
-        # All names are the model's own.
+        # All names are from the model.
         statement = f"UPDATE {quote(meta.db_table)} SET {sets} WHERE {quote(own.column)} = %s"  # noqa: S608
         cursor.executemany(statement, values)
 
 
 def _keep_changes(rows: Sequence[Activity]) -> None:
-    """That these rows have other active signals than before, by the minute; one statement, as `_write`."""
+    """Record changes of active signals, rounded to minutes; one statement, as `_write`."""
     if not rows:
         return
     meta, quote = ActivityChange._meta, connection.ops.quote_name
@@ -218,9 +217,9 @@ def _keep_changes(rows: Sequence[Activity]) -> None:
         )
         for row in rows
     ]
-    # Outside of a transaction SQLite would commit each row by itself.
+    # Without a transaction, SQLite would commit each row separately.
     with transaction.atomic(), connection.cursor() as cursor:
-        # All names are the model's own.
+        # All names are from the model.
         names, places = ", ".join(quote(each) for each in columns), ", ".join(["%s"] * len(columns))
         statement = f"INSERT INTO {quote(meta.db_table)} ({names}) VALUES ({places})"  # noqa: S608
         cursor.executemany(statement, values)
@@ -229,7 +228,7 @@ def _keep_changes(rows: Sequence[Activity]) -> None:
 def report_of(
     accelerated: bool, activity: str, heartbeat_at: datetime, seen: Seen, idle_since: datetime | None
 ) -> Report:
-    """The last heartbeat as the engine reads it."""
+    """Return the last heartbeat in the engine's form."""
     kernels, terminals, traffic = seen.kernels or Used(), seen.terminals or Used(), seen.traffic_bytes
     percents = [gpu.utilization_percent for gpu in seen.gpus or ()]
     measured = [each for each in percents if each is not None]
@@ -238,7 +237,7 @@ def report_of(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
         has_kernels=activity in WITH_KERNELS,
-        # Of an app that nobody knows they are looked at where there are some.
+        # For unknown apps, terminals count only if there are any.
         has_terminals=bool(activity) or terminals.count is not None,
         gpu_percent=max(measured) if whole else None,
         gpu_idle_since_s=idle_since.timestamp() if idle_since is not None else None,
@@ -255,7 +254,7 @@ def report_of(
 
 
 def observed(workspace_id: UUID, generation: int, kept: Kept | None, report: Report) -> Activity | None:
-    """The row after this report; None where nothing has been reported since."""
+    """Return the row after this report, or None if there is no new one."""
     same = kept is not None and kept.generation == generation
     before = clock_of(kept) if kept is not None and same else None
     clock, signals = observe(before, report)
@@ -275,7 +274,7 @@ def observed(workspace_id: UUID, generation: int, kept: Kept | None, report: Rep
 
 
 def clock_of(kept: Kept) -> IdleClock | None:
-    """The clock of a row; None where another version has written it."""
+    """Return the clock of a row, or None if it is malformed."""
     try:
         return IdleClock(_report(kept.report), kept.idle_s, kept.gpu_idle_s)
     except msgspec.MsgspecError:
@@ -283,12 +282,12 @@ def clock_of(kept: Kept) -> IdleClock | None:
 
 
 def active_of(signals: Iterable[Signal]) -> str:
-    """The kinds that are active, as they are kept."""
+    """Return the active kinds in stored form."""
     return ",".join(sorted(each.kind.value for each in signals if each.active))
 
 
 def ended_spells(workspace_id: UUID, kept: Kept, after: Activity | None) -> list[IdleSpell]:
-    """The times without work that have come to an end, at the report before; `after` is None at a stop."""
+    """Return the idle periods that ended at the previous report. `after` is None at a stop."""
     clock = clock_of(kept)
     if clock is None:
         return []
@@ -311,7 +310,7 @@ def ended_spells(workspace_id: UUID, kept: Kept, after: Activity | None) -> list
 
 
 def forget() -> None:
-    """Delete what belongs to another start, or to nothing that runs; its last idle time is kept."""
+    """Delete rows of other starts or stopped workspaces. Records their last idle periods."""
     for strays in (
         WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
         WorkspaceActivity.objects.exclude(generation=F("workspace__generation")),
@@ -326,7 +325,7 @@ def forget() -> None:
 
 
 def prune() -> int:
-    """Delete what is older than anybody reads it; what began before and lasted into that time stays."""
+    """Delete expired history. The state at the start of the retained period stays."""
     now = timezone.now()
     oldest = now - HISTORY
     later = ActivityChange.objects.filter(workspace=OuterRef("workspace"), at__gt=OuterRef("at"))
@@ -336,7 +335,7 @@ def prune() -> int:
 
 
 def changes_of(workspace: Workspace) -> list[tuple[datetime, list[str] | None]]:
-    """When other signals became active in this start, the oldest first, and which; None: nobody watched."""
+    """Return the changes of active signals in this start, oldest first. None: not observed."""
     rows = ActivityChange.objects.filter(workspace=workspace.pk, generation=workspace.generation)
     newest = list(rows.order_by("-at", "-pk").values_list("at", "active")[:MAX_CHANGES])
     return [
@@ -345,14 +344,14 @@ def changes_of(workspace: Workspace) -> list[tuple[datetime, list[str] | None]]:
 
 
 def signals_of(row: Activity | None) -> list[dict[str, Any]]:
-    """The signals of the last look."""
+    """Return the signals of the last observation."""
     return list(msgspec.json.decode(row.signals)) if row is not None else []
 
 
 def present(workspace: Workspace) -> Activity | None:
-    """How a running workspace stands with what it has reported until now, which may not have been kept yet.
+    """Return the activity of a running workspace up to its latest report, which may not be stored yet.
 
-    None where nothing is known of this start.
+    None if nothing is known of this start.
     """
     found = (
         WorkspaceActivity.objects.filter(workspace=workspace.pk, generation=workspace.generation)
@@ -378,6 +377,6 @@ def present(workspace: Workspace) -> Activity | None:
 
 
 def is_fresh(observed_at: datetime, now: datetime | None = None) -> bool:
-    """Whether what was seen then is of the last minutes: what is older says nothing of the present."""
+    """Return whether an observation is recent enough to describe the present."""
     age_s = ((now or timezone.now()) - observed_at).total_seconds()
     return -INTERVAL_S <= age_s <= 3 * INTERVAL_S

@@ -1,6 +1,6 @@
-"""Keeps how fast work goes on and where it went on best: a small row for each workspace that tells it.
+"""Stores the pace of work and where it was best: one small row per workspace that reports it.
 
-Written where something has changed that matters; of work that goes on as it did nothing is.
+Rows are written only after relevant changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _decode = msgspec.json.Decoder(dict[str, Pace]).decode
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the agent of a start of a workspace has told at `at_s`: by name how much is done a second."""
+    """The rates that an agent reported for a start at `at_s`, per second by metric."""
 
     workspace_id: UUID
     generation: int
@@ -39,7 +39,7 @@ class Told:
 
 
 def paces_of(text: str) -> dict[str, Pace]:
-    """What was kept; nothing where another version has written it."""
+    """Parse the stored paces; empty if malformed."""
     try:
         return _decode(text)
     except msgspec.MsgspecError:
@@ -47,7 +47,7 @@ def paces_of(text: str) -> dict[str, Pace]:
 
 
 def note(told: Sequence[Told]) -> int:
-    """Keep what has been told; how many rows were written. No query where nothing was told."""
+    """Store reported rates. Returns the number of rows written. No query without reports."""
     return sum(_note(told[first : first + AT_ONCE]) for first in range(0, len(told), AT_ONCE))
 
 
@@ -57,7 +57,7 @@ def _note(told: Sequence[Told]) -> int:
         pk: (generation, paces_of(text))
         for pk, generation, text in rows.values_list("workspace_id", "generation", "paces")
     }
-    # Where a start runs does not change while it runs.
+    # A running start does not change its placement.
     known = {
         (pk, generation): max(paces.values(), key=lambda pace: pace.at_s).place
         for pk, (generation, paces) in kept.items()
@@ -83,7 +83,7 @@ def _note(told: Sequence[Told]) -> int:
                     observed_at=datetime.fromtimestamp(each.at_s, UTC),
                 )
             )
-    # One that was deleted since it was read has no row to belong to.
+    # A workspace may have been deleted since it was read.
     there = set(
         Workspace.objects.filter(pk__in=[row.workspace_id for row in changed]).values_list("pk", flat=True)
     )
@@ -97,7 +97,7 @@ def _note(told: Sequence[Told]) -> int:
 
 
 def _places(told: Sequence[Told]) -> dict[tuple[UUID, int], Place]:
-    """Where these starts run, by workspace and generation, of those that run on one node; two queries."""
+    """Return the placements of single-node starts by (workspace, generation); two queries."""
     rows = Allocation.objects.filter(
         workspace__in=[each.workspace_id for each in told], released_at=None
     ).values_list("pk", "workspace_id", "generation", "node__name", "cpu_milli", "memory_mib")
@@ -126,7 +126,7 @@ def _kind(*amounts: object) -> str:
 
 
 def slow(now: datetime) -> dict[UUID, tuple[str, Pace]]:
-    """Of what runs, whose work is slower than it was elsewhere, and has been for long enough; one query."""
+    """Return running workspaces whose work has been slower than elsewhere long enough; one query."""
     now_s = now.timestamp()
     rows = WorkPace.objects.filter(
         slow_since__lte=datetime.fromtimestamp(now_s - SLOW_FOR_S, UTC),
@@ -138,8 +138,10 @@ def slow(now: datetime) -> dict[UUID, tuple[str, Pace]]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How fast a workspace's work goes on now: `rate` a second, the best at this place and elsewhere, and the
-    node that this was on. `percent` is of the best elsewhere; None: none is known."""
+    """The current pace of a workspace: `rate` per second, the best here and elsewhere, and that node.
+
+    `percent` is relative to the best elsewhere; None if unknown.
+    """
 
     name: str
     rate: float
@@ -158,7 +160,7 @@ class Progress:
 
 
 def progress_of(workspace: Workspace) -> list[Progress]:
-    """What a running workspace, which the actor may see, tells of its work, by name."""
+    """Return the reported pace of a running workspace by metric. The caller checks visibility."""
     told = workspace.status.activity.get("progress") if workspace.state == State.RUNNING else None
     if not isinstance(told, dict):
         return []

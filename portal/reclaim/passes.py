@@ -1,7 +1,7 @@
-"""Walks the ladder for all workspaces: gives notices, takes them back, releases GPUs and stops what is due.
+"""Applies the ladder to all workspaces: gives and withdraws notices, releases GPUs, and stops what is due.
 
-It may be killed at any moment and be done twice at a time: a notice is a row, given together with its
-message or not at all, and who stops a workspace holds its lock and looks again.
+Safe to interrupt and to run concurrently: a notice is a row, written together with its message, and a stop
+locks the workspace and decides again.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 30.0
 AWAY_S = 90.0
-"""After so long without a pass the portal counts as away: notices are longer by that time."""
+"""Gap between passes from which the portal counts as away: notices are extended by the gap."""
 AT_ONCE = 500
 MAX_WARNED = 500
-"""Of one pass, which so ends in a second: three rows are written for each."""
+"""Maximum number of warnings per pass: each writes three rows, and a pass should take about a second."""
 COLUMNS = (
     *("pk", "generation", "ends_version", "ends_at", "lifetime_s", "ready_at"),
     *("pool_id", "template_id", "flavor_id", "team_id", "team__slug", "resources_text"),
@@ -69,7 +69,7 @@ CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """How many workspaces were warned, left alone again, stopped, went on without GPUs, and were started."""
+    """Number of workspaces warned, no longer under notice, stopped, without GPUs, and started."""
 
     warned: int = 0
     withdrawn: int = 0
@@ -80,7 +80,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a decision needs to know of a running workspace, its notice and its activity."""
+    """The input of a decision: a running workspace, its notice and its activity."""
 
     pk: UUID
     generation: int
@@ -91,7 +91,7 @@ class Candidate:
     place: Place
     team: str
     notice: Notice | None
-    # Of this start: when it was looked at, and for how long it did nothing.
+    # Of this start: last observation and idle seconds.
     observed_at: datetime | None = None
     idle_s: float = 0.0
     gpu_idle_s: float = 0.0
@@ -99,7 +99,7 @@ class Candidate:
 
 
 def run() -> Passed:
-    """One pass over all that runs and may be near a threshold."""
+    """Run one pass over all running workspaces that may be near a threshold."""
     now = timezone.now()
     _make_up_for_absence(now)
     steps: dict[Step, list[tuple[Candidate, Verdict]]] = {step: [] for step in Step}
@@ -108,7 +108,7 @@ def run() -> Passed:
         verdict = verdict_of(candidate, now, site)
         steps[verdict.step].append((candidate, verdict))
     withdrawn = _withdraw([candidate for candidate, _verdict in steps[Step.WITHDRAW]])
-    # The soonest first. Who has to wait for the next pass has the whole notice then.
+    # Soonest first. The rest get their full notice from the next pass.
     first = sorted(steps[Step.WARN], key=lambda each: each[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
@@ -120,26 +120,26 @@ def run() -> Passed:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What holds for all decisions of a pass: policies, teams whose GPU-hours are spent, and absences."""
+    """Common input of all decisions of a pass: policies, teams without GPU-hours, and gaps."""
 
     book: Book
     spent: frozenset[str]
     absences: tuple[tuple[datetime, float], ...]
 
     def began_s(self, ready_at: datetime) -> float:
-        """Since when one that became ready then runs, without the time in which nobody looked."""
+        """Return the start of a workspace, moved forward by gaps in observation."""
         return ready_at.timestamp() + sum(seconds for since, seconds in self.absences if since >= ready_at)
 
 
 def present_site() -> Site:
-    """As it is now; three queries of few rows."""
+    """Read the current values; three queries of few rows."""
     policies = book()
     spent = frozenset(teams_without_hours()) if policies.nearest.budget else frozenset()
     return Site(policies, spent, tuple(Absence.objects.values_list("since", "seconds")))
 
 
 def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
-    """What runs and is near its end, was idle for long or has a notice: with all that a decision needs."""
+    """Yield running workspaces near their end, idle for long, or under notice."""
     nearest = site.book.nearest
     near = Q(ends_at__lte=now + timedelta(seconds=nearest.notice_s)) | Q(reclaim_notice__isnull=False)
     if nearest.idle_s is not None:
@@ -147,7 +147,7 @@ def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
     if nearest.gpu_idle_s is not None:
         near |= Q(reclaim_activity__gpu_idle_s__gte=nearest.gpu_idle_s)
     if nearest.life_s is not None:
-        # A clock that was put back makes a life begin earlier than its row says.
+        # After the clock was put back, a life starts earlier than its row says.
         back_s = sum(seconds for _since, seconds in site.absences if seconds < 0)
         near |= Q(ready_at__lte=now - timedelta(seconds=nearest.life_s + back_s))
     if site.spent:
@@ -194,7 +194,7 @@ def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
 
 
 def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> Candidate:
-    """The same of one running workspace, with what `observing.present` knows of it."""
+    """Return the candidate for one running workspace, with its current activity."""
     row: ReclaimNotice | None = ReclaimNotice.objects.filter(workspace=workspace.pk).first()
     holds = row is not None and (row.generation, row.ends_version) == (
         workspace.generation,
@@ -221,13 +221,13 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
 
 
 def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
-    """What is due for a running workspace."""
+    """Return the step that is due for a running workspace."""
     rules = site.book.policy(candidate.place)
     return decide(standing_of(candidate, now, site), rules, candidate.notice, now.timestamp())
 
 
 def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
-    """How it stands, as the engine wants to know it. Of idleness nothing is known where nobody has looked."""
+    """Return the engine's input. Idle times are unknown without a recent observation."""
     seen_at, kept_until, ready_at = candidate.observed_at, candidate.kept_until, candidate.ready_at
     known = seen_at is not None and observing.is_fresh(seen_at, now)
     accelerated = candidate.place.accelerated
@@ -243,15 +243,15 @@ def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
 
 
 def reason_of_stop(verdict: Verdict) -> Reason:
-    """Why it is stopped: the value that has come to its threshold."""
+    """Return the reason of a stop: the value that has reached its threshold."""
     held: Held = next(each for each in verdict.held if each.cause == verdict.cause)
     return Reason(CODES[held.cause], {"value_s": round(held.value_s), "threshold_s": round(held.threshold_s)})
 
 
 def _make_up_for_absence(now: datetime) -> None:
-    """Move every end and notice by the time in which nobody looked: nobody could extend anything either.
+    """Extend all ends and notices by a gap between passes, in which users could not extend either.
 
-    A clock that was set looks the same, and after one that was put back they would come too late.
+    A change of the clock looks the same; after it is put back, ends would come too late.
     """
     with transaction.atomic():
         last, new = LastPass.objects.select_for_update().get_or_create(pk=1, defaults={"at": now})
@@ -266,7 +266,7 @@ def _make_up_for_absence(now: datetime) -> None:
             )
             shift_ends(away)
             if away < timedelta(0):
-                # What was stopped later than now is stopped as long ago as it was.
+                # Keep the time since stops that would be in the future.
                 ScheduledStop.objects.update(stopped_at=F("stopped_at") + away)
             Absence.objects.create(since=last.at, seconds=away.total_seconds())
         LastPass.objects.filter(pk=1).update(at=now)
@@ -277,7 +277,7 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
 
 
 def _withdraw(found: Sequence[Candidate]) -> int:
-    """Delete notices of which nothing holds any more. A newer one of the same workspace stays."""
+    """Delete notices that no longer apply. A newer one of the same workspace stays."""
     gone = 0
     for chunk in _chunks(found):
         told = {
@@ -295,8 +295,8 @@ def _withdraw(found: Sequence[Candidate]) -> int:
 
 @transaction.atomic
 def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
-    """Give notices, each together with its message and its entry in the audit log."""
-    # Locked, so that who extends it at this moment has done so before, or takes the notice back.
+    """Give notices, each together with its message and audit entry."""
+    # Locked: a concurrent extension has either committed, or withdraws the notice later.
     workspaces = {
         workspace.pk: workspace
         for workspace in Workspace.objects.select_for_update(of=("self",))
@@ -308,7 +308,7 @@ def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
         )
         .order_by("pk")
     }
-    # An overtaken one makes place.
+    # Replace outdated notices.
     ReclaimNotice.objects.filter(workspace__in=workspaces).exclude(
         generation=F("workspace__generation"), ends_version=F("workspace__ends_version")
     ).delete()
@@ -377,13 +377,13 @@ def _tell(rows: Sequence[ReclaimNotice]) -> None:
 
 
 def take_if_due(workspace_id: UUID) -> Step | None:
-    """Stop one, or release its GPUs, if that is still due now that it is locked; which of these was done."""
+    """Stop a workspace or release its GPUs, if that is still due under lock. Returns the step, or None."""
     try:
         with transaction.atomic():
             workspace = locked(workspace_id)
             if workspace.state != State.RUNNING:
                 return None
-            # With what has been reported since the last look: who has begun to work is not stopped.
+            # Includes the latest report, so that a workspace in use again is not stopped.
             candidate = candidate_of(workspace, observing.present(workspace))
             verdict = verdict_of(candidate, timezone.now(), present_site())
             if verdict.step not in (Step.RELEASE, Step.STOP):
@@ -401,13 +401,13 @@ def take_if_due(workspace_id: UUID) -> Step | None:
         log.info("workspace %s was not stopped: it has changed", workspace_id)
         return None
     except Exception:
-        # One broken row must not keep the others from being stopped; it is tried again with the next pass.
+        # A failure must not block other workspaces; the next pass retries.
         log.exception("stopping workspace %s failed", workspace_id)
         return None
 
 
 def _released(workspace: Workspace, reason: Reason) -> bool:
-    """Release its GPUs, and tell; whether it can go on without them: no pool may take it, or no quota."""
+    """Release its GPUs and notify its user. Returns False if it cannot continue without them."""
     try:
         with transaction.atomic():
             gpus.release(actor=SYSTEM, workspace_id=workspace.pk, cause=reason)
@@ -436,7 +436,7 @@ def _tell_stopped(workspace: Workspace, reason: Reason) -> None:
 
 
 def _forget_strays() -> None:
-    """Notices of what does not run any more, or runs anew."""
+    """Delete notices of workspaces that no longer run or have been restarted."""
     ReclaimNotice.objects.filter(
         ~Q(workspace__state=State.RUNNING) | ~Q(generation=F("workspace__generation"))
     ).delete()

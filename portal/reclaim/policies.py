@@ -1,4 +1,4 @@
-"""Who may see and change policies of reclaiming."""
+"""Permissions on reclaim policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.reclaim.models import ReclaimPolicy
 
 
 def require_keep(actor: User | SystemActor, team: Team | None) -> None:
-    """Raise `NotAllowed` for who may not change a policy: operators; a team's, its owners too."""
+    """Raise `NotAllowed` unless the actor is an operator or, for a team's policy, an owner of the team."""
     if team is not None:
         require_manage_team(actor, team)
     else:
@@ -20,17 +20,17 @@ def require_keep(actor: User | SystemActor, team: Team | None) -> None:
 
 
 def may_keep(actor: User, row: ReclaimPolicy) -> bool:
-    """Whether the actor may change this one."""
+    """Return whether the actor may change the policy."""
     return may_manage_team(actor, row.team) if row.team is not None else actor.operates
 
 
 def present(rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
-    """Those whose pool, template or flavor has not been deleted."""
+    """Return the policies whose pool, template or flavor has not been deleted."""
     return rows.filter(pool__deleted_at=None, template__deleted_at=None, flavor__deleted_at=None)
 
 
 def visible_to(actor: User, rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
-    """All but those of teams that are not the actor's; all for who sees all."""
+    """Return the visible policies: all except those of other teams; all for users who see all."""
     rows = present(rows)
     if actor.sees_all:
         return rows

@@ -1,4 +1,4 @@
-"""Policies of reclaiming over REST."""
+"""REST views of reclaim policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies of reclaiming as plain JSON values: what history keeps, REST writes and the site file holds."""
+"""Reclaim policies as JSON documents, for history, REST and the site file."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ MAX_HOLIDAYS = 400
 
 
 def document_of(row: ReclaimPolicy) -> Document:
-    """What it says, without what it is for. Times of day are texts as 19:00."""
+    """Return the values of a policy without its target. Times of day are texts such as 19:00."""
     return {name: _plain(getattr(row, name)) for name in FIELDS}
 
 
 def all_documents() -> dict[str, Document]:
-    """All policies by what they are for; one query."""
+    """Return all policies by target; one query."""
     rows = present(ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team"))
     return {row.target: document_of(row) for row in sorted(rows, key=lambda row: row.target)}
 
 
 def as_kept(given: Mapping[str, Any]) -> Document:
-    """The fields that are given as they would be kept: days and holidays in their order, once each."""
+    """Return the given fields in stored form: days and holidays sorted and unique."""
     found = dict(given)
     for name in ("days", "holidays"):
         if isinstance(found.get(name), list):
@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 
 def target_of(text: str) -> dict[str, Any]:
-    """The columns of what a policy is for: `site`, or kind and slug. Raises `InvalidInput`."""
+    """Return the columns of a target: `site`, or kind and slug. Raises `InvalidInput`."""
     kind, _, slug = text.partition(":")
     rows: Any = {
         PolicyScope.POOL: Pool.objects.filter(deleted_at=None),
@@ -76,13 +76,13 @@ def target_of(text: str) -> dict[str, Any]:
 
 
 def unknown_target(text: str) -> InvalidInput:
-    """The refusal of a target that is not there, or that the actor does not see."""
+    """Return the error for a target that does not exist or is not visible to the actor."""
     reason = Reason(LifetimeCode.POLICY_TARGET_UNKNOWN, {"target": text[:100]})
     return InvalidInput(reason, errors={"for": [reason]})
 
 
 def fill(row: ReclaimPolicy, given: Mapping[str, Any]) -> None:
-    """Write the fields that `given` names into a row that is not saved yet. Raises `InvalidInput`."""
+    """Write the fields in `given` to an unsaved row. Raises `InvalidInput`."""
     problems: dict[str, list[Any]] = {}
     for name in FIELDS:
         if name not in given:
@@ -127,7 +127,7 @@ def _problems(row: ReclaimPolicy) -> dict[str, LifetimeCode]:
     if len(row.holidays) > MAX_HOLIDAYS or not all(_is_date(each) for each in row.holidays):
         found["holidays"] = LifetimeCode.POLICY_HOLIDAYS_UNKNOWN
     if row.scope == PolicyScope.TEAM and row.notice_minutes is not None:
-        # A longer one would keep what a limit is to stop; a shorter one is not a team's to decide.
+        # A longer notice would weaken limits; a shorter one is not a team's decision.
         found["notice_minutes"] = LifetimeCode.POLICY_NOT_FOR_TEAM
     if row.scope == PolicyScope.TEAM and row.delete_days is not None:
         found["delete_days"] = LifetimeCode.POLICY_NOT_FOR_TEAM

@@ -68,7 +68,7 @@ def _time(name: str, hint: Any = "") -> forms.TimeField:
 
 
 class PolicyForm(forms.Form):
-    """What a policy says. With `targets` (pairs for a choice) it is a new one; a team's has no notice."""
+    """The fields of a policy. With `targets` (choices) it is for a new one. A team's has no notice."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
     idle_minutes = _whole("idle_minutes", MAX_MINUTES, _("For workspaces without GPUs. 0: never."))
@@ -136,26 +136,26 @@ class PolicyForm(forms.Form):
         if of_team:
             del self.fields["notice_minutes"], self.fields["delete_days"]
             if self.initial.get("stop_when_spent") != "False":
-                # It has no effect of a team's, but one that was set by REST stays as it is.
+                # Without effect for a team, but a value set by REST is preserved.
                 spent: Any = self.fields["stop_when_spent"]
                 spent.choices = spent.choices[:2]
 
     def given(self) -> dict[str, Any]:
-        """What the services take: the fields as REST names them."""
+        """Return the fields by their REST names, for the services."""
         return {name: self.cleaned_data[name] for name in documents.FIELDS if name in self.fields}
 
 
 def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document as the fields of its form show it."""
+    """Return a document as initial values of the form."""
     spent = document["stop_when_spent"]
     return {**document, "stop_when_spent": "" if spent is None else str(spent)}
 
 
 def zones() -> list[str]:
-    """The names of all time zones that the form offers."""
+    """Return the names of all offered time zones."""
     return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
 
 
 def is_team(target: str) -> bool:
-    """Whether a policy for `target` is a team's."""
+    """Return whether `target` is a team."""
     return target.partition(":")[0] == PolicyScope.TEAM

@@ -1,4 +1,4 @@
-"""What the pages of reclaim policies show."""
+"""Presents reclaim policies for pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A policy in a list. `says` has a line for each thing that it says."""
+    """A policy in a list. `says` has one line per value."""
 
     kind: str
     name: str
@@ -41,12 +41,12 @@ class Row:
 
 
 def url_of(row: ReclaimPolicy, name: str = "policy") -> str:
-    """The address of its page, or of what can be done there (`edit`, `delete`)."""
+    """Return the URL of its page, or of an action (`edit`, `delete`)."""
     return reverse(f"reclaim:{name}" if name == "policy" else f"reclaim:{name}-policy", args=[row.pk])
 
 
 def name_of(row: ReclaimPolicy) -> str:
-    """What it is for, as people read it: “Flavor A100, whole”; “The site”."""
+    """Return its target as text: “Flavor A100, whole”; “The site”."""
     kind = str(PolicyScope(row.scope).label)
     if row.subject is None:
         return kind
@@ -54,7 +54,7 @@ def name_of(row: ReclaimPolicy) -> str:
 
 
 def rows(found: Iterable[ReclaimPolicy]) -> list[Row]:
-    """Rows for a list, from the widest to the closest."""
+    """Return the rows of a list, from the widest scope to the narrowest."""
     order = list(PolicyScope.values)
     return [
         Row(
@@ -68,13 +68,13 @@ def rows(found: Iterable[ReclaimPolicy]) -> list[Row]:
 
 
 def settings_row() -> Row:
-    """The same of the site's settings, which no page changes."""
+    """Return the row of the site's settings, which have no page."""
     terms = effective.terms_of_settings()
     return Row("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
 
 
 def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
-    """What a policy says, as people read it: pairs of a name and a value; `whole`, with each holiday."""
+    """Return the values of a policy as pairs of label and text; with `whole`, lists each holiday."""
     found = []
 
     def limit(label: str, seconds: int | None, never: str) -> None:
@@ -105,7 +105,7 @@ def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
 
 
 def in_words(field: str, value: Any) -> str:
-    """A value of a document as people read it; a dash where it says nothing."""
+    """Return a value of a document as text; a dash if empty."""
     if value in (None, "", []):
         return "–"
     match value:
@@ -125,7 +125,7 @@ def in_words(field: str, value: Any) -> str:
 
 
 def changes_in_words(differences: Sequence[history.Difference]) -> tuple[Changed, ...]:
-    """Differences of two documents as people read them."""
+    """Return differences of two documents as text."""
     return tuple(
         Changed(
             str(LABELS.get(each.field, each.field)),
@@ -137,7 +137,7 @@ def changes_in_words(differences: Sequence[history.Difference]) -> tuple[Changed
 
 
 def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
-    """The newest versions with what each changed; none for who may neither change it nor see all."""
+    """Return the newest versions with their changes; empty without permission to change or see all."""
     keeps = policies.may_keep(actor, row)
     if not (keeps or actor.sees_all):
         return []
@@ -152,7 +152,7 @@ def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
 
 
 def targets(actor: User) -> list[tuple[str, Any]]:
-    """What the actor could make a policy for and has none yet, as the choices of a form, in groups."""
+    """Return the targets without a policy that the actor can choose, as grouped choices of a form."""
     taken = set(ReclaimPolicy.objects.values_list("scope", "pool_id", "template_id", "flavor_id", "team_id"))
     had: set[tuple[str, UUID | None]] = {
         (scope, next((key for key in keys if key is not None), None)) for scope, *keys in taken
@@ -184,7 +184,7 @@ def targets(actor: User) -> list[tuple[str, Any]]:
 
 
 def flat(choices: list[tuple[str, Any]]) -> set[str]:
-    """The values of choices that come in groups."""
+    """Return the values of grouped choices."""
     return {
         value
         for name, inner in choices
@@ -193,7 +193,7 @@ def flat(choices: list[tuple[str, Any]]) -> set[str]:
 
 
 def preview_words(found: Preview) -> str:
-    """A preview in a sentence."""
+    """Return a preview as a sentence."""
     if not found.starts:
         return _("No workspace that it is for ran in that time.")
     if not found.stops:

@@ -1,4 +1,4 @@
-"""Policies of reclaiming as REST shows and takes them."""
+"""Serializers of reclaim policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _limit(most: int, words: str) -> serializers.IntegerField:
 
 
 class ReclaimPolicyValuesSerializer(StrictSerializer):
-    """What a policy says; null is nothing, and 0, of a limit, is never."""
+    """The values of a policy. Null inherits; a limit of 0 disables."""
 
     idle_minutes = _limit(MAX_MINUTES, "Without work, for workspaces without accelerators.")
     idle_gpu_minutes = _limit(MAX_MINUTES, "Without work, for workspaces with accelerators.")
@@ -96,7 +96,7 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
 
 
 class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):
-    """A new policy, or one to preview."""
+    """A policy to create or preview."""
 
     examples = {"for": "flavor:a100-full"}
 
@@ -106,7 +106,7 @@ class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):
 
 
 class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
-    """A policy. `for` is what it is for."""
+    """A policy. `for` is its target."""
 
     work_from = serializers.TimeField(
         allow_null=True,
@@ -139,7 +139,7 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
 
 
 class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
-    """One that was not idle at the moment at which it would have been stopped."""
+    """A workspace that would have been stopped while in use."""
 
     workspace = serializers.UUIDField(help_text="Id of the workspace.")
     name = serializers.CharField()
@@ -149,7 +149,7 @@ class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
 
 
 class ReclaimPreviewSerializer(serializers.Serializer[Any]):
-    """What a policy would have stopped, beyond what was really stopped."""
+    """What a policy would have stopped, beyond actual stops."""
 
     since = serializers.DateTimeField(
         help_text="From when on was replayed: 30 days, or as far as records go."

@@ -1,4 +1,4 @@
-"""Writes of reclaim policies. What runs is held to a changed one with the next pass, with its notice."""
+"""Writes of reclaim policies. Running workspaces follow a change from the next pass on, with notice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team"
 
 
 def draft(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
-    """The policy that `create` or `change` would make, checked and kept nowhere. Raises as they do."""
+    """Return the validated policy that `create` or `change` would write, unsaved. Raises as they do."""
     fixed = _fixed(actor, target)
     row = ReclaimPolicy.objects.filter(**fixed).first() or ReclaimPolicy(**fixed)
     documents.fill(row, given)
@@ -39,9 +39,9 @@ def draft(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -
 
 
 def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
-    """Make a policy for `target` (`site`, `flavor:a100-full`, …).
+    """Create a policy for `target` (`site`, `flavor:a100-full`, …).
 
-    Raises `NotAllowed`, `InvalidInput`, and `StateConflict` where there is one.
+    Raises `NotAllowed`, `InvalidInput`, and `StateConflict` if one exists.
     """
     fixed = _fixed(actor, target)
     row = ReclaimPolicy(**fixed, updated_at=timezone.now())
@@ -60,7 +60,7 @@ def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) 
 
 
 def put(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
-    """Make the policy for `target`, or change the fields of the one that there is. Raises as both do."""
+    """Create the policy for `target`, or change the given fields of the existing one. Raises as both do."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is None:
         return create(actor=actor, target=target, given=given)
@@ -68,7 +68,7 @@ def put(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> 
 
 
 def delete_for(*, actor: User | SystemActor, target: str) -> None:
-    """Delete the policy for `target`, where there is one. Raises as `delete` does."""
+    """Delete the policy for `target` if it exists. Raises as `delete` does."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is not None:
         delete(actor=actor, policy_id=row.pk)
@@ -83,7 +83,7 @@ def change(
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> ReclaimPolicy:
-    """Change the fields that `given` names. Where nothing changes nothing is written.
+    """Change the fields in `given`. Writes nothing if they are equal.
 
     Raises `NotAllowed`, `NotFound`, `InvalidInput`, `PreconditionFailed`.
     """
@@ -110,14 +110,14 @@ def change(
 def restore(
     *, actor: User | SystemActor, policy_id: UUID, number: int, expected: frozenset[str] = etags.ANY
 ) -> ReclaimPolicy:
-    """Have it as it stood in a kept version. Raises what `change` does, and `NotFound` for the version."""
+    """Restore a stored version. Raises as `change`, and `NotFound` for the version."""
     kept = history.revision(SubjectKind.RECLAIM, policy_id, number)
     return change(actor=actor, policy_id=policy_id, given=kept.data, expected=expected, restored_from=number)
 
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
-    """Delete it: the next wider one holds. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
+    """Delete a policy; the next wider one applies. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
     row = _locked(actor, policy_id, expected)
     _keep(actor, row, Act.DELETED, before=documents.document_of(row), before_at=row.updated_at)
     _record(actor, row, AuditKind.RECLAIM_POLICY_DELETED, f"deleted the {row}")
@@ -125,7 +125,7 @@ def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[st
 
 
 def _fixed(actor: User | SystemActor, target: str) -> dict[str, Any]:
-    """The columns of a target that the actor may keep a policy for; a team that is not seen is not there."""
+    """Return the columns of a target whose policy the actor may write. Invisible teams do not exist."""
     fixed = documents.target_of(target)
     team = fixed.get("team")
     if team is not None and isinstance(actor, User) and not may_view_team(actor, team):
@@ -135,7 +135,7 @@ def _fixed(actor: User | SystemActor, target: str) -> dict[str, Any]:
 
 
 def changed_by(row: ReclaimPolicy) -> str:
-    """Who changed it last, as people know them."""
+    """Return the display name of the account that changed it last."""
     return history.last_label(SubjectKind.RECLAIM, row.pk) or SYSTEM.label
 
 

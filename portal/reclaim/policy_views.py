@@ -1,4 +1,4 @@
-"""Pages of reclaim policies; templates/reclaim/ says what each expects."""
+"""Pages of reclaim policies. Their contexts are documented in templates/reclaim/."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _kept_by_reader(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
 @require_safe
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
-    """All that the reader sees, and what holds without one. With `for`: that one, if there is one."""
+    """List all visible policies and the site's settings. With `for`, redirect to that policy if it exists."""
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET]
     found = list(_visible(request))
     there = next((row for row in found if row.target == target), None)
@@ -74,7 +74,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
-    """One policy: what it says, and its versions."""
+    """Show a policy and its versions."""
     row = _policy(request, policy_id)
     context = {
         "row": row,
@@ -89,9 +89,9 @@ def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def preview(request: SignedInRequest) -> HttpResponse:
-    """What the fields in the query would have done in the last 30 days; changes nothing.
+    """Preview the fields in the query over the last 30 days; changes nothing.
 
-    A part of the form's page, for who may keep such a policy. What is wrong with the fields is said there.
+    A fragment of the form's page for users who may write such a policy. Shows errors of the fields.
     """
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET] or str(PolicyScope.SITE)
     if not is_team(target):
@@ -106,7 +106,7 @@ def preview(request: SignedInRequest) -> HttpResponse:
 
 
 def _previewed(request: SignedInRequest, target: str, form: PolicyForm) -> dict[str, Any]:
-    """The preview of a filled form, or why there is none."""
+    """Return the preview of a valid form, or the errors."""
     try:
         draft = services.draft(actor=request.user, target=target, given=form.given())
     except NotAllowed:
@@ -122,7 +122,7 @@ def _previewed(request: SignedInRequest, target: str, form: PolicyForm) -> dict[
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """The form of a new policy; `for` is what it is for."""
+    """Show the form of a new policy for `for`, and create it."""
     targets = presenters.targets(request.user)
     if not targets:
         require_operator(request.user)
@@ -132,7 +132,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     if there is not None and data is None:
         return redirect(presenters.url_of(there))
     initial = {**initial_of(documents.document_of(ReclaimPolicy())), "for": target}
-    # Only owners' teams are among the choices, so what cannot be set is left out from the start.
+    # Owners can choose only teams, so fields that teams cannot set are omitted from the start.
     of_team = is_team(target) or not request.user.operates
     form = PolicyForm(data, initial=initial, targets=targets, of_team=of_team)
     context: dict[str, Any] = {"form": form, "target": target, "zones": zones()}
@@ -153,7 +153,7 @@ def new(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
-    """The form that changes a policy; who was faster is named instead of overwritten."""
+    """Show the form that changes a policy, and save it. A concurrent change is reported, not overwritten."""
     row = _kept_by_reader(request, policy_id)
     initial = initial_of(documents.document_of(row)) | {"version": etags.version_of(row)}
     data = request.POST if request.method == "POST" else None
@@ -181,7 +181,7 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
-    """Say what holds then, ask, and delete it."""
+    """Confirm, then delete a policy. The page shows what applies afterwards."""
     row = _kept_by_reader(request, policy_id)
     if request.method == "POST":
         try:
@@ -206,7 +206,7 @@ def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpResponse:
-    """Say what would change, ask, and restore a version."""
+    """Confirm, then restore a version. The page shows the changes."""
     row = _kept_by_reader(request, policy_id)
     kept = history.revision(SubjectKind.RECLAIM, row.pk, number)
     if request.method == "POST":

@@ -1,4 +1,4 @@
-"""What pages and notebooks show of the end of a workspace."""
+"""Presents the end of a workspace for pages and notebooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A signal as people read it: its name, its value against the threshold, and whether that is work."""
+    """A signal as text: its name, its value against the threshold, and whether it counts as work."""
 
     name: str
     value: str
@@ -41,10 +41,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that holds for a workspace, in words, and where it comes from.
+    """A rule that applies to a workspace, as text, and its source.
 
-    `used_s` of `limit_s` is over; None where that is not known or there is nothing to count. `policy` is the
-    key of the policy, None for the site's settings.
+    `used_s` of `limit_s` has passed; None if unknown or not countable. `policy` is the key of the policy,
+    None for the site's settings.
     """
 
     name: str
@@ -56,19 +56,20 @@ class Rule:
 
     @property
     def url(self) -> str:
-        """The policy's page, or empty. Only where it is asked for: the gateway has no such pages."""
+        """The URL of the policy's page, or "". Lazy, since the gateway has no such pages."""
         return reverse("reclaim:policy", args=[self.policy]) if self.policy is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """How long a running workspace lives on.
+    """The remaining life of a running workspace.
 
-    `stops_at` is when it is stopped, None where nothing stops it; `why` where that has been announced.
-    `idle` says that the announced stop is for idleness, against which it can be kept for `kept_for`, and
-    `releases` that it is none: only its GPUs are released at `stops_at`, and its app restarts without them.
-    `used_s` of `total_s` is over, from ready to its end. `offered` is what can be added at once, in hours as
-    they are typed, and `most_s` at most: empty and 0 where it cannot be extended by the reader.
+    - `stops_at`: when it stops, None if never; `why` is set once that is announced.
+    - `idle`: the announced stop is due to idleness; keeping the workspace averts it for `kept_for`.
+    - `releases`: it does not stop; only its GPUs are released at `stops_at`, and its app restarts.
+    - `used_s`, `total_s`: elapsed and total time from ready to its end.
+    - `offered`, `offered_s`, `most_s`: default (in hours, and seconds) and maximum of an extension; empty and
+      0 if the reader cannot extend it.
     """
 
     stops_at: datetime | None
@@ -100,7 +101,7 @@ NAMES: dict[str, str | Promise] = {
 
 
 def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
-    """The signals of the last look."""
+    """Return the signals of the last observation."""
     if row is None:
         return ()
     found = []
@@ -130,9 +131,9 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
 
 
 def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases: bool = False) -> str:
-    """For how long it has done nothing, against the limit where there is one.
+    """Return the idle time against the limit, if any, as text.
 
-    `releases`: its GPUs are released then, and it does not stop.
+    `releases`: at the limit its GPUs are released and it does not stop.
     """
     if row is None or row.signals == "[]" or not observing.is_fresh(row.observed_at):
         return _("Activity is not known yet, which counts as work.")
@@ -153,7 +154,7 @@ def _step_of(notice: ReclaimNotice | None) -> str | None:
 
 
 def activity_of(workspace: Workspace) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the activity of a workspace for REST."""
     running = workspace.state == State.RUNNING
     row = observing.present(workspace) if running else None
     now = timezone.now()
@@ -198,7 +199,7 @@ def _discontent_of(workspace: Workspace) -> dict[str, Any] | None:
 
 
 def life_of(workspace: Workspace, actor: User | None) -> Life | None:
-    """What is shown to the actor, or in the workspace itself (None); None while it does not run."""
+    """Return what the actor sees, or the workspace itself (None); None while it is not running."""
     if workspace.state != State.RUNNING:
         return None
     now = timezone.now()
@@ -239,7 +240,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
 
 
 def notice_about(workspace: Workspace) -> ReclaimNotice | None:
-    """The notice that holds for a running workspace; None where there is none."""
+    """Return the valid notice of a running workspace, or None."""
     found = ReclaimNotice.objects.filter(
         workspace=workspace.pk, generation=workspace.generation, ends_version=workspace.ends_version
     )
@@ -247,14 +248,14 @@ def notice_about(workspace: Workspace) -> ReclaimNotice | None:
 
 
 def source_text(source: Source) -> str:
-    """`flavor:a100-full`, as REST has it; `settings` where no policy says anything."""
+    """Return the source as in REST: `flavor:a100-full`, or `settings` without a policy."""
     if source.kind is None:
         return "settings"
     return f"{source.kind}:{source.name}" if source.name else source.kind.value
 
 
 def source_words(source: Source) -> str:
-    """The same for people."""
+    """Return the source as text."""
     if source.kind is None:
         return _("the site's settings")
     kind = str(PolicyScope(source.kind).label)
@@ -264,7 +265,7 @@ def source_words(source: Source) -> str:
 
 
 def rules_of(held: Effective) -> list[dict[str, Any]]:
-    """Each value that holds, with where it comes from, for programs."""
+    """Return each effective value with its source, for REST."""
     values: dict[str, Any] = {
         "idle_s": held.policy.idle_s,
         "gpu_idle_s": held.policy.gpu_idle_s,
@@ -285,7 +286,7 @@ def rules_of(held: Effective) -> list[dict[str, Any]]:
 
 
 def week_json(week: Week) -> dict[str, Any]:
-    """A week for programs, with times as 19:00."""
+    """Return a week for REST, with times as 19:00."""
 
     def text(at: time | None) -> str | None:
         return at.isoformat("minutes") if at is not None else None
@@ -302,7 +303,7 @@ def week_json(week: Week) -> dict[str, Any]:
 
 
 def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -> list[Rule]:
-    """What holds for a workspace as people read it, each limit with how much of it is over."""
+    """Return the effective rules as text, each limit with its elapsed part."""
     policy, found = held.policy, []
 
     def add(name: str, value: str, source: Source, used_s: float | None = None, limit_s: int = 0) -> None:
@@ -329,7 +330,7 @@ def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -
 
 
 def week_words(week: Week) -> str:
-    """`Mon, Tue; work from 08:00 to 18:00 …` as one line."""
+    """Return a week as one line: `Mon, Tue; work from 08:00 to 18:00 …`."""
     parts = [", ".join(str(WEEKDAYS_ABBR[at]) for at, day in enumerate(DAYS) if day in week.days)]
     if week.begins is not None and week.ends is not None:
         parts.append(

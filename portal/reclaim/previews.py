@@ -1,4 +1,4 @@
-"""What a policy would have done to what was recorded, before it is saved."""
+"""Previews a policy: replays it on recorded activity before it is saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """A workspace that would have been stopped while something happened in it, or nobody had watched it."""
+    """A workspace that would have been stopped while in use or unobserved."""
 
     workspace: UUID
     name: str
@@ -45,12 +45,14 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the policies with this one would have stopped from `since` on, beyond what was really stopped.
+    """What the policies including this one would have stopped from `since` on, beyond actual stops.
 
-    `starts` is how many were looked at, all of them unless `cut`. `workspaces` would have been stopped,
-    `stops` times in all, of which `releases` only take GPUs back; `gpu_hours` would have been free, and
-    `interrupted` were not idle at that moment.
-    `recorded_since` is from when on times without work are kept; None where there are none yet.
+    - `recorded_since`: when recording of idle times started; None: not yet.
+    - `starts`: number of starts replayed, all of them unless `cut`.
+    - `workspaces`, `stops`, `releases`: stopped workspaces, number of stops, and those that only release
+      GPUs.
+    - `gpu_hours`: GPU-hours that would have been free.
+    - `interrupted`: stops of workspaces in use.
     """
 
     since: datetime
@@ -64,17 +66,15 @@ class Preview:
     interrupted: int
     interruptions: tuple[Interruption, ...]
     homes: int = 0
-    """Homes that it is for, of those not archived; of them `homes_due` would be announced at once."""
+    """Number of homes in scope that are not archived; `homes_due` of them would be warned at once."""
     homes_due: int = 0
 
 
 def preview(draft: ReclaimPolicy) -> Preview:
-    """Replay what was recorded of the workspaces that the policy is for, in the last 30 days.
+    """Replay the recorded activity of the workspaces in scope, in the last 30 days.
 
-    Each spell without work, each start and each stop is walked by the function that decides of what runs.
-    Words by which they were kept are counted as they were said: who would have said more is not known. Nor
-    are extensions replayed and GPU-hours that were spent, and an end that was asked for is as it was. Five
-    queries.
+    Uses the same decision function as live passes. Keeps count as recorded; additional ones are unknown. Not
+    replayed: extensions, spent GPU-hours, and requested ends. Five queries.
     """
     every, due = _homes(draft)
     return replace(_replayed(draft), homes=every, homes_due=due)
@@ -114,7 +114,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             end_s,
             tuple(own.get(SpellKind.ALL, ())),
             tuple(own.get(SpellKind.GPU, ())),
-            # What was said in this start, and not in one before it.
+            # Only keeps of this start count.
             tuple(
                 each
                 for each in kept.get(row["workspace"], ())
@@ -161,7 +161,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
 
 
 def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
-    """The starts in that time of what the policy is for, the newest first: each with all that it held."""
+    """Return the starts in scope in that period, newest first, with their resources."""
     rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since))
     if draft.scope != PolicyScope.SITE:
         rows = rows.filter(**{f"workspace__{draft.scope}": draft.subject})
@@ -188,7 +188,7 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
 
 
 def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
-    """Times without work by start and kind, the earliest first; those that last are among them."""
+    """Return idle periods by start and kind, earliest first, including current ones."""
     found: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
 
     def add(key: tuple[UUID, int], kind: str, begin_s: float, end_s: float) -> None:
@@ -212,7 +212,7 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
 
 
 def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
-    """The times for which somebody said of these that they are needed, from the audit log."""
+    """Return the periods for which these workspaces were kept, from the audit log."""
     found: dict[UUID, list[Spell]] = {}
     said = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)

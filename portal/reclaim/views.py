@@ -1,4 +1,4 @@
-"""A word on the page of a workspace that it is needed."""
+"""Keeps a workspace from its page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.workspaces.views import to_workspace
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Keep a workspace for two hours. A GET, as after signing in anew, only shows its page."""
+    """Keep a workspace for two hours. A GET, as after signing in again, only shows its page."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         return to_workspace(workspace)

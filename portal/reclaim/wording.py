@@ -1,4 +1,4 @@
-"""Texts of the refusals about how long a workspace lives, and of why it is stopped."""
+"""Texts of errors about lifetimes, and of reasons of stops."""
 
 from __future__ import annotations
 

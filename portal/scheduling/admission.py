@@ -1,4 +1,4 @@
-"""The verdict on a request: what a creation at this moment would get, since both run the same decision."""
+"""Verdicts on requests: what a creation at this moment would get. Both run the same decision."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import Placement
 
 REQUEST = "request"
-"""The id under which a request that has no workspace yet stands in the queue."""
+"""The queue id of a request without a workspace."""
 Outcome = model.Outcome
 MISSING_GPU_HOURS = 10
-"""How many GPU-hours are proposed to a team that has none left."""
+"""Number of GPU-hours to propose to a team that has none left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What would have to be asked for so that the request could start: `amount` more of `resource`."""
+    """The request that would allow the start: `amount` more of `resource`."""
 
     kind: str
     resource: str
@@ -70,9 +70,11 @@ class Ask:
 class Verdict:
     """The outcome, its reason, and the reason of each node.
 
-    `eta_at` with its `basis` and `position` (from 1) are set where it queues. `blocker` is the rule in
-    the way with its numbers and holders. `ask` is set where asking for more would help. `pool` and
-    `placement` say where it would go now. `makes_room` are the workspaces that would be asked to make room.
+    - `position` (from 1), `eta_at`, `basis`: set if it queues.
+    - `blocker`: the blocking rule with its numbers and holders.
+    - `ask`: set if a request for more would help.
+    - `pool`, `placement`: where it would go now.
+    - `makes_room`: ids of the workspaces that would be preempted.
     """
 
     outcome: Outcome
@@ -89,17 +91,17 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """Why, in a sentence or two."""
+        """The reason as one or two sentences."""
         return message_of(self.reason)
 
     @property
     def next_action(self) -> str:
-        """The one thing to do about it, or an empty string."""
+        """The next action for the user, or an empty string."""
         return next_action_of(self.reason)
 
     @property
     def eta_basis(self) -> str:
-        """What the expected start rests on, for a page; empty where there is none."""
+        """The basis of the expected start as text, or an empty string."""
         return message_of(self.basis) if self.basis is not None else ""
 
     @property
@@ -109,7 +111,7 @@ class Verdict:
 
     @property
     def possible(self) -> bool:
-        """Whether it would start by itself, now or later."""
+        """Whether it would start without further changes, now or later."""
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)
 
 
@@ -127,10 +129,10 @@ def assess(
     expected_s: int | None = None,
     environment: str = "",
 ) -> Verdict:
-    """What would happen to this request now. Raises nothing: a refusal is a verdict too.
+    """Return the verdict on this request now. Raises nothing: a denial is a verdict too.
 
-    Without a team only the pools are looked at, as an operator does. `resources` is what a workspace
-    keeps of its flavor as it was. `environment` is the digest of the software that it runs in.
+    Without a team, only the pools count (for operators). `resources` overrides the flavor's request with the
+    one stored with a workspace. `environment` is the digest of its software environment.
     """
     if environment:
         resources = with_software(flavor.as_request() if resources is None else resources, environment)
@@ -152,7 +154,7 @@ def assess_many(
     expected_s: int | None = None,
     environment: str = "",
 ) -> list[Verdict]:
-    """The verdicts of several flavors on one and the same state."""
+    """Return the verdicts on several flavors for one snapshot."""
     with snapshot_cache.previews.use() as snapshot:
         if team is not None:
             decision.foresee(snapshot)
@@ -173,7 +175,7 @@ def assess_many(
 
 
 def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdict]:
-    """The verdicts on a workspace with each of the flavors in place of what it has or waits for."""
+    """Return the verdicts on replacing the workspace's flavor by each of the flavors."""
     homes, blocked = _homes(workspace.owner, workspace.team), budgets.blocked_teams()
     with snapshot_cache.previews.use() as snapshot:
         return [
@@ -193,7 +195,7 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
 
 
 def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
-    """The verdicts on workspaces with the accelerators that they have released, for what they have now."""
+    """Return the verdicts on workspaces that attach their released accelerators again."""
     workspaces, blocked = list(workspaces), budgets.blocked_teams()
     homes = home_places.of_users([(each.owner_id, each.team_id) for each in workspaces])
     with snapshot_cache.previews.use() as snapshot:
@@ -225,9 +227,9 @@ def without_gpus(
     environment: str,
     priority: int = 0,
 ) -> Verdict | None:
-    """The verdict on a request with its accelerators released, where it starts at once so and else waits.
+    """Return the verdict on a request without accelerators, if that starts at once and the whole one waits.
 
-    `verdict` is that on the whole request. None where they make no difference, or it is refused.
+    `verdict` is the one on the whole request. None if accelerators make no difference or it is denied.
     """
     if not flavor.accelerator_count or verdict.outcome is not Outcome.QUEUED:
         return None
@@ -251,10 +253,10 @@ def _homes(actor: User | None, team: Team | None) -> Homes:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request for a workspace. Without `expected_s` it takes as long as its flavor says.
+    """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
-    `instead_of` is the id of a workspace that runs or waits, and would end first.
-    `blocked` are the teams whose budgets are spent.
+    `instead_of` is the id of a running or pending workspace that would end first. `blocked` lists the teams
+    whose budgets are spent.
     """
 
     template: Template
@@ -270,7 +272,7 @@ class Wanted:
 
     @property
     def over_budget(self) -> bool:
-        """Whether it would cost money that its team has not got. What is simulated costs nothing."""
+        """Whether it would cost money that its team does not have. Simulated flavors are free."""
         if self.team is None or self.team.pk not in self.blocked:
             return False
         asked = self.flavor.as_request() if self.resources is None else self.resources
@@ -278,7 +280,7 @@ class Wanted:
         return priced and bool(asked["accelerators"]["count"])
 
     def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
-        """The workload of the workspace that is made of it, but for its id and amounts."""
+        """Return the workload of the future workspace, without amounts."""
         return model.Workload(
             id=REQUEST,
             team=team.slug,
@@ -294,9 +296,9 @@ class Wanted:
 
 
 def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
-    """The verdict on a state that has been read; it is left as it was.
+    """Return the verdict for a snapshot, which is unchanged afterwards.
 
-    The request is put into the queue of a copy, and the copy decided on as a cycle does.
+    The request is added to a copy of the queue, and the copy is decided as in a cycle.
     """
     placement_request = _placement_request(snapshot, wanted)
     if isinstance(placement_request, Verdict):
@@ -339,7 +341,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
 
 
 def _leave(trial: ClusterSnapshot, name: str) -> None:
-    """In the copy, a workspace neither runs nor waits any more."""
+    """Remove a running or pending workspace from the copy."""
     if name in trial.scheduler.running:
         trial.scheduler.finish(name)
     if name in trial.scheduler.pending.items:
@@ -348,9 +350,9 @@ def _leave(trial: ClusterSnapshot, name: str) -> None:
 
 
 def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRequest | Verdict:
-    """Where it may go, or the verdict that it can go nowhere."""
+    """Return the placement request, or the verdict if no pool qualifies."""
     if wanted.over_budget:
-        assert wanted.team is not None  # whose budget it is
+        assert wanted.team is not None  # only teams have budgets
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.BUDGET_SPENT, {"team": wanted.team.name}))
     candidates = candidate_pools(wanted.flavor, snapshot.pools)
     if not candidates:
@@ -364,7 +366,10 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
 
 
 def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
-    """Whether it is not let into the queue. What lacks capacity for ever waits for a node that is out."""
+    """Return whether the request is kept out of the queue.
+
+    Requests that exceed the capacity are queued: a node may return.
+    """
     return outcome is not Outcome.IMPOSSIBLE or shortfall[0] is Rule.SITE_LIMIT
 
 
@@ -422,7 +427,7 @@ def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNo
 
 
 def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
-    """Why nothing could ever take it: what its template needs, where that is all, else its size."""
+    """Return why no node could ever take the request: its template's requirements, else its size."""
     template = placement_request.template
     if _no_node_has_program(placement_request):
         return Reason(
@@ -450,7 +455,7 @@ def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -
 
 
 def _no_node_has_program(placement_request: PlacementRequest) -> bool:
-    """Whether no node of the pools that could run it has the template's program."""
+    """Return whether no node of its pools has the template's program."""
     program = placement_request.software.program
     if not program:
         return False
@@ -460,14 +465,14 @@ def _no_node_has_program(placement_request: PlacementRequest) -> bool:
 
 
 def _fits_without_needs(placement_request: PlacementRequest) -> bool:
-    """Whether it would fit somewhere if drivers and devices could run the template's software."""
+    """Return whether it would fit if every node met the CUDA and compute capability requirements."""
     plain = SoftwareRequirements(placement_request.software.program)
     request = without_environments(placement_request.request)
     return any(each.ever_takes(each.adapted(request, plain)) for each in placement_request.pools)
 
 
 def _fits_without_folders(placement_request: PlacementRequest) -> bool:
-    """Whether it would fit somewhere if every node showed the folders that the template names."""
+    """Return whether it would fit if every node offered the template's folders."""
     request = without_environments(placement_request.request)
     request = replace(
         request, needs=tuple(each for each in request.needs if not each.startswith(mounts.NEED))
@@ -478,7 +483,7 @@ def _fits_without_folders(placement_request: PlacementRequest) -> bool:
 
 
 def _fits_without_guard(placement_request: PlacementRequest) -> bool:
-    """Whether it would fit somewhere if nothing had to hold it to its part of a GPU."""
+    """Return whether it would fit if no node had to enforce GPU shares."""
     wanted = without_environments(placement_request.request)
     for each in placement_request.pools:
         request = each.adapted(wanted, placement_request.software)
@@ -490,7 +495,7 @@ def _fits_without_guard(placement_request: PlacementRequest) -> bool:
 
 
 def _not_admitted(verdict: Verdict) -> PortalError:
-    """The refusal that a verdict stands for, with all that it knows."""
+    """Return the error for a verdict that denies the request, with all details."""
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
         ask = verdict.ask
         more: dict[str, Any] = {"blocker": dict(verdict.blocker)} if verdict.blocker else {}
@@ -509,7 +514,7 @@ def _not_admitted(verdict: Verdict) -> PortalError:
 
 
 class QueueAdmission(AdmissionPolicy):
-    """Refuses what a preview refuses. The cycle decides on all others once they wait."""
+    """Denies what a preview denies. The cycle decides on the rest once they are pending."""
 
     def admit(
         self, workspace: Workspace, *, unapproved: bool = False, gpus_optional: bool = False
@@ -535,7 +540,7 @@ class QueueAdmission(AdmissionPolicy):
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:
-    """Whether a new workspace would wait with its accelerators, and starts at once without them."""
+    """Return whether a new workspace would wait with accelerators and start at once without them."""
     version = workspace.environment_version
     request: dict[str, Any] = {
         "template": workspace.template,
@@ -550,11 +555,11 @@ def _starts_only_without_gpus(workspace: Workspace) -> bool:
 
 
 def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
-    """The verdict, where it is a refusal."""
+    """Return the verdict if it denies the request."""
     placement_request = _placement_request(snapshot, wanted)
     if isinstance(placement_request, Verdict):
         return placement_request
-    assert wanted.team is not None  # every workspace has one
+    assert wanted.team is not None  # every workspace has a team
     workload = wanted.workload(wanted.team, snapshot.now, placement_request)
     with snapshot.placer.trial():
         asked = PendingWorkload(REQUEST, placement_request, workload)

@@ -35,7 +35,7 @@ from portal.workspaces.software import chosen, deprecation_of, named
 
 
 class QueueEntrySerializer(serializers.Serializer[Any]):
-    """A workspace that waits. What names it is null where it is not yours to see."""
+    """A pending workspace. Fields that identify it are null if you may not see it."""
 
     position = serializers.IntegerField(
         allow_null=True, help_text="From 1; null where it waits for approval."
@@ -114,7 +114,7 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
 
 
 class AdmissionPreview(ApiView):
-    """A question about a request, of which nothing is kept."""
+    """Preview of a request. Nothing is stored."""
 
     tag = "queue"
     operation_ids = {"post": "previewAdmission"}

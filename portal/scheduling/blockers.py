@@ -1,4 +1,4 @@
-"""Why a request does not start: the rule in the way with its numbers and holders, as a reason."""
+"""Why a request does not start: the blocking rule with its numbers and holders, as a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from portal.scheduling.snapshot import ClusterSnapshot
 NodeReasons = tuple[NodeReason, ...]
 MAX_HOLDERS = 3
 OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
-"""The rules of which the nodes say more than the numbers."""
+"""Rules for which the reasons of nodes are more useful than the numbers."""
 
 
 def reason_of(
@@ -30,9 +30,9 @@ def reason_of(
     placement_request: PlacementRequest,
     outcome: Outcome = Outcome.QUEUED,
 ) -> Reason:
-    """The rule in the way. Its params are the numbers, the first holders, and for nodes the first reason.
+    """Return the blocking rule with its numbers, the first holders and, for placement, a node's reason.
 
-    Amounts are in base units, times in ISO 8601; teams are named as people know them.
+    Amounts are in base units, times in ISO 8601, teams by display name.
     """
     params: dict[str, Any] = {
         "resource": blocker.resource,
@@ -53,7 +53,7 @@ def reason_of(
 
 
 def no_room(placement_request: PlacementRequest) -> Reason:
-    """No node takes it now, whatever the limits say."""
+    """Return why no node takes it now, regardless of limits."""
     if placement_request.lost_home:
         return home_lost(placement_request)
     if (held := home_held(placement_request)) is not None:
@@ -64,12 +64,12 @@ def no_room(placement_request: PlacementRequest) -> Reason:
 
 
 def home_lost(placement_request: PlacementRequest) -> Reason:
-    """No node takes it until its user has said that a new home may begin."""
+    """Return the reason for a lost home: its user must agree to a new one first."""
     return Reason(AdmissionCode.HOME_LOST, {"node": placement_request.lost_home})
 
 
 def home_held(placement_request: PlacementRequest) -> Reason | None:
-    """No node takes it until the home is where it goes, or its archive is made or restored; None without."""
+    """Return the reason for a home that is being moved, archived or restored, or None."""
     if node := placement_request.moving_home:
         return Reason(AdmissionCode.HOME_MOVING, {"node": node})
     if node := placement_request.archived_home:
@@ -80,18 +80,18 @@ def home_held(placement_request: PlacementRequest) -> Reason | None:
 
 
 def environment_on_its_way(placement_request: PlacementRequest) -> Reason | None:
-    """That no node has the software yet that it runs in, and how far that is; None where one has it."""
+    """Return the reason and progress if no node has its software environment yet, or None."""
     digest = placement_request.missing_environment
     return why_it_waits(digest) if digest else None
 
 
 def too_large(reasons: NodeReasons) -> Reason:
-    """No node could ever take it."""
+    """Return the reason for a request that no node could ever take."""
     return Reason(AdmissionCode.NO_NODE_LARGE_ENOUGH, first_node(reasons))
 
 
 def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
-    """Why no node takes it now, node by node."""
+    """Return per node why it does not take the request now."""
     return tuple(
         reason
         for pool in placement_request.pools
@@ -100,7 +100,7 @@ def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
 
 
 def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
-    """The params that name one node's reason: if possible of one that has what is asked for, or the home."""
+    """Return the params for one node's reason: preferably a node that suits the request or has the home."""
     if not reasons:
         return {"node": "", "node_reason": None, "more_nodes": 0}
     at_home = next((each for each in reasons if each[1].code != PlacementCode.HOME_ELSEWHERE), reasons[0])
@@ -109,7 +109,7 @@ def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
 
 
 def as_data(blocker: Blocker) -> dict[str, Any]:
-    """The blocker as the API shows it and a workspace keeps it; teams by their short names."""
+    """Return the blocker as stored with a workspace and shown by the API; teams by slug."""
     return {
         "rule": blocker.rule.value,
         "resource": blocker.resource,
@@ -132,7 +132,7 @@ def as_data(blocker: Blocker) -> dict[str, Any]:
 def _holder(snapshot: ClusterSnapshot, holder: Holder) -> dict[str, Any]:
     until = holder.next_end_s
     if until is not None and until < snapshot.now_s:
-        # What overruns is expected to go on for a while: the same moment is said until that is over too.
+        # Rounded up to steps of the expected overrun, so that messages change rarely.
         step_s = snapshot.scheduler.policy.overdue_s
         until += step_s * -(-(snapshot.now_s - until) // step_s)
     return {

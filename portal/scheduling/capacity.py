@@ -1,7 +1,7 @@
-"""Reads the capacity of pools, total and free, into the placement engine's form.
+"""Reads the total and free capacity of pools into the form of the placement engine.
 
-Seven queries with the pools, however many nodes there are, and one more with MIG; the rows are read as
-tuples, since there may be ten thousand devices and a person waits.
+Needs seven queries including the pools, regardless of the number of nodes, and one more with MIG. Rows are
+read as tuples, since there may be 10,000 devices in an interactive request.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ MIG_MODE = DEVICE_COLUMNS.index("mig_mode")
 
 
 BY_LAYOUT = (PlacementCode.MIG_PROFILE_MISSING, PlacementCode.MIG_INSTANCES_SHORT)
-"""What another MIG layout may help against; `repartition` among their params says that it does."""
+"""Codes that another MIG layout may resolve, if `repartition` is among their params."""
 Reasons = tuple[NodeReason, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Nodes on which a part of a request fits, and how many devices of theirs have room for it."""
+    """Number of nodes where a share of a request fits, and of their devices with room for it."""
 
     nodes: int
     devices: int = 0
@@ -75,7 +75,7 @@ class Room:
 
 @dataclass(slots=True)
 class PoolNodes:
-    """A pool, its nodes at one moment and the requests expected. Clusters are built when first asked."""
+    """A pool, its nodes at one moment and the expected requests. Builds clusters lazily."""
 
     pool: Pool
     nodes: tuple[NodeCapacity, ...]
@@ -87,17 +87,17 @@ class PoolNodes:
 
     @property
     def cluster(self) -> Cluster:
-        """The nodes as they are."""
+        """The cluster of the nodes in their current state."""
         if self._now is None:
             self._now = Cluster(self.nodes, policy=self.pool.placement_policy, mix=self.mix)
         return self._now
 
     def find(self, request: ResourceRequest) -> Placement | None:
-        """Where the request goes now, with another MIG layout where this pool allows that."""
+        """Return where the request goes now, with another MIG layout if the pool allows that."""
         return self.cluster.find(request, repartition=self.pool.repartitions)
 
     def takes(self, placement: Placement, request: ResourceRequest) -> bool:
-        """Whether exactly this place, on one node and without another MIG layout, is free for the request."""
+        """Return whether exactly this placement, on one node and without another MIG layout, is free."""
         (part,) = placement.nodes
         try:
             node = self.cluster.node(part.node)
@@ -109,17 +109,17 @@ class PoolNodes:
         return filters.reason(replace(node, devices=devices), request) is None
 
     def expect(self, mix: RequestMix) -> None:
-        """Decide by another mix of requests from now on."""
+        """Replace the mix for later decisions."""
         self.mix = mix
         if self._now is not None:
             self._now.expect(mix)
 
     def weigh(self, mix: RequestMix) -> RequestMix:
-        """The mix, with how scarce what each shape can use is in this pool now."""
+        """Return the mix, weighted by the current scarcity in this pool."""
         return self.cluster.weigh(mix)
 
     def ever_takes(self, request: ResourceRequest) -> bool:
-        """Whether it would fit if nothing ran here and every node and device came back."""
+        """Return whether the request would fit if the pool were empty and everything in service."""
         found = self._ever.get(request)
         if found is None:
             fitting = (node for node in self.nodes if self._fits(_at_best(node), request))
@@ -133,7 +133,7 @@ class PoolNodes:
         return self.pool.repartitions and reason.code in BY_LAYOUT and "repartition" in reason.params
 
     def fitting(self, request: ResourceRequest) -> tuple[Room, Room]:
-        """Where a part of the request fits now, and would if nothing ran there."""
+        """Return where a share of the request fits now, and where it would on an empty pool."""
         return (
             self._room(self.cluster.snapshot(), request),
             self._room((_at_best(node) for node in self.nodes), request),
@@ -150,23 +150,23 @@ class PoolNodes:
         )
 
     def reasons_at_best(self, request: ResourceRequest) -> Reasons:
-        """Why no node could ever take the request, node by node."""
+        """Return per node why it could never take the request."""
         found = ((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
         return tuple((name, reason) for name, reason in found if reason is not None)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
-        """Why no node takes the request now, node by node; the same is not worked out twice."""
+        """Return per node why it does not take the request now. Cached."""
         found = self._reasons.get(request)
         if found is None:
             found = self._reasons[request] = self.cluster.explain(request).reasons
         return found
 
     def changed(self) -> None:
-        """Something was taken or given back in the cluster."""
+        """Invalidate cached reasons after a change in the cluster."""
         self._reasons.clear()
 
     def replace(self, node: NodeCapacity) -> None:
-        """Take over what is known anew about one of the nodes."""
+        """Replace the state of one node."""
         self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
         self._models.clear()
         if self._now is not None:
@@ -174,17 +174,17 @@ class PoolNodes:
         self.changed()
 
     def adapted(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
-        """The request with what this pool's nodes must have for its software: simulated ones have all."""
+        """Return the request with this pool's requirements for its software. Simulated nodes meet all."""
         if self.pool.simulated:
             return without_environments(request)
         wanted = request.accelerators
         needs = request.needs
         if wanted.count and wanted.share_milli < WHOLE_DEVICE_MILLI:
-            # Of a real GPU everybody on it can take all of the memory, where no guard holds them to a part.
+            # Without enforcement, every process on a real GPU can use all of its memory.
             needs = (*needs, PROVIDES_SHARES)
         least = software.min_compute_capability
         if least is not None and not wanted.model:
-            # Of the models that would do, those that can run it; with none of them no node provides it.
+            # Restrict the request to capable models; without any, no node provides them.
             can = self._capable(least)
             if models := tuple(sorted(can & set(wanted.models) if wanted.models else can)):
                 wanted = replace(wanted, models=models)
@@ -202,7 +202,7 @@ class PoolNodes:
         )
 
     def _capable(self, least: Version) -> set[str]:
-        """The models of this pool that have the compute capability."""
+        """Return the models of this pool that have the compute capability."""
         found = self._models.get(least)
         if found is None:
             found = self._models[least] = {
@@ -215,7 +215,7 @@ class PoolNodes:
 
 
 def without_environments(request: ResourceRequest) -> ResourceRequest:
-    """The request as if every node had the software environment that it needs: it is brought to any."""
+    """Return the request without its environment needs: environments are copied to nodes on demand."""
     needs = tuple(need for need in request.needs if not need.startswith(NEED))
     return request if needs == request.needs else replace(request, needs=needs)
 
@@ -228,7 +228,7 @@ def _at_best(node: NodeCapacity) -> NodeCapacity:
 
 
 def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
-    """Every pool (or those given) by primary key; of one that is switched off only what is held counts."""
+    """Return all pools (or the given ones) by primary key. Disabled pools count only what is in use."""
     chosen = list(Pool.objects.filter(deleted_at=None).order_by("slug") if pools is None else pools)
     by_key = {pool.pk: pool for pool in chosen}
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
@@ -239,15 +239,15 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
 
 
 def refresh_mixes(pools: Mapping[UUID, PoolNodes]) -> None:
-    """Take over the mixes as they have been learnt by now."""
+    """Load the latest learnt mixes into the pools."""
     for key, mix in request_mix.of_pools([each.pool for each in pools.values()]).items():
         pools[key].expect(mix)
 
 
 def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
-    """Read some nodes anew and bring the clusters up to date, where they have been built.
+    """Reload some nodes and update existing clusters.
 
-    True where some of it is out of use, so that `totals` may have changed.
+    Returns True if any of them is partly unusable: then `totals` may have changed.
     """
     by_key = {key: each.pool for key, each in pools.items()}
     out = False
@@ -258,15 +258,15 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
 
 
 def of_node(pool: Pool, name: str) -> PoolNodes:
-    """One node of a pool alone, as it is now; the pool has no node where there is none of this name."""
+    """Return a pool with only the named node in its current state, or without nodes if it does not exist."""
     nodes = tuple(node for _, node in _read({pool.pk: pool}, Q(pool=pool, name=name)))
     return PoolNodes(pool, nodes)
 
 
 def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapacity]]:
-    """The nodes that `which` selects, by name, each with its pool's key."""
+    """Yield the nodes selected by `which` in order of name, each with its pool's key."""
     nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
-    # Named by their keys where they are few; a list of thousands would be slower than to read all.
+    # Filter by key only for few nodes: a list of thousands is slower than reading all.
     named = {node.pk for node in nodes} if len(nodes) <= FEW else None
     of_nodes = Q(node__in=named) if named is not None else Q(node__pool__in=list(pools))
     used = {
@@ -283,12 +283,12 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         taken[device].append((milli, memory))
     devices: dict[UUID, list[DeviceCapacity]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
-    # Of equal devices of a node the first is taken.
+    # Among equal devices of a node, the first is taken.
     rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
     layouts: dict[str, Geometry | None] = {}
     there = list(rows.values_list(*DEVICE_COLUMNS))
     if any(row[MIG_MODE] for row in there):
-        # Facts are long, and only those of GPUs in MIG mode say something to placement.
+        # Facts are long, and only those of GPUs in MIG mode matter to placement.
         told_by = rows.filter(mig_mode=True, facts__has_key="profiles")
         layouts = {uuid: told(profiles) for uuid, profiles in told_by.values_list("uuid", "facts__profiles")}
     for row in there:
@@ -338,7 +338,7 @@ def _device(row: Sequence[Any], taken: Sequence[tuple[int, int]], layout: Geomet
 
 
 def _held_mib(device_mib: int, milli: int, memory_mib: int) -> int:
-    """What a grant takes of a device's memory. Of a whole device it is not counted: nobody else is there."""
+    """Return the device memory in MiB that a grant takes. 0 for a whole device, which is not shared."""
     return 0 if milli >= WHOLE_DEVICE_MILLI else part_mib(device_mib, milli, memory_mib)
 
 
@@ -360,7 +360,7 @@ def _node(
         code = PlacementCode.NODE_CORDONED
     elif pool.state == PoolState.UNREACHABLE:
         code = PlacementCode.POOL_UNREACHABLE
-    # What is wrong with a GPU is wrong with its instances.
+    # An unusable GPU makes its instances unusable.
     bad = {each.uuid: each.unusable for each in devices if each.unusable and each.kind is not DeviceKind.MIG}
     if bad:
         devices = [
@@ -388,16 +388,16 @@ def _node(
 
 
 def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
-    """What the node says of itself, and by our word that homes lie there; nobody else's homes are drawn."""
+    """Return the node's labels except home labels, plus its own where the pool keeps homes on nodes."""
     said = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
     own = [(HOME_LABEL, node.name)] if home_places.are_apart(pool) else []
     return tuple(sorted([*said, *own]))
 
 
 def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
-    """The accelerators that can be held now: those in service, and what is held of others.
+    """Return the usable accelerators: those in service, and the used part of others.
 
-    The same count as `inventory.counting`, over what a snapshot keeps instead of over the database.
+    Same count as `inventory.counting`, based on a snapshot instead of the database.
     """
     tally = Tally()
     possible: Counter[str] = Counter()
@@ -428,7 +428,7 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
 
 
 def _could_be_made(nodes: Iterable[NodeCapacity]) -> Counter[str]:
-    """The MIG instances of each profile beyond those there are, if every GPU had as many as it can."""
+    """Return how many more MIG instances of each profile could exist, profile by profile."""
     more: Counter[str] = Counter()
     for node in nodes:
         if node.unusable or not any(device.mig_mode for device in node.devices):
@@ -444,11 +444,11 @@ def _could_be_made(nodes: Iterable[NodeCapacity]) -> Counter[str]:
 
 
 def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
-    """The allocations of running workspaces by workspace id: pool, placement and request on each node."""
+    """Return the allocations of running workspaces by id: pool, placement and request on each node."""
     devices = AllocatedDevice.objects.filter(active=True)
     allocations = Allocation.objects.filter(released_at=None)
     if len(workspaces) <= FEW:
-        # Named where they are few; a list of thousands would be slower than to read all.
+        # Filter by key only for few workspaces: a list of thousands is slower than reading all.
         devices = devices.filter(allocation__workspace__in=workspaces)
         allocations = allocations.filter(workspace__in=workspaces)
     grants: dict[int, list[DeviceGrant]] = {}

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class AdmissionCode(StrEnum):
-    """What would become of a request, where no `Rule` says it."""
+    """The outcome of a request, where no `Rule` applies."""
 
     FITS_NOW = "fits_now"
     HOME_LOST = "home_lost"

@@ -1,9 +1,8 @@
-"""The scheduling cycle: decides who starts and who has to leave, and writes it, one cycle at a time.
+"""The scheduling cycle: decides which workspaces start and which are preempted, and writes the result.
 
-A transaction that holds a workspace never waits for the queue's row (it takes it only when it is free),
-and a cycle passes over workspaces that somebody else is just changing: so the two cannot block each
-other, and the next cycle sees them again. Only a cycle grants capacity, and it reads under the queue's
-lock: what others do meanwhile can only free some.
+A transaction that has locked a workspace never waits for the queue's row (it only takes it if free), and a
+cycle skips locked workspaces. So the two cannot deadlock, and the next cycle sees these workspaces again.
+Only a cycle grants capacity, and it reads under the queue's lock: concurrent changes can only free some.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
 RECHECK = timedelta(seconds=20)
-"""Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
+"""Run a cycle at least this often even without changes: time alone changes ETAs and reservations."""
 FEW = 100
-"""Of so few that wait a decision writes at once how all of them stand."""
+"""Up to this many pending workspaces, a decision also writes the statuses of all."""
 SHOW_RESTS = 10
-"""Telling all that wait how they stand is followed by a rest of so many times what it took."""
+"""Pause between status updates, as a multiple of the duration of the last one."""
 CAUSES = {
     PreemptionCode.IN_TEAM: PreemptionCause.IN_TEAM,
     PreemptionCode.RECLAIM: PreemptionCause.RECLAIM,
     PreemptionCode.FAIR_SHARE: PreemptionCause.FAIR_SHARE,
     PreemptionCode.RESERVATION_BEGUN: PreemptionCause.BOOKING,
 }
-"""The cause that is kept with a preemption, by its code."""
+"""The stored cause of a preemption, by its code."""
 FOR_NO_WORKLOAD = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
-"""Notices for these stand whoever waits; `portal.scheduling.drains` takes its own back."""
+"""Causes without a pending beneficiary. `portal.scheduling.drains` cancels its own notices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The workspaces that a cycle started and preempted, and how many are still waiting.
+    """The workspaces that a cycle started and preempted, and how many are still pending.
 
-    `all_told` says that it has written how all of them stand.
+    `all_told`: the cycle has also written the statuses of all of them.
     """
 
     started: tuple[UUID, ...] = ()
@@ -77,9 +76,9 @@ class Report:
 
 
 def run(*, now: datetime | None = None) -> Report | None:
-    """Run one cycle: decide, and tell all that wait how they stand.
+    """Run one cycle: decide, and write the statuses of all pending workspaces.
 
-    Returns None when another one is under way; one more is requested then.
+    Returns None if another cycle is running; requests one more in that case.
     """
     report = decide(now=now)
     if report is not None and not report.all_told:
@@ -89,10 +88,10 @@ def run(*, now: datetime | None = None) -> Report | None:
 
 @transaction.atomic
 def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
-    """Decide who starts and who has to leave, and write it. Returns None when another one is under way.
+    """Decide one cycle and write the result. Returns None if another cycle is running.
 
-    `first` names a workspace of which a person waits to hear how it stands: that is written too, and where
-    few wait how all of them stand. Where many do, `show` has to follow.
+    `first` is the id of a workspace whose user waits for the result: its status is written too, and with few
+    pending workspaces those of all. With many, `show` has to follow.
     """
     began = time.monotonic()
     state = _lock()
@@ -100,8 +99,7 @@ def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
         hints.request_cycle()
         return None
     now = now or timezone.now()
-    # Read before the snapshot: what is committed while this cycle decides, and what it writes itself, is
-    # looked at once more by the next sweep.
+    # Read before the snapshot: the next sweep checks again for commits during this cycle, its own included.
     generation = snapshot_feed.generation()
     with snapshot_cache.cycles.use(now) as snapshot:
         started, preempted, settled = _decide_and_write(snapshot, state)
@@ -116,16 +114,16 @@ def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
     state.seen_generation = generation
     state.decided_at = now
     state.took_ms = _ms_since(began)
-    # What `show` writes is its own, but where it has been done here.
+    # `show` writes these columns, unless its work was done here.
     shown = ("shown_generation", "shown_at", "shown_ms") if waiting <= FEW else ()
     state.save(update_fields=["last_reservation_seq", "seen_generation", "decided_at", "took_ms", *shown])
     return Report(tuple(started), tuple(preempted), queued, waiting <= FEW)
 
 
 def show_if_due(now: datetime | None = None) -> None:
-    """Tell all that wait how they stand, unless they know, or it has just been done.
+    """Write the statuses of all pending workspaces, unless they are current or were just written.
 
-    Many are told less often: it takes a tenth of one processor at most.
+    Long queues are updated less often, to use at most 1/10 of a CPU.
     """
     state = QueueState.objects.filter(pk=1).first()
     if state is not None and _show_due(state, now or timezone.now()):
@@ -142,16 +140,16 @@ def _show_due(state: QueueState, now: datetime) -> bool:
 
 
 def show(now: datetime | None = None) -> None:
-    """Tell all that wait how they stand.
+    """Write the statuses of all pending workspaces.
 
-    Not under the queue's lock, nor in one transaction: nobody who asks for a workspace waits for it. A row
-    may so be written as it stood a moment ago; the next time puts it right.
+    Runs outside the queue's lock and outside a single transaction, so that new requests do not wait. A row
+    may thus be slightly outdated; the next run corrects it.
     """
     began = time.monotonic()
     generation = snapshot_feed.generation()
     with snapshot_cache.cycles.use(now) as snapshot:
         changes = queue_status.changes(snapshot)
-    # Without the snapshot: a cycle may be waiting for it that has the database's lock.
+    # Outside the snapshot: a cycle with the database's lock may be waiting for it.
     queue_status.write(changes)
     QueueState.objects.filter(pk=1).update(
         shown_generation=generation, shown_at=now or timezone.now(), shown_ms=_ms_since(began)
@@ -159,7 +157,7 @@ def show(now: datetime | None = None) -> None:
 
 
 def run_if_due() -> Report | None:
-    """A cycle where something waits or has to leave, unless nothing has changed since the last one."""
+    """Run a cycle if workspaces are pending and anything has changed since the last one."""
     if not Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exists():
         return None
     state = QueueState.objects.filter(pk=1).first()
@@ -179,7 +177,7 @@ def _ms_since(began: float) -> int:
 
 
 def _lock() -> QueueState | None:
-    """The queue's row, with the right to grant capacity; None where somebody else has that."""
+    """Lock and return the queue's row, with the right to grant capacity; None if it is taken."""
     if not PlacementLock.try_hold():
         return None
     return QueueState.objects.get_or_create(pk=1)[0]
@@ -188,7 +186,7 @@ def _lock() -> QueueState | None:
 def _decide_and_write(
     snapshot: ClusterSnapshot, state: QueueState
 ) -> tuple[list[UUID], list[UUID], model.Cycle | None]:
-    """Who starts, who has to leave, and the last pass where the next would be the same."""
+    """Return the started and preempted workspaces, and the last pass if the next would be the same."""
     started: list[UUID] = []
     preempted: list[UUID] = []
 
@@ -227,9 +225,9 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
 
 
 def _with_their_homes(starts: list[launches.Start]) -> list[launches.Start]:
-    """Those that go to where their user's home is, which is noted where it is the first.
+    """Return the starts on the node of their user's home. Records the node of a first start.
 
-    What waits of the same users is looked at anew: until now it could go anywhere.
+    Other pending workspaces of these users are read again: until now they could go anywhere.
     """
     one_node = [each for each in starts if len(each.placement.nodes) == 1]
     elsewhere = home_places.settle(
@@ -241,7 +239,7 @@ def _with_their_homes(starts: list[launches.Start]) -> list[launches.Start]:
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:
-    """Give notice to those who have to make room."""
+    """Give notice to the victims. Returns the preempted workspaces."""
     preempted = []
     for victim in victims:
         row = (
@@ -285,7 +283,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
 
 
 def nominate(workspace_id: str) -> None:
-    """Mark it as nominated: the capacity of those preempted for it is kept for it."""
+    """Mark the workspace as nominated: the capacity of its victims is reserved for it."""
     waiting = QueueEntry.objects.filter(
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
@@ -300,7 +298,7 @@ def _note(workspace_id: str, kind: AuditKind, message: str, reason: str = "") ->
 
 
 def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: model.Cycle) -> None:
-    """Number the new reserved starts, and withdraw nominations that have lapsed."""
+    """Number new reserved starts, and end expired nominations."""
     for head in cycle.backfill_reservations:
         if snapshot.scheduler.pending.items[head.workload].backfill_seq:
             continue
@@ -325,7 +323,7 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
 
 
 def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
-    """Cancel preemptions whose beneficiary no longer waits, unless the workspace has begun to stop."""
+    """Cancel preemptions whose beneficiary is no longer pending, unless the workspace is already stopping."""
     notices = Preemption.objects.filter(
         preempt_at__gt=snapshot.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
     ).exclude(Q(cause__in=FOR_NO_WORKLOAD) | Q(cause=PreemptionCause.MOVE, preempted_by=""))
@@ -345,7 +343,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
 
 
 def decide_at_once(event: WorkspaceQueued) -> None:
-    """A person waits for the answer: decide in their transaction. Many others are told by a worker."""
+    """Decide in the user's transaction, since a user waits for the result. A worker updates long queues."""
     report = decide(first=str(event.workspace.pk))
     if report is not None and not report.all_told:
         hints.request_cycle()

@@ -1,7 +1,7 @@
-"""The decision over a snapshot: who starts, who makes room, and how the others stand.
+"""The decision on a snapshot: starts, preemptions, and the state of all other requests.
 
-A cycle writes down what is decided here; a preview decides on a trial copy with its request in it and throws
-the copy away. Both run this code, so what a preview says is what a creation at that moment gets.
+A cycle writes the result; a preview decides on a trial copy that includes its request and discards it. Both
+run this code, so a preview predicts what a creation at that moment gets.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.snapshot import ClusterSnapshot, choose_variant
 
 MAX_PASSES = 4
-"""Passes in one decision: each start may let a request for any model choose another one."""
+"""Maximum number of passes in one decision: each start may change the model chosen by other requests."""
 CarryOut = Callable[[model.Cycle], Sequence[str]]
-"""Writes what a pass has decided; returns the ids of those that have begun."""
+"""Writes the result of a pass. Returns the ids of the workloads that have started."""
 
 
 def all_begin(cycle: model.Cycle) -> Sequence[str]:
-    """Nothing is written, and nobody is in the way of a start."""
+    """Write nothing; every start succeeds."""
     return cycle.starts
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The passes of a decision. `settled` is the last one, where it changed nothing, not even the order: the
-    next one would be the same."""
+    """The passes of a decision.
+
+    `settled` is the last one if it changed nothing, not even the order: the next one would be the same.
+    """
 
     passes: tuple[model.Cycle, ...]
     settled: model.Cycle | None
 
 
 def decide(snapshot: ClusterSnapshot, carry_out: CarryOut = all_begin) -> Decided:
-    """Decide until nothing more follows, and take each pass into the snapshot."""
+    """Decide until nothing more changes, and apply each pass to the snapshot."""
     scheduler = snapshot.scheduler
     passes: list[model.Cycle] = []
     settled: model.Cycle | None = None
@@ -47,7 +49,7 @@ def decide(snapshot: ClusterSnapshot, carry_out: CarryOut = all_begin) -> Decide
             settled = cycle
         begun = carry_out(cycle)
         for name in set(cycle.starts) - set(begun):
-            # Somebody is just changing it: it does not start, and waits no more in this cycle.
+            # Its row is locked: it does not start, and is left out of this cycle.
             scheduler.withdraw(name)
             snapshot.unsure.add(UUID(name))
         for head in cycle.backfill_reservations:
@@ -73,7 +75,7 @@ def _changes_nothing(cycle: model.Cycle, scheduler: Scheduler) -> bool:
 
 
 def _choose_again(snapshot: ClusterSnapshot) -> bool:
-    """Let requests for any model choose anew, since some models have become scarcer; whether any can."""
+    """Let requests for several models choose again as models become scarcer. Returns whether any did."""
     again = False
     for name, pending in snapshot.pending_workloads.items():
         if len(pending.placement_request.variants) > 1 and name in snapshot.scheduler.pending.items:
@@ -87,10 +89,10 @@ def _choose_again(snapshot: ClusterSnapshot) -> bool:
 
 
 def foresee(snapshot: ClusterSnapshot) -> Foreseen:
-    """What happens without anything new. Kept with the snapshot until that changes.
+    """Return the next decision if nothing changes. Cached with the snapshot.
 
-    Worth it where several requests are asked about: each is answered sooner then, and one alone later.
-    Not to be asked in a trial, whose placements stand in the same clusters.
+    Pays off for several previews of one snapshot, not for a single one. Must not be called inside a trial,
+    whose placements are in the same clusters.
     """
     if snapshot.foreseen is None:
         with snapshot.trial() as copy:
@@ -101,9 +103,9 @@ def foresee(snapshot: ClusterSnapshot) -> Foreseen:
 
 
 def outlook_with(without: Foreseen | None, trial: ClusterSnapshot, decided: Decided) -> Outlook:
-    """The outlook on a trial copy on which one more request was decided.
+    """Return the outlook of a trial copy that includes one more request.
 
-    Where the request has changed nothing for the others, the plan of those is used once more.
+    Reuses the existing plan if the request has changed nothing for the others.
     """
     outlook = Outlook(trial.scheduler, decided.settled)
     if without is None:

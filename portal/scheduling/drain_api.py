@@ -16,7 +16,7 @@ from portal.scheduling import drains
 
 
 class DrainSerializer(serializers.Serializer[Any]):
-    """The result of a drain. Repeat the request, or read the workspaces, to see how far it is."""
+    """The result of a drain. Repeat the request, or list the workspaces, to see the progress."""
 
     name = serializers.CharField(help_text="What is drained.")
     asked = serializers.IntegerField(help_text="How many were asked to leave by this call.")

@@ -1,10 +1,10 @@
-"""Drains: a node or a device takes nothing new, and what runs there is asked to leave, with notice.
+"""Drains: a node or device takes no new work, and its workspaces are preempted with notice.
 
-Who has to leave stops with its files kept, waits in the queue again at its old place by age, and starts
-elsewhere. Putting the node or device back before it has left lets it stay.
+A preempted workspace stops with its files kept, queues at its old position by age, and starts elsewhere.
+Uncordoning before that lets it stay.
 
-First the cordon is committed; only then, under the queue's lock, are those asked who are there. A cycle
-that was under way has ended by then, and the next one sees the cordon: nobody is placed there unasked.
+The cordon is committed first; only then, under the queue's lock, are workspaces preempted. Any concurrent
+cycle has ended by then, and the next one sees the cordon, so no workspace is placed there unnoticed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ PREEMPTIBLE = (State.PROVISIONING, State.RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The result of a drain: how many workspaces this call preempted (`asked`) and how many are still there
-    (`left`, those included); `until` is when the last of them stops, None where none has to.
+    """The result of a drain.
+
+    - `asked`: number of workspaces preempted by this call.
+    - `left`: number of workspaces still there, those included.
+    - `until`: when the last preempted one stops, None if there is none.
     """
 
     name: str
@@ -62,7 +65,7 @@ class Drain:
         return self.left == 0
 
     def __str__(self) -> str:
-        """A sentence for the operator."""
+        """Return the result as a sentence for the operator."""
         if self.done:
             return f"{self.name} is cordoned, and nothing runs there."
         some = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
@@ -73,9 +76,9 @@ class Drain:
 
 
 def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drain:
-    """Cordon a node and ask what runs there to leave within the site's grace. Repeating it is success.
+    """Cordon a node and preempt its workspaces within the site's grace period. Idempotent.
 
-    Not inside a transaction that has locked workspaces. Raises `NotFound`, `NotAllowed`.
+    Must not run inside a transaction that has locked workspaces. Raises `NotFound`, `NotAllowed`.
     """
     require_operator(actor)
     reason = strip_nul(reason).strip()[:MAX_REASON]
@@ -95,7 +98,7 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
 
 
 def machine_leaving(event: MachineLeaving) -> None:
-    """A machine wants to leave: its node takes nothing new, and what is there goes. Repeating is success."""
+    """Cordon and drain the node of a machine that is about to leave. Idempotent."""
     node = Node.objects.filter(pool=event.pool_id, name=event.name).first()
     if node is None:
         return
@@ -108,14 +111,14 @@ def machine_leaving(event: MachineLeaving) -> None:
     held = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
     for workspace_id in list(held.distinct()):
         with suppress(StateConflict):
-            # What is ending is left to end.
+            # Already ending.
             workspaces.stop(actor=actor, workspace_id=workspace_id, reason=f"{event.name} is leaving")
 
 
 def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> Drain:
-    """Cordon a device and ask who holds any of it to leave; a partitioned GPU, with all its instances.
+    """Cordon a device and preempt its workspaces; for a partitioned GPU, those of all instances.
 
-    As `drain_node`. What a check or a scrub took out becomes the operator's to put back.
+    As `drain_node`. A cordon by a check or a scrub becomes the operator's, who then has to lift it.
     """
     require_operator(actor)
     reason = strip_nul(reason).strip()[:MAX_REASON]
@@ -145,7 +148,7 @@ def _of_device(device: Device) -> Q:
 
 
 def _there(where: Q) -> QuerySet[Workspace]:
-    """The workspaces with allocations there, locked in this order."""
+    """Return the workspaces with allocations there, in lock order."""
     holding = Allocation.objects.filter(where, released_at=None).values("workspace")
     return Workspace.objects.filter(pk__in=holding).order_by("pk")
 
@@ -210,11 +213,11 @@ def _by(row: Workspace) -> datetime:
 
 
 def _preempt(row: Workspace, preempt_at: datetime) -> bool:
-    """Give a locked workspace notice to make room; False where it has one for a drain, or goes anyway."""
+    """Give a locked workspace notice. Returns False if it is ending or already has notice for a drain."""
     notice = row.preempting
     if row.state not in PREEMPTIBLE or (notice is not None and notice.cause == PreemptionCause.DRAIN):
         return False
-    # Who makes room for another goes at that time; but from now on it does not stay when that other is gone.
+    # An earlier notice keeps its time, but no longer ends with its beneficiary.
     if notice is not None:
         preempt_at = min(notice.preempt_at, preempt_at)
     row.preemption, _ = Preemption.objects.update_or_create(
@@ -231,15 +234,15 @@ def _preempt(row: Workspace, preempt_at: datetime) -> bool:
 
 
 def node_uncordoned(event: NodeUncordoned) -> None:
-    """A node is back: whoever was asked to leave it, and has not, may stay.
+    """Cancel the notices of workspaces on a node that is uncordoned.
 
-    Were this to be lost, `still_drained` is asked when the time to leave has come.
+    If this event is lost, `still_drained` is checked when the notice expires.
     """
     _cancel_all(Q(node=event.node_id))
 
 
 def device_uncordoned(event: DeviceUncordoned) -> None:
-    """As `node_uncordoned`, for one device."""
+    """Cancel the notices of workspaces on a device that is uncordoned."""
     device = Device.objects.filter(pk=event.device_id).first()
     if device is not None:
         _cancel_all(Q(devices__active=True) & _of_device(device))
@@ -254,7 +257,7 @@ def _cancel_all(where: Q) -> None:
 
 
 def still_drained(workspace: Workspace) -> bool:
-    """Whether anything that the workspace holds is kept out of use by an operator now."""
+    """Return whether an operator has cordoned anything that the workspace uses."""
     by_operator = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR)
     if Allocation.objects.filter(workspace=workspace, released_at=None, node__cordoned=True).exists():
         return True
@@ -264,7 +267,7 @@ def still_drained(workspace: Workspace) -> bool:
 
 
 def cancel_preemption(workspace: Workspace) -> None:
-    """Take back the notice of a locked workspace; its next step is due at once."""
+    """Cancel the notice of a locked workspace; its next step is due at once."""
     set_rows([workspace], end_preemption=True)
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["next_reconcile_at"])
@@ -283,5 +286,5 @@ def cancel_preemption(workspace: Workspace) -> None:
         body="Where it runs is not taken out of use after all.",
         url=f"/workspaces/{workspace.pk}/",
     )
-    # Others may count on its leaving.
+    # Other requests may have counted on this capacity.
     hints.request_cycle()

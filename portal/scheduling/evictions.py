@@ -14,7 +14,7 @@ from provisioning.types import Op
 
 
 def carry_out(event: PreemptionDue) -> None:
-    """Its time to leave has come: it stops, its files stay, and it waits again."""
+    """Stop a workspace whose notice has expired. Its files are kept, and it queues again."""
     workspace = event.workspace
     notice = workspace.preempting
     if notice is None:
@@ -35,7 +35,7 @@ def carry_out(event: PreemptionDue) -> None:
         actor=SYSTEM,
         message=f"stops it, since {why}; it is back in the queue",
         data={"reason": notice.cause, "for": notice.preempted_by},
-        # Nobody went before it where it was drained or moved.
+        # A drain or move is not a preemption for another workspace.
         queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained or moved else 1)},
         status=NO_TROUBLE,
         next_reconcile_at=now,

@@ -1,4 +1,4 @@
-"""Where a flavor fits: now and if everything were free, by the placement engine itself."""
+"""Where a flavor fits, now and on empty nodes, as computed by the placement engine."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from portal.scheduling.software_requirements import requirements_of
 from provisioning.types import Placement, ResourceRequest
 
 MAX_COUNTED = 50
-"""Of workspaces of one size that could start at once: more is "50 or more"."""
+"""Maximum count of workspaces that could start at once; more is shown as "50 or more"."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFit:
-    """How a flavor stands with a pool. `refusal` is why its driver can never run it.
+    """How a flavor fits a pool. `refusal` is why its driver can never run it.
 
-    `nodes_now` of its nodes have room for a part of it at this moment, `nodes_ever` would with nothing else
-    on them; of these nodes' devices `devices_now` and `devices_ever` have room for a part of it: instances,
-    of a MIG profile. `starts_now` workspaces of it could be placed one after the other, at most
-    `MAX_COUNTED`.
+    - `nodes_now`, `nodes_ever`: nodes with room for a share of it now, and if they were empty.
+    - `devices_now`, `devices_ever`: devices of these nodes with room; instances for a MIG profile.
+    - `starts_now`: workspaces that could be placed one after the other, at most `MAX_COUNTED`.
     """
 
     pool: Pool
@@ -40,13 +39,13 @@ class PoolFit:
 
     @property
     def many(self) -> bool:
-        """Whether more than were counted could start."""
+        """Whether the count was cut off."""
         return self.starts_now >= MAX_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """The pools that may take a flavor, and what it would be charged, one way for each model that will do."""
+    """The pools that may take a flavor, and its charges, one per acceptable model."""
 
     pools: tuple[PoolFit, ...]
     charges: tuple[Mapping[str, int], ...]
@@ -61,10 +60,10 @@ class Fits:
 
 
 def where(flavor: Flavor, template: Template | None = None, *, environment: str = "") -> Fits:
-    """Where the flavor goes: for a template with what that needs, else by size alone.
+    """Return where the flavor fits: with the template's requirements, or by size alone without one.
 
-    `environment` is the digest of the software that the template's workspaces get: nodes that lack it count
-    as having it, as it is brought to them.
+    `environment` is the digest of the template's software environment. Nodes that lack it count too, since it
+    is copied to them.
     """
     with snapshot_cache.previews.use() as snapshot:
         candidates = candidate_pools(flavor, snapshot.pools)
@@ -95,7 +94,7 @@ def _by_size(flavor: Flavor, candidates: list[PoolNodes]) -> PlacementRequest:
 
 
 def _starts(pool: PoolNodes, request: ResourceRequest) -> int:
-    """How many could be placed one after the other; the pool is left as it was."""
+    """Return how many could be placed one after the other. The pool is unchanged afterwards."""
     taken: list[Placement] = []
     try:
         while len(taken) < MAX_COUNTED and (placement := pool.cluster.find(request)) is not None:
@@ -107,6 +106,6 @@ def _starts(pool: PoolNodes, request: ResourceRequest) -> int:
         if taken:
             pool.changed()
     if not taken:
-        # Another MIG layout has to be made first.
+        # Another MIG layout would be needed first.
         return int(pool.find(request) is not None)
     return len(taken)

@@ -1,4 +1,4 @@
-"""Forecasts for workspaces that are to be resized, or to take their accelerators again."""
+"""Forecasts for workspaces to be resized or to attach their accelerators again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests scheduling cycles. A lost request only delays: the sweep runs a cycle where anything waits."""
+"""Requests scheduling cycles. A lost request only delays: the sweep runs a cycle if anything is pending."""
 
 from __future__ import annotations
 

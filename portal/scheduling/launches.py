@@ -1,4 +1,4 @@
-"""Carries out the starts of a scheduling cycle: allocations, the transition, and the command to the node."""
+"""Executes the starts of a cycle: allocations, state transitions, and commands to nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, MigRepartition, Op, Placement
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A locked, waiting workspace, where it goes, and what it is charged."""
+    """A locked, pending workspace with its placement and charges."""
 
     workspace: Workspace
     pool: Pool
@@ -32,21 +32,21 @@ class Start:
 
     @property
     def changes(self) -> tuple[MigRepartition, ...]:
-        """The MIG layouts that have to be changed first."""
+        """The MIG layouts to change first."""
         return tuple(change for part in self.placement.nodes for change in part.repartitions)
 
     @property
     def shares(self) -> bool:
-        """Whether it gets parts of GPUs that others may be on."""
+        """Whether it gets shares of GPUs that others may use too."""
         return any(
             grant.milli < WHOLE_DEVICE_MILLI for part in self.placement.nodes for grant in part.devices
         )
 
 
 def begin(starts: Sequence[Start], now: datetime) -> None:
-    """Give each its place, and have it started there. How many they are hardly matters to the database.
+    """Place the workspaces and start them. The number of queries hardly depends on their number.
 
-    Raises `StateConflict`, and changes nothing, where one of them waits no more.
+    Raises `StateConflict`, and changes nothing, if one of them is no longer pending.
     """
     alike: dict[tuple[object, ...], list[Start]] = {}
     for each in starts:
@@ -80,7 +80,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
         )
     configs = {each.pool.pk: config_of(each.pool) for each in starts}
     allocated = _allocate(starts, now)
-    # What waits for a check of its devices has no command under way until they have passed.
+    # A start that waits for device checks has no active command until they pass.
     changes = {each.workspace.pk: each.changes for each in starts if each.changes}
     changing = [each.workspace for each in starts if each.changes]
     if changing:
@@ -98,13 +98,13 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
 
 def _wait_for_checks(workspace: Workspace) -> None:
     workspace.lease, workspace.lease_expires_at = "", None
-    # The sweep looks after it; the last check that ends starts it at once.
+    # The sweep retries it; the end of its last check starts it at once.
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["lease", "lease_expires_at", "next_reconcile_at"])
 
 
 def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
-    """The allocations of each start, with their devices at hand."""
+    """Create the allocations of each start, with their devices prefetched."""
     items = [(each, item) for each in starts for item in each.placement.nodes]
     nodes = {
         (node.pool_id, node.name): node
@@ -141,7 +141,7 @@ def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
             for grant in item.devices
         ]
         granted += its
-        # As if it had been prefetched: what has just been written need not be read.
+        # Fill the prefetch cache instead of reading what was just written.
         prefetched: Any = allocation
         prefetched._prefetched_objects_cache = {"devices": its}
         found[each.workspace.pk].append(allocation)

@@ -1,4 +1,4 @@
-"""Writes the mixes of requests that pools expect: learns them again, and weighs them by what is left free."""
+"""Learns the mixes of expected requests, and weights them by the scarcity of free capacity."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from portal.scheduling.engine.placement.mix import RequestMix, Shape
 from portal.scheduling.models import LearntMix
 
 NOTICED_PERCENT = 25
-"""A scarcity is written anew once it has changed by so much: each change has every process score anew."""
+"""Change of a scarcity from which it is written: each change makes every process score again."""
 
 
 @transaction.atomic
 def update() -> int:
-    """Bring the mixes up to date; returns how many changed.
+    """Update the mixes. Returns how many changed.
 
-    One is learnt again for which there are enough new requests, or another catalog, or that has not been kept
-    yet. Where nothing has been asked of a pool since the last look, nothing is weighed.
+    A mix is learnt again after enough new requests, after a change of the catalog, or if none is stored.
+    Scarcity is measured only if there were requests since the last time.
     """
     flavors = request_mix.offered()
     kept = {row.pool_id: row for row in LearntMix.objects.select_for_update()}

@@ -1,4 +1,4 @@
-"""The scheduler's own rows."""
+"""Models of the scheduler."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from django.utils.translation import gettext_lazy as _
 class QueueState(models.Model):
     """The state of the queue: a single row, written by each scheduling cycle.
 
-    `last_reservation_seq` is the number of the newest back-fill reservation. `seen_generation` is the last
-    change of the feed that the last cycle could know of: as long as there is no later one, nothing has
-    changed. `shown_generation` is the same for what all that wait were last told, at `shown_at`; working that
-    out and writing it took `shown_ms`.
+    - `last_reservation_seq`: number of the newest back-fill reservation.
+    - `seen_generation`: last feed entry known to the last cycle. Without a later one, nothing has changed.
+    - `shown_generation`, `shown_at`: the same for the statuses of pending workspaces, and when they were
+      written.
+    - `took_ms`, `shown_ms`: duration of the last cycle, and of the last status update.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -43,10 +44,10 @@ class ChangeKind(models.TextChoices):
 
 
 class SnapshotChange(models.Model):
-    """One entry of the feed that keeps the snapshot caches of all processes up to date.
+    """One entry of the feed that updates the snapshot caches of all processes.
 
-    It is written in the transaction of the change itself. Its id is the generation: a cache that has taken
-    in every entry up to it is as of that generation. Old entries are deleted (`snapshot_feed.trim`).
+    Written in the transaction of the change itself. Its id is the generation: a cache that has applied every
+    entry up to it is as of that generation. Old entries are deleted (`snapshot_feed.trim`).
     """
 
     kind = models.CharField(max_length=8, choices=ChangeKind)
@@ -60,10 +61,12 @@ class SnapshotChange(models.Model):
 class LearntMix(models.Model):
     """The requests that a pool expects, as learnt from the last ones (`portal.scheduling.request_mix`).
 
-    Kept so that every process decides by the same mix, and so that it survives a restart. `requests` is how
-    many it was learnt from, `learnt_until` when the latest of them was made (None: there was none),
-    `looked_until` when the latest was made before scarcity was last looked at. `shapes` is in the form of
-    `RequestMix.as_json`.
+    Stored so that all processes decide by the same mix, also after a restart.
+
+    - `requests`: number of requests that it was learnt from.
+    - `learnt_until`: creation time of the latest of them (None: there was none).
+    - `looked_until`: creation time of the latest request when scarcity was last measured.
+    - `shapes`: the form of `RequestMix.as_json`.
     """
 
     pool = models.OneToOneField(
@@ -79,7 +82,7 @@ class LearntMix(models.Model):
 
 
 class MoveOutcome(models.TextChoices):
-    """What has become of a move."""
+    """The outcome of a move."""
 
     UNDER_WAY = "", _("Under way")
     ARRIVED = "arrived", _("Moved")
@@ -88,12 +91,12 @@ class MoveOutcome(models.TextChoices):
 
 
 class Move(models.Model):
-    """A workspace that runs is asked to leave, and goes to another place that was free for it.
+    """The move of a running workspace to a placement that was free for it.
 
     `source` and `target` are placements in their JSON form (`provisioning.messages`). The notice itself is a
     `workspaces.Preemption`; `generation` is the start that it was given to. `left_at` is when it was stopped:
-    from then on the queue gives it its target before any other place. Ended rows are kept for a while, since
-    nobody is moved again so soon, nor back.
+    from then on the queue tries its target before any other node. Ended rows are kept for a while to prevent
+    repeated moves and moves back.
     """
 
     workspace = models.ForeignKey("workspaces.Workspace", on_delete=models.CASCADE, related_name="moves")

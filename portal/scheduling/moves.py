@@ -1,7 +1,7 @@
-"""Moves under way: where they lead, whether that still stands, and what has become of them.
+"""Moves in progress: their targets, whether they are still possible, and their outcomes.
 
-A move is a preemption whose workspace goes to a place that was free for it. Its place is held for nobody
-meanwhile: it is looked at once more before anything stops, and from then on it is seconds.
+A move is a preemption whose workspace goes to a placement that was free for it. The target is not reserved
+during the notice; it is checked again right before the workspace stops.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from provisioning import messages
 from provisioning.types import Placement
 
 HOLDS_FOR = timedelta(minutes=10)
-"""For so long after it was stopped a workspace is on its way to its target; then it goes anywhere."""
+"""How long after its stop a workspace is directed to its target; after that it goes anywhere."""
 KEPT_FOR = timedelta(days=30)
 ON_THE_WAY = (State.STOPPING, State.STOPPED, State.PENDING)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """A running start of a workspace that shall go from one place of a pool to another."""
+    """A planned move of a running start within a pool."""
 
     workspace: UUID
     generation: int
@@ -46,24 +46,24 @@ class PlannedMove:
 
 
 def placement_of(data: object) -> Placement:
-    """A stored place, as a value."""
+    """Parse a stored placement."""
     return messages.load(data, Placement)
 
 
 def targets(now: datetime) -> dict[UUID, Target]:
-    """Where those that were stopped to be moved go; they are few."""
+    """Return the targets of workspaces that were stopped for a move."""
     rows = Move.objects.filter(ended_at=None, left_at__gt=now - HOLDS_FOR)
     found = rows.values_list("workspace_id", "pool_id", "target")
     return {workspace: Target(pool, placement_of(target)) for workspace, pool, target in found}
 
 
 def under_way() -> int:
-    """How many have been asked, or are on their way."""
+    """Return the number of moves in progress."""
     return Move.objects.filter(ended_at=None).count()
 
 
 def arrived(placed: Sequence[tuple[Workspace, Placement]], now: datetime) -> None:
-    """Those that were just given a place: the moves of these are over."""
+    """End the moves of workspaces that have just been placed."""
     if not placed:
         return
     where = {workspace.pk: placement for workspace, placement in placed}
@@ -77,12 +77,12 @@ def _end(move: Move, outcome: MoveOutcome, now: datetime) -> None:
 
 
 def begun(workspace: Workspace, now: datetime) -> None:
-    """A locked workspace is being stopped to be moved."""
+    """Record that a locked workspace is being stopped for its move."""
     Move.objects.filter(workspace=workspace, ended_at=None).update(left_at=now)
 
 
 def still_possible(workspace: Workspace) -> bool:
-    """Whether the place for a locked workspace takes it, once all have left that leave with it."""
+    """Return whether the target of a locked workspace still fits, once all that leave with it have left."""
     move = Move.objects.select_related("pool").filter(workspace=workspace, ended_at=None).first()
     if move is None or move.generation != workspace.generation:
         return False
@@ -90,7 +90,7 @@ def still_possible(workspace: Workspace) -> bool:
     pool = capacity.of_node(move.pool, placement.nodes[0].node)
     if not pool.nodes:
         return False
-    # Those that leave for the same request, or the workspace alone: their places may be one another's.
+    # Workspaces that leave for the same request may take each other's places.
     notice = workspace.preempting
     together = {workspace.pk}
     if notice is not None and notice.preempted_by:
@@ -110,7 +110,7 @@ def still_possible(workspace: Workspace) -> bool:
 
 
 def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> None:
-    """Let a locked workspace stay that was asked to move, and has not begun to stop."""
+    """Cancel the move of a locked workspace that has not begun to stop."""
     now = timezone.now()
     set_rows([workspace], end_preemption=True)
     Move.objects.filter(workspace=workspace, ended_at=None).update(ended_at=now, outcome=MoveOutcome.STAYED)
@@ -134,9 +134,9 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
 
 
 def settle(now: datetime) -> int:
-    """End moves that nothing is left of: who was to move was stopped by its user, say, or may stay.
+    """End moves that are obsolete, for example because their workspace was stopped by its user.
 
-    Also forgets old ones. Returns how many ended.
+    Also deletes old ones. Returns how many ended.
     """
     asked = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
     goes = Q(workspace__state__in=ON_THE_WAY, workspace__desired_state=DesiredState.RUNNING)

@@ -1,8 +1,7 @@
-"""Asks running workspaces to move, after the queue and the placement have said where they go.
+"""Moves running workspaces to placements chosen by the queue and the placement engine.
 
-What is planned is played through first, on a copy: who shall move is gone, waits again, and the decision of
-a cycle is made. Only if each of them gets its place in that cycle, and who waits for the room starts, is
-anybody asked.
+A plan is simulated on a copy first: the workspaces leave, queue again, and a cycle decides. They are asked to
+move only if all of them get their targets in that cycle and the waiting request starts.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from provisioning import messages
 
 
 def notice_s() -> int:
-    """How long before they stop those are told who are moved: never less than who has to make room."""
+    """Return the notice before a move, in seconds; at least that of a preemption."""
     return max(settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES * 60)
 
 
 def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None) -> bool:
-    """Whether all get their new places in one cycle, and `waiting` starts in it. Nothing of it stays."""
+    """Return whether all get their targets in one cycle, and `waiting` starts in it. Changes nothing."""
     names = {str(each.workspace) for each in planned}
     if not names <= set(snapshot.scheduler.running):
         return False
@@ -86,7 +85,7 @@ def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
 
 @contextmanager
 def _without(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
-    """The clusters as if these had left."""
+    """Set the clusters as if these workspaces had left."""
     held = [place for places in capacity.held_by(workspaces).values() for place in places]
     released = []
     try:
@@ -111,11 +110,11 @@ def ask(
     waiting: UUID | None = None,
     preemptible_only: bool = False,
 ) -> list[Workspace]:
-    """Ask workspaces to move, all or none of them; each is told, and stops when its notice is over.
+    """Ask workspaces to move, all or none. Each owner is notified; the workspace stops after its notice.
 
-    `waiting` is the request that gets what they leave. Not inside a transaction that has locked workspaces.
-    Raises `NotAllowed`, and `StateConflict` where it does not work out any more: one of them has stopped, or
-    has been asked to leave already, or its place has been taken.
+    `waiting` is the request that gets the freed capacity. Must not run inside a transaction that has locked
+    workspaces. Raises `NotAllowed`, and `StateConflict` if the plan no longer works: a workspace has stopped
+    or already has notice, or its target is taken.
     """
     require_operator(actor)
     PlacementLock.hold()
@@ -188,7 +187,7 @@ def ask(
 
 @transaction.atomic
 def take_back(*, actor: User | SystemActor, workspaces: Sequence[UUID], reason: str) -> int:
-    """Let those stay that were asked to move and have not begun to; how many these are."""
+    """Cancel moves that have not begun. Returns how many."""
     require_operator(actor)
     PlacementLock.hold()
     asked = Workspace.objects.filter(

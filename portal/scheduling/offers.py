@@ -1,4 +1,4 @@
-"""The flavors that somebody may choose from, each with what would happen to it now."""
+"""The flavors to choose from, each with its current verdict."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class FlavorOffer:
 
 
 MAX_ASSESSED = 60
-"""Of how many flavors one answer holds the verdicts."""
+"""Maximum number of flavors with verdicts in one response."""
 
 
 def choosable(actor: User, team: Team | None) -> list[Flavor]:
-    """The flavors that may be chosen for a team; without one, all that the actor may choose."""
+    """Return the flavors to choose from for a team; without one, all that the actor may choose."""
     rows = catalog.flavors_of(team) if team is not None else catalog.flavors_for(actor).filter(enabled=True)
     return list(rows)
 
 
 def shortlist(flavors: Sequence[Flavor], chosen: str) -> list[Flavor]:
-    """At most `MAX_ASSESSED`, in their order: those that are most like the chosen one, else the first."""
+    """Return at most `MAX_ASSESSED` in order: those nearest to the chosen one, else the first."""
     if len(flavors) <= MAX_ASSESSED:
         return list(flavors)
     like = next((flavor for flavor in flavors if flavor.slug == chosen), None)
@@ -53,10 +53,10 @@ def flavor_offers(
     flavors: Sequence[Flavor] | None = None,
     environment: str = "",
 ) -> list[FlavorOffer]:
-    """Flavors with what would happen to each now, for this template and team.
+    """Return flavors with their current verdicts for this template and team.
 
-    All that may be chosen, or those that are given. `expected_s` is how long it is needed; without it,
-    as long as each flavor says. `environment` is the digest of the software that it runs in.
+    By default, all that may be chosen. `expected_s` is the expected duration (default: each flavor's).
+    `environment` is the digest of the software environment.
     """
     flavors = choosable(actor, team) if flavors is None else flavors
     verdicts = admission.assess_many(
@@ -71,7 +71,7 @@ def flavor_offers(
 
 
 def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 3) -> list[FlavorOffer]:
-    """Flavors that start now in place of `chosen`, the nearest first: as many accelerators, then memory."""
+    """Return flavors that start now instead of `chosen`, nearest first by accelerators, then memory."""
     fitting = [
         offer
         for offer in offers
@@ -85,7 +85,7 @@ def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 
 
 
 def _distance(chosen: Flavor, flavor: Flavor) -> tuple[bool, int, int]:
-    """How far a flavor is from the chosen one: by accelerators, then by memory."""
+    """Return the sort key of a flavor's distance: by accelerators, then by memory."""
     wanted = chosen.accelerator_count * chosen.accelerator_milli
     has = flavor.accelerator_count * flavor.accelerator_milli
     return bool(has) != bool(wanted), abs(has - wanted), abs(flavor.memory_mib - chosen.memory_mib)

@@ -1,8 +1,8 @@
-"""When Python's garbage collector walks through all there is: at rest, never within a decision.
+"""Schedules Python's garbage collection at idle moments, never within a decision.
 
-A full collection takes as long as there are objects, and a site of a hundred thousand accelerators has many.
-So what is kept is frozen, which takes no time and lets collections pass it over; full ones do not come by
-themselves any more; and whoever decides calls `rest` when nobody waits for it.
+A full collection takes time in proportion to the number of objects, and a site of 100,000 accelerators has
+many. So long-lived objects are frozen, which is instant and excludes them from collections; automatic full
+collections are rare; and worker tasks call `rest` at idle moments.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import gc
 import time
 
 THRESHOLDS = (5_000, 5, 200)
-"""Objects more than before until the youngest are looked at; how many times until the young ones are; and how
-many times these until all are. The last is for a process that never rests: some five million objects."""
+"""Thresholds of the three generations (see `gc.set_threshold`).
+
+The last one is for a process that never rests: about 5 million objects.
+"""
 RESTS_AFTER = 4
-"""With as many collections of the young a rest is due."""
+"""Number of collections of the middle generation after which a rest is due."""
 THOROUGH_S = 60.0
-"""What is frozen is looked at too after this at the earliest,"""
+"""Minimum seconds between collections that include frozen objects,"""
 THOROUGH_RESTS = 100
-"""and after so many times what that took the last time."""
+"""and minimum as a multiple of the duration of the last one."""
 
 
 class _Process:
-    """What this process has done so far. `keeps`: it has something to pass over."""
+    """State of this process. `keeps`: it has frozen objects."""
 
     keeps = False
     young_collections = 0
@@ -30,7 +32,7 @@ class _Process:
 
 
 def keep() -> None:
-    """What has been made by now stays: collections pass it over, and come at rest. Takes no time."""
+    """Freeze all current objects and make automatic full collections rare. Instant."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
     if not _Process.keeps:
@@ -40,7 +42,7 @@ def keep() -> None:
 
 
 def rest() -> bool:
-    """Collect what is due; True if that was anything. For moments in which nobody waits for this process."""
+    """Collect garbage if due; returns whether it did. Call when no user waits for this process."""
     if not _Process.keeps or _young_collections() - _Process.young_collections < RESTS_AFTER:
         return False
     began = time.monotonic()

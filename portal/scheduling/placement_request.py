@@ -1,7 +1,7 @@
-"""A request as the queue and the placement take it: where it may go, and what it would be charged.
+"""Requests for the queue and for placement: where they may go, and what they are charged.
 
-A request for accelerators of any model is a choice between models: each is charged to a quota of its
-own. Everything else has exactly one `Variant`.
+A request for accelerators of any model is a choice between models, each charged to its own quota. Any other
+request has exactly one `Variant`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from provisioning.types import (
 )
 
 SOON_HERE = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
-"""Labels of homes that are, or come, to a machine on which their users can start."""
+"""Labels of homes that are, or soon will be, on a machine where their users can start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to meet a request: what is to be found free, and what it is charged."""
+    """One way to meet a request: the resources to find, and the amounts to charge."""
 
     request: ResourceRequest
     amounts: Mapping[str, int]
@@ -56,7 +56,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A place that a request is on its way to: it is taken before any other, if it is free."""
+    """A destination that is tried first, if it is free."""
 
     pool: UUID
     placement: Placement
@@ -64,11 +64,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A request that some pool may take. `pools` are in the order in which they are tried.
+    """A request with the pools that may take it, in order of preference.
 
-    `software` is what its template needs on a node. `refusals` are pools whose driver can never run it,
-    with the reason. `target` is where it is moved to. `place_key` is equal for requests that the same nodes
-    can take, amounts apart.
+    - `software`: requirements of its template on a node.
+    - `refusals`: pools whose driver can never run it, with the reason.
+    - `target`: destination of a move.
+    - `place_key`: equal for requests that the same nodes can take, apart from amounts.
     """
 
     template: Template
@@ -88,16 +89,16 @@ class PlacementRequest:
     def of_size(
         cls, request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated: bool
     ) -> PlacementRequest:
-        """One of a size alone, for any template: nothing is asked of a node's programs."""
+        """Return a request by size alone, for any template, without software requirements."""
         variants = tuple(_variants(request, pools, simulated=simulated))
         return cls(Template(), request, tuple(pools), variants, SoftwareRequirements())
 
     @property
     def possible(self) -> bool:
-        """Whether any pool could take it if nothing else ran and each node was back and had its software."""
+        """Whether any pool could take it if empty, with all nodes in service and the software available."""
         request = without_environments(self.request)
         if self.moving_home or self.archived_home or self.away_home:
-            # It is somewhere again soon.
+            # The home will be available again soon.
             here = tuple(
                 (HOME_LABEL, value) if name in SOON_HERE else (name, value) for name, value in request.labels
             )
@@ -106,27 +107,27 @@ class PlacementRequest:
 
     @property
     def lost_home(self) -> str:
-        """The removed machine on which the home of who asks lies, or an empty string."""
+        """The removed machine with the user's home, or an empty string."""
         return next((value for name, value in self.request.labels if name == LOST_HOME_LABEL), "")
 
     @property
     def moving_home(self) -> str:
-        """The machine to which the home of who asks is being moved, or an empty string."""
+        """The machine to which the user's home is being moved, or an empty string."""
         return next((value for name, value in self.request.labels if name == MOVING_HOME_LABEL), "")
 
     @property
     def archived_home(self) -> str:
-        """The machine where an archive of the home of who asks is made or restored, or an empty string."""
+        """The machine where the user's home is being archived or restored, or an empty string."""
         return next((value for name, value in self.request.labels if name == ARCHIVED_HOME_LABEL), "")
 
     @property
     def away_home(self) -> str:
-        """The machine where the home of who asks is in an archive alone, or an empty string."""
+        """The machine where the user's home exists only as an archive, or an empty string."""
         return next((value for name, value in self.request.labels if name == AWAY_HOME_LABEL), "")
 
     @property
     def missing_environment(self) -> str:
-        """The digest of the environment that it needs and no node of its pools has, or an empty string."""
+        """The digest of its environment if no node of its pools has it, or an empty string."""
         for digest in digests_in(self.request.needs):
             need = need_of(digest)
             nodes = (node for each in self.pools if not each.pool.simulated for node in each.nodes)
@@ -138,12 +139,12 @@ class PlacementRequest:
 
 
 def request_of(data: Mapping[str, Any]) -> ResourceRequest:
-    """The stored JSON form as a value."""
+    """Parse the stored JSON form."""
     return messages.load(data, ResourceRequest)
 
 
 def candidate_pools(flavor: Flavor, pools: Mapping[UUID, PoolNodes]) -> list[PoolNodes]:
-    """Pools that may take the flavor: its own where it names one, else every real one that is enabled."""
+    """Return the pools that may take the flavor: its own if set, else every enabled real pool."""
     if flavor.pool_id is not None:
         own = pools.get(flavor.pool_id)
         return [own] if own is not None and own.pool.takes_work else []
@@ -151,7 +152,7 @@ def candidate_pools(flavor: Flavor, pools: Mapping[UUID, PoolNodes]) -> list[Poo
 
 
 class PlacementRequests:
-    """Makes the `PlacementRequest` of templates and flavors; asks a driver each question once."""
+    """Creates `PlacementRequest`s for templates and flavors. Caches the drivers' answers."""
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
@@ -166,9 +167,9 @@ class PlacementRequests:
         *,
         homes: Homes = NOWHERE,
     ) -> PlacementRequest:
-        """The request of a flavor, or the one that is kept with a workspace (`data`).
+        """Return the request of a flavor, or the one stored with a workspace (`data`).
 
-        `homes` says where the home of its user lies: it goes there and nowhere else.
+        `homes` gives the location of its user's home, which it must use.
         """
         request = request_of(flavor.as_request() if data is None else data)
         home = self._home(flavor, homes) if homes and request.nodes == 1 else None
@@ -179,7 +180,7 @@ class PlacementRequests:
         return found
 
     def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
-        """Where the home is in the pools in which the flavor may start; a lost one comes last."""
+        """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
         pools = (each.pool for each in candidate_pools(flavor, self._pools))
         found = [homes[pool.pk] for pool in pools if pool.pk in homes and are_apart(pool)]
         return next((each for each in found if not each.lost), next(iter(found), None))
@@ -220,9 +221,9 @@ class PlacementRequests:
 
 
 def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:
-    """Why the pool's driver can never run this, or an empty string. No I/O.
+    """Return why the pool's driver can never run this, or an empty string. No I/O.
 
-    A driver whose client library is missing here says nothing: the node's worker has it, or tells.
+    A driver whose client library is not installed here reports nothing: the node's worker validates instead.
     """
     probe = WorkspaceSpec(
         ref=WorkspaceRef(workspace_id=str(UUID(int=0)), generation=1),
@@ -238,7 +239,7 @@ def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) 
     try:
         driver_for(config_of(pool)).validate(probe)
     except ProvisioningError as error:
-        # One pool whose settings are wrong must not keep requests from the others.
+        # A pool with invalid settings must not block requests elsewhere.
         return error.message
     return ""
 

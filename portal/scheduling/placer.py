@@ -1,4 +1,4 @@
-"""Joins the queue to the placement engine: quota may be free where no single node is."""
+"""Connects the queue to the placement engine: quota may be free where no single node is."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
 class PoolPlacer:
     """Implements `portal.scheduling.engine.scheduler.Placer` over the clusters of several pools.
 
-    `expect` sets by workload id what is to be placed. What has been taken can be given back by `undo`,
-    so that a preview leaves no trace.
+    `expect` registers the request of a workload id. `undo` gives back what was taken, so that a preview
+    leaves no trace.
     """
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
@@ -39,26 +39,26 @@ class PoolPlacer:
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found: dict[str, Held] = {}
         self._taken: list[Held] = []
-        # What is kept back now of devices that some of those imagined gone had shares of.
+        # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
     def expect(self, workload_id: str, placement_request: PlacementRequest, variant: Variant) -> None:
-        """Say what a workload is, before anybody asks whether it fits."""
+        """Register the request of a workload, before any call of `fits`."""
         self._requests[workload_id] = (placement_request, variant)
 
     def runs(self, workload_id: str) -> None:
-        """Say that a workload runs: it may be imagined gone."""
+        """Register a running workload, which can be simulated as gone."""
         self._running.add(workload_id)
         self._unread.add(workload_id)
 
     def gone(self, workload_id: str) -> None:
-        """Say that a workload runs no more, or not as it did."""
+        """Forget a running workload that has ended or changed."""
         self._running.discard(workload_id)
         self._unread.discard(workload_id)
         self._held.pop(workload_id, None)
 
     def held(self) -> Mapping[str, Sequence[tuple[UUID, Placement, ResourceRequest]]]:
-        """What each that runs holds of its nodes, by workload id: pool, placement and amounts."""
+        """Return what running workloads use, by id: pool, placement and amounts."""
         self._read_held()
         return self._held
 
@@ -70,7 +70,7 @@ class PoolPlacer:
         return found is not None
 
     def _first_place(self, workload: Workload) -> Held | None:
-        """Where it would go now: where it is moved to, else the first of its pools that has room."""
+        """Return where it would go now: its move target if free, else the first pool with room."""
         placement_request, variant = self._requests[workload.id]
         if (target := placement_request.target) is not None:
             for pool in placement_request.pools:
@@ -85,14 +85,14 @@ class PoolPlacer:
         return None
 
     def take(self, workload: Workload) -> None:
-        """Take the place that `fits` has just found."""
+        """Take the placement that `fits` has just found."""
         pool, placement, request = self._found[workload.id]
         pool.cluster.commit(placement, request)
         pool.changed()
         self._taken.append((pool, placement, request))
 
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
-        """Whether `reserved` still finds a place with `gone` left once `other` has one with `left` left."""
+        """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
         with self._without(left):
             placed = self._first_place(other)
             if placed is None:
@@ -106,13 +106,13 @@ class PoolPlacer:
                 pool.cluster.release(placement, request)
 
     def place_of(self, workload_id: str) -> tuple[PoolNodes, Placement]:
-        """Where a workload that was taken goes."""
+        """Return the placement of a workload that was taken."""
         pool, placement, _ = self._found[workload_id]
         return pool, placement
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """What is expected and taken meanwhile is forgotten and given back at the end."""
+        """Undo all registrations and placements at the end of the context."""
         requests, found, taken = dict(self._requests), dict(self._found), len(self._taken)
         try:
             yield
@@ -122,7 +122,7 @@ class PoolPlacer:
 
     @contextmanager
     def without(self, gone: Sequence[str]) -> Iterator[None]:
-        """The clusters as if the workloads named had left, for whatever is asked and tried meanwhile."""
+        """Set the clusters as if the named workloads had left, for other calls inside the context."""
         with self._without(gone):
             self._given_back(gone)
             try:
@@ -137,7 +137,7 @@ class PoolPlacer:
                     self._pools[pool_pk].changed()
 
     def undo(self, but: int = 0) -> None:
-        """Give back all that was taken but for the first so many, the last first."""
+        """Give back what was taken, latest first, except for the first `but`."""
         while len(self._taken) > but:
             pool, placement, request = self._taken.pop()
             pool.cluster.release(placement, request)
@@ -145,7 +145,7 @@ class PoolPlacer:
 
     @contextmanager
     def _without(self, gone: Sequence[str]) -> Iterator[None]:
-        """The clusters as if the workloads named had left."""
+        """Set the clusters as if the named workloads had left."""
         if not gone:
             yield
             return
@@ -160,7 +160,7 @@ class PoolPlacer:
 
     @contextmanager
     def stepping(self) -> Iterator[Callable[[Workload, Sequence[str]], bool]]:
-        """Asks like `fits` of longer and shorter parts of one list: who is in both is not moved again."""
+        """Yield a function that acts as `fits` and reuses releases of the common prefix of `gone`."""
         self._read_held()
         left: list[tuple[str, list[Undo]]] = []
 
@@ -183,13 +183,13 @@ class PoolPlacer:
                 _put_back(left.pop()[1])
 
     def _read_held(self) -> None:
-        """Read what those hold that run: only where somebody may have to leave, and then once."""
+        """Read the allocations of running workloads lazily, once."""
         if self._unread:
             self._held |= capacity.held_by([UUID(name) for name in self._unread])
             self._unread.clear()
 
     def _release(self, name: str, undo: list[Undo]) -> None:
-        """Take one out of the clusters; `undo` is how it comes back, in the order of what was done."""
+        """Release a workload from the clusters. Appends the steps that restore it to `undo`."""
         for pool_pk, placement, request in self._held.get(name, ()):
             pool = self._pools.get(pool_pk)
             if pool is None:
@@ -216,7 +216,7 @@ class PoolPlacer:
 
 
 def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:
-    """Node and UUID of the devices that are scrubbed before anybody comes after who leaves this place."""
+    """Return node and UUID of shared devices that need a scrub before reuse."""
     if not pool.pool.scrub_required:
         return []
     return [
@@ -228,7 +228,7 @@ def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:
 
 
 def _rest(pool: PoolNodes, node: str, uuid: str) -> Placement | None:
-    """What nobody holds of a device that somebody is still on; None where all have left, or it is out."""
+    """Return the free part of a device that is still in use; None if it is empty or unusable."""
     device = next(each for each in pool.cluster.node(node).devices if each.uuid == uuid)
     if device.unusable or not 0 < device.free_milli < WHOLE_DEVICE_MILLI:
         return None

@@ -1,8 +1,8 @@
-"""Writes the queue entries of pending workspaces: position, expected start, and what is in the way.
+"""Writes the queue entries of pending workspaces: position, expected start, and blocker.
 
-Thousands may wait, and most of them ask for the same as others: what stands in the way is worked out once
-for all that are alike, and only rows that have changed are written. Each row has a digest of what it says, so
-that nothing long has to be read to know that it still holds.
+Thousands may wait, mostly for the same resources: blockers are computed once per distinct request, and only
+changed rows are written. Each row has a digest of its content, so that long columns need not be read for
+comparison.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
 
 ETA_CHANGES_BY = timedelta(seconds=30)
-"""An ETA that moves by less is not written again."""
+"""Smallest change of an ETA that is written."""
 ETA_CHANGES_BY_PERCENT = 3
-"""Nor one that moves by less of the time ahead: ETAs are no more exact than that."""
+"""Smallest change that is written, in percent of the time ahead: the accuracy of ETAs."""
 BATCH = 500
 PLACE = ("position",)
 ETA = ("eta_at", "eta_basis")
@@ -39,7 +39,7 @@ ETA = ("eta_at", "eta_basis")
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What the queue has decided about a pending workspace, as its user sees it."""
+    """The queue's decision on a pending workspace, as shown to its user."""
 
     outcome: Outcome
     reason: Reason
@@ -52,19 +52,19 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has to be written of one row: values by column."""
+    """Changed columns of one row."""
 
     pk: UUID
     values: Mapping[str, Any]
 
 
 def status_of(snapshot: ClusterSnapshot, pending: PendingWorkload, outlook: Outlook) -> QueueStatus:
-    """How one that waits on stands, after what the outlook's scheduler has decided."""
+    """Return the status of a pending workload after the decision of the outlook's scheduler."""
     return _Statuses(snapshot, outlook).of(pending)
 
 
 class _Statuses:
-    """The statuses of those that wait in one snapshot: what is alike is worked out once."""
+    """The statuses of one snapshot, cached per distinct request."""
 
     def __init__(self, snapshot: ClusterSnapshot, outlook: Outlook) -> None:
         self._snapshot = snapshot
@@ -99,12 +99,12 @@ class _Statuses:
         )
 
     def digest_of(self, pending: PendingWorkload, status: QueueStatus) -> str:
-        """Of all but the place and the moment of the ETA."""
+        """Return the digest of everything except the position and the time of the ETA."""
         basis = status.basis
         if basis is not None and status.eta_at is None:
             code: object = json.dumps(basis.as_json(), sort_keys=True)
         else:
-            # The numbers of an estimate belong to its moment: they are written with it.
+            # The numbers of an estimate are written together with its time.
             code = basis.code if basis is not None else ""
         kind = self._outlook.kind_of(pending.id) if self._queued(pending) else pending.id
         key = (kind, code)
@@ -125,16 +125,16 @@ class _Statuses:
 
 
 def update(snapshot: ClusterSnapshot, outlook: Outlook | None = None) -> None:
-    """Write the statuses of all that wait, where they have changed."""
+    """Write the changed statuses of all pending workloads."""
     write(changes(snapshot, outlook))
 
 
 def changes(
     snapshot: ClusterSnapshot, outlook: Outlook | None = None, only: str | None = None
 ) -> list[Change]:
-    """What has to be written so that all that wait, or `only` one of them, say how they stand.
+    """Return the changes that bring the rows of all pending workloads, or `only` one, up to date.
 
-    Changes nothing. `outlook` is on the snapshot's scheduler as it is.
+    Writes nothing. `outlook` must belong to the snapshot's current scheduler.
     """
     if not snapshot.pending_workloads:
         return []
@@ -169,16 +169,16 @@ def changes(
 
 
 def _moved(new: datetime | None, old: datetime | None, now: datetime) -> bool:
-    """Whether an ETA differs by more than it is exact."""
+    """Return whether an ETA has changed by more than its accuracy."""
     if new is None or old is None:
         return new is not old
     return abs(new - old) >= max(ETA_CHANGES_BY, (old - now) * ETA_CHANGES_BY_PERCENT / 100)
 
 
 def write(what: Iterable[Change]) -> None:
-    """Write changes of rows that still wait; one that somebody is just changing is left for the next time.
+    """Write changes of rows that are still pending. Skips locked rows until the next time.
 
-    Each batch is a transaction of its own where there is none: nobody waits for all of it.
+    Outside a transaction, each batch has its own.
     """
     ordered = iter(sorted(what, key=lambda change: change.pk))
     while batch := list(islice(ordered, BATCH)):
@@ -196,7 +196,7 @@ def write(what: Iterable[Change]) -> None:
 
 
 def _write_columns(columns: Sequence[str], those: Collection[Change]) -> None:
-    """One statement for many rows: `bulk_update` spends ten times as long on making its own."""
+    """Update many rows by one statement: `bulk_update` takes ten times as long to build its own."""
     by_name = {field.name: field for field in QueueEntry._meta.concrete_fields}
     fields, key = [by_name[name] for name in columns], by_name["workspace"]
     quote = connection.ops.quote_name
@@ -210,12 +210,12 @@ def _write_columns(columns: Sequence[str], those: Collection[Change]) -> None:
         ]
         rows.append([*row, key.get_db_prep_save(change.pk, connection)])
     with connection.cursor() as cursor:
-        # All names are the model's own.
+        # All names are from the model.
         cursor.executemany(f"UPDATE {table} SET {sets} WHERE {own} = %s", rows)  # noqa: S608
 
 
 def moment(seconds: int) -> datetime:
-    """UTC seconds as a moment."""
+    """Return UTC seconds as a datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 

@@ -1,8 +1,8 @@
-"""The requests that each pool expects: learnt from the last ones, kept in a row, read with the pools.
+"""The requests that each pool expects: learnt from recent requests, stored, and read with the pools.
 
-A pool's mix holds the last requests that might have gone there, whatever became of them, and, as long as
-there are few, what the catalog offers. Only `portal.scheduling.learning` writes it; previews and cycles of
-all processes read the row, so that they decide alike.
+A pool's mix contains the last requests that might have gone there, whatever their outcome, and the catalog's
+offers while there are few. Only `portal.scheduling.learning` writes it. Previews and cycles of all processes
+read the row, so they decide alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def of_pools(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
-    """The mix of each pool by key: as learnt, else what the catalog offers there. Two queries at most."""
+    """Return the mix of each pool by key: as learnt, else what the catalog offers. At most two queries."""
     pools = list(pools)
     learnt = {row.pool_id: row for row in LearntMix.objects.filter(pool__in=pools)}
     found = {key: mix_of(row) for key, row in learnt.items()}
@@ -41,12 +41,12 @@ def of_pools(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
 
 
 def offered() -> list[Flavor]:
-    """The catalog as it is."""
+    """Return the enabled flavors."""
     return list(Flavor.objects.filter(enabled=True).select_related("pool").order_by("slug"))
 
 
 def learn(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> LearntMix | None:
-    """What the pool expects as of now, not yet kept; None where too little is new for that.
+    """Return the pool's current mix, unsaved; None if there is too little new.
 
     The catalog counts while the window is not full, and may have changed meanwhile.
     """
@@ -60,12 +60,12 @@ def learn(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> Learn
 
 
 def mix_of(row: LearntMix) -> RequestMix:
-    """The value that is kept."""
+    """Parse the stored mix."""
     return RequestMix.from_json(row.shapes)
 
 
 def offered_in(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequest]:
-    """What the catalog offers that may go to the pool."""
+    """Return the requests of flavors that may go to the pool."""
     return [
         messages.load(flavor.as_request(), ResourceRequest)
         for flavor in flavors
@@ -74,12 +74,12 @@ def offered_in(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequest]:
 
 
 def last_asked(pool: Pool) -> datetime | None:
-    """When the latest request was made that might have gone to the pool."""
+    """Return when the latest request was made that might have gone to the pool."""
     return _asked_of(pool).order_by("-requested_at").values_list("requested_at", flat=True).first()
 
 
 def _asked_of(pool: Pool) -> Any:
-    """The workspaces that might have gone to the pool."""
+    """Return the workspaces that might have gone to the pool."""
     which = Q(flavor__pool=pool) if pool.simulated else Q(flavor__pool=pool) | Q(flavor__pool=None)
     return Workspace.objects.filter(which)
 
@@ -92,7 +92,7 @@ def _enough_new(pool: Pool, row: LearntMix) -> bool:
 
 
 def _learnt(pool: Pool, offered: list[ResourceRequest]) -> LearntMix:
-    """What the pool expects as of now, not yet kept."""
+    """Return the pool's current mix, unsaved."""
     rows = list(_asked_of(pool).order_by("-requested_at").values_list("requested_at", "resources")[:WINDOW])
     known: dict[str, ResourceRequest | None] = {}
     recent = [request for _, data in reversed(rows) if (request := _request(data, known)) is not None]
@@ -102,7 +102,7 @@ def _learnt(pool: Pool, offered: list[ResourceRequest]) -> LearntMix:
 
 
 def _request(data: Mapping[str, Any], known: dict[str, ResourceRequest | None]) -> ResourceRequest | None:
-    """The stored form as a value, read once for equal ones; None where it cannot be read."""
+    """Parse the stored form, cached for equal ones; None if invalid."""
     key = json.dumps(data, sort_keys=True)
     if key not in known:
         try:

@@ -1,4 +1,4 @@
-"""Reads for the queue's page: pending workspaces and those being preempted, as the reader may see them."""
+"""Queries for the queue page: pending and preempted workspaces, as visible to the reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES_SOFTWARE = frozenset({EnvironmentCode.ON_ITS_WAY})
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A workspace that waits. What names it is shown only where `visible`; `flavor_seen`: its flavor, too."""
+    """A pending workspace. Its names are shown only if `visible`, its flavor only if `flavor_seen`."""
 
     workspace: Workspace
     visible: bool
@@ -38,17 +38,17 @@ class QueueRow:
 
     @property
     def asks(self) -> bool:
-        """Whether it waits for somebody's approval and not for room."""
+        """Whether it waits for an approval instead of capacity."""
         return self.workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL
 
     @property
     def waits_for(self) -> str:
-        """What is in its way, in a sentence; empty until the queue has looked at it."""
+        """The blocker as a sentence; empty until the queue has decided."""
         return message_of(reason) if (reason := self.reason) is not None else ""
 
     @property
     def reason(self) -> Reason | None:
-        """What is in its way, without the name of software that may be a team's own."""
+        """The blocker, without the name of software that may belong to a team."""
         reason = reason_of(self.workspace.queue_entry.reason)
         if self.visible or reason is None or reason.code not in NAMES_SOFTWARE:
             return reason
@@ -56,13 +56,13 @@ class QueueRow:
 
     @property
     def eta_basis(self) -> str:
-        """What its expected start rests on."""
+        """The basis of its expected start."""
         return stored_message(self.workspace.queue_entry.eta_basis)
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptingRow:
-    """A workspace that is being preempted: when it stops, and for what."""
+    """A preempted workspace: when it stops, and for what."""
 
     workspace: Workspace
     visible: bool
@@ -72,7 +72,7 @@ class PreemptingRow:
 
 
 def waiting() -> QuerySet[Workspace]:
-    """All that wait, in the queue's order; those that need approval have no place in it and come last."""
+    """Return all pending workspaces in queue order. Those that need approval come last."""
     return (
         Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING)
         .select_related("team", "owner", "flavor", "flavor__pool", "template", "queue_entry")
@@ -81,7 +81,7 @@ def waiting() -> QuerySet[Workspace]:
 
 
 def filtered(found: QuerySet[Workspace], *, team: str = "", resource: str = "") -> QuerySet[Workspace]:
-    """Narrow pending workspaces to a team, or to those whose blocker is about a resource."""
+    """Filter pending workspaces by team, or by the resource of their blocker."""
     if team:
         found = found.filter(team__slug=team)
     if resource:
@@ -90,7 +90,7 @@ def filtered(found: QuerySet[Workspace], *, team: str = "", resource: str = "") 
 
 
 def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
-    """The rows as the reader sees them: names only of their own and of those they look after."""
+    """Return the rows with names only of workspaces that the reader may see."""
     seen = _visible(actor, rows)
     sizes = set(
         flavors_for(actor).filter(pk__in={row.flavor_id for row in rows}).values_list("pk", flat=True)
@@ -108,7 +108,7 @@ def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
 
 
 def preempting(actor: User) -> list[PreemptingRow]:
-    """The workspaces that are being preempted and still hold capacity, the next to stop first."""
+    """Return preempted workspaces that still use capacity, the next to stop first."""
     notices = list(
         Preemption.objects.filter(workspace__state__in=HOLDING)
         .select_related("workspace__team", "workspace__owner", "workspace__flavor", "workspace__flavor__pool")
@@ -136,7 +136,7 @@ def _visible(actor: User, rows: list[Workspace]) -> set[Any]:
 
 
 def teams_waiting() -> list[tuple[str, str]]:
-    """Short name and name of every team that has something waiting, for the filter."""
+    """Return slug and name of every team with pending workspaces."""
     return list(
         Workspace.objects.filter(Q(state=State.PENDING, desired_state=DesiredState.RUNNING))
         .order_by("team__name")
@@ -146,7 +146,7 @@ def teams_waiting() -> list[tuple[str, str]]:
 
 
 def size_of(stored: dict[str, Any]) -> str:
-    """A size in a few words: its accelerators, else its cores and memory."""
+    """Return a size in a few words: its accelerators, else its cores and memory."""
     request = request_of(stored)
     wanted = request.accelerators
     if wanted.count:

@@ -1,4 +1,4 @@
-"""Verdicts as the API shows them."""
+"""Serializers of verdicts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from portal.workspaces.order_serializers import WorkspaceStartSerializer
 
 
 class PreviewSerializer(WorkspaceStartSerializer):
-    """A request whose verdict is asked for; nothing is created."""
+    """A request to preview; nothing is created."""
 
 
 class NodeReasonSerializer(serializers.Serializer[Any]):
-    """Why one node cannot take it."""
+    """Why one node cannot take the request."""
 
     node = serializers.CharField(help_text="Name of the node.")
     reason = serializers.CharField(help_text="A sentence for people.")
@@ -33,7 +33,7 @@ class NodeReasonSerializer(serializers.Serializer[Any]):
 
 
 class HolderSerializer(serializers.Serializer[Any]):
-    """A team that holds some of what is wanted."""
+    """A team that uses some of the resource."""
 
     team = serializers.CharField(help_text="Short name of the team.")
     amount = serializers.IntegerField(help_text="How much it holds, in the resource's base unit.")
@@ -43,7 +43,7 @@ class HolderSerializer(serializers.Serializer[Any]):
 
 
 class BlockerSerializer(serializers.Serializer[Any]):
-    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
+    """The blocking rule. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
 
     rule = serializers.ChoiceField([item.value for item in Rule], help_text="Which rule, as a code.")
     resource = serializers.CharField(
@@ -56,7 +56,7 @@ class BlockerSerializer(serializers.Serializer[Any]):
 
 
 class AskSerializer(serializers.Serializer[Any]):
-    """What to ask for at `quota-requests`, so that it can start."""
+    """The body for `quota-requests` that would allow the start."""
 
     kind = serializers.ChoiceField(
         ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
@@ -66,7 +66,7 @@ class AskSerializer(serializers.Serializer[Any]):
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
-    """What would happen to the request now, and why."""
+    """The outcome of the request if made now, and why."""
 
     outcome = serializers.ChoiceField(
         [item.value for item in admission.Outcome], help_text="What would happen to the request."
@@ -98,7 +98,7 @@ class VerdictSerializer(serializers.Serializer[Any]):
 
 
 class AdmissionPreviewSerializer(VerdictSerializer):
-    """The verdict, with what somebody should know before choosing these."""
+    """The verdict, with warnings about the selection."""
 
     without_gpu = serializers.BooleanField(
         help_text="Whether the verdict is on a start without accelerators, as `start_without_gpu` wishes for."
@@ -107,7 +107,7 @@ class AdmissionPreviewSerializer(VerdictSerializer):
 
 
 def reasons_data(reasons: Sequence[NodeReason]) -> list[dict[str, str]]:
-    """Each node's reason as text and code."""
+    """Return the reason of each node as text and code."""
     return [
         {"node": node, "reason": message_of(reason), "code": reason.code.value} for node, reason in reasons
     ]

@@ -1,4 +1,4 @@
-"""Keeps a decaying average of what each team borrows, for its share in the queue's order."""
+"""Updates the decaying average of what each team borrows, for its share in the queue's order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from portal.scheduling import snapshot
 
 @transaction.atomic
 def update(*, now: datetime | None = None) -> int:
-    """Let every team's mean follow what it borrows now; returns how many rows changed.
+    """Update every team's average by what it borrows now. Returns how many rows changed.
 
-    The time since the last update counts as if it had borrowed all along what it borrows now.
+    The current amount counts for the whole time since the last update.
     """
     now = now or timezone.now()
     shares = list(
@@ -38,7 +38,7 @@ def update(*, now: datetime | None = None) -> int:
             share.borrowed_avg, share.averaged_at = mean, now
             changed.append(share)
         elif share.averaged_at is not None:
-            # Nothing borrowed and nothing remembered: the clock starts with the next loan.
+            # Nothing borrowed and no history: the clock starts with the next loan.
             share.averaged_at = None
             changed.append(share)
     TeamShare.objects.bulk_update(changed, ["borrowed_avg", "averaged_at"])

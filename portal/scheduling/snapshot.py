@@ -1,7 +1,7 @@
 """Reads all input of a scheduling decision from the database.
 
-`load` makes a `ClusterSnapshot`: the pools, the scheduler with all that runs and waits, and the placer
-under it. A cycle decides on it and writes; a preview asks it and leaves it as it was.
+`load` returns a `ClusterSnapshot`: the pools, the scheduler with all running and pending workloads, and its
+placer. A cycle decides on it and writes; a preview leaves it unchanged.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from portal.workspaces.models import Workspace
 
 log = logging.getLogger(__name__)
 BACKFILL_DEPTH = 2000
-"""Requests that a cycle looks at behind a reserved head: those for other models may well fit."""
+"""Number of requests that a cycle considers behind a reserved start: other models may be free."""
 BROKEN_WAIT = timedelta(seconds=30)
 OVERLAP = 500
-"""Changes that are looked at again: one may have been committed after a later one."""
+"""Number of latest changes to check again: one may be committed after a later one."""
 ENDS_WITHIN_S = 10
-"""Seconds within which a workspace that is stopping is expected to be gone."""
+"""Seconds within which a stopping workspace is expected to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWorkload:
-    """A pending workspace, as the queue sees it. `reason` says why no pool can ever take it."""
+    """A pending workspace in the queue. `reason` says why no pool can ever take it."""
 
     id: str
     placement_request: PlacementRequest
@@ -61,13 +61,15 @@ class PendingWorkload:
 
 @dataclass(slots=True)
 class ClusterSnapshot:
-    """The state of all pools, quotas and the queue at `now`. Not safe for threads.
+    """The state of all pools, quotas and the queue at `now`. Not thread-safe.
 
-    `generation` is the last change of the feed that it holds, `changes` are the ids of the last ones, since a
-    change may be committed after a later one. It was read at `read_at`, which took `reading_s`; its `limits`
-    (without workloads) are as of `limits_at`. `later` are pending workloads that
-    are left alone until then, `unsure` those to be read again though no change names them. `foreseen` is what
-    the next cycle decides as things are, once somebody has asked.
+    - `generation`: last change of the feed that is included.
+    - `changes`: ids of the last changes, since one may be committed after a later one.
+    - `read_at`, `reading_s`: when it was read in full, and how long that took.
+    - `limits`, `limits_at`: limits without workloads, and when they were read.
+    - `later`: pending workloads to skip until the given time.
+    - `unsure`: workloads to read again even without a change.
+    - `foreseen`: the decision of the next cycle if nothing changes, once computed.
     """
 
     now: datetime
@@ -93,12 +95,12 @@ class ClusterSnapshot:
         return int(self.now.timestamp())
 
     def moves_on(self) -> None:
-        """Something has changed, or time has gone on: what has been foreseen holds no more."""
+        """Discard the forecast after a change or as time passes."""
         self.foreseen = None
 
     @contextmanager
     def trial(self) -> Iterator[ClusterSnapshot]:
-        """A copy to decide on, of which nothing stays: it is over with this context."""
+        """Yield a copy to decide on. All placements are undone at the end."""
         with self.placer.trial():
             scheduler = self.scheduler.clone()
             scheduler.placer = self.placer
@@ -112,7 +114,7 @@ class ClusterSnapshot:
 
 
 def policy() -> model.Policy:
-    """The site's rules, from the settings."""
+    """Return the site's rules from the settings."""
     return model.Policy(
         preemption=settings.BERTH_PREEMPTION,
         min_run_s=settings.BERTH_MIN_RUN_S,
@@ -122,9 +124,9 @@ def policy() -> model.Policy:
 
 
 def load(now: datetime | None = None) -> ClusterSnapshot:
-    """Read it all. Rows are read as tuples: there may be ten thousand, and a person waits."""
+    """Read everything. Rows are read as tuples: there may be 10,000 in an interactive request."""
     now = now or timezone.now()
-    # Before anything else is read: what changes meanwhile is read again.
+    # Read first: changes made meanwhile are read again.
     changes = set(SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
     pools = capacity.load()
     placement_requests = PlacementRequests(pools)
@@ -134,7 +136,7 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
     waiting = {pending.id: pending for pending in pending_workloads(placement_requests, now, later)}
     running = list(running_workloads(placer, int(now.timestamp())))
     for each in running:
-        # Started by a cycle between the two readings.
+        # Started by a cycle between the two queries.
         waiting.pop(each.workload.id, None)
     limits = under_limits(now, there, (), ())
     scheduler = Scheduler(replace(limits, running=tuple(running)), placer)
@@ -167,7 +169,7 @@ def under_limits(
     running: Iterable[model.Running],
     queued: Iterable[model.Workload],
 ) -> model.Snapshot:
-    """The engine's input: the given workloads with the present teams, quotas, reservations and limits."""
+    """Return the engine's input: the given workloads with current teams, quotas, reservations and limits."""
     spent = ledger.teams_without_hours()
     return model.Snapshot(
         now_s=int(now.timestamp()),
@@ -183,9 +185,9 @@ def under_limits(
 
 
 def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
-    """With the model settled that a request for any model asks for now; the placer expects that from then on.
+    """Choose the model for a request that accepts several, and register it with the placer.
 
-    The first that fits, else the first that its limits could ever allow, else the first.
+    The first that fits now, else the first that the limits could ever allow, else the first.
     """
     variants = pending.placement_request.variants
     if len(variants) == 1 and pending.workload.amounts is variants[0].amounts:
@@ -223,7 +225,7 @@ RUNNING_COLUMNS = (
 
 
 def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable[model.Running]:
-    # What holds capacity counts: a stopped workspace that is being deleted has given its back.
+    # Allocations decide: a stopped workspace that is being deleted has released its own.
     holding = Allocation.objects.filter(released_at=None).values("workspace")
     rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
     known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
@@ -233,15 +235,15 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
         started_s = int((placed or requested).timestamp())
         leaving = int(preempt_at.timestamp()) if preempt_at else None
         if state in (State.STOPPING, State.TERMINATING):
-            # Already on its way out: expected to be gone any moment, and nobody has to be asked. Whoever
-            # reads it, and when, the moment is the same.
+            # Already stopping, so it is expected to end shortly without preemption. The estimate does not
+            # depend on when it is read.
             since_s = int(state_since.timestamp())
             leaving = since_s + ENDS_WITHIN_S * ((now_s - since_s) // ENDS_WITHIN_S + 1)
         amounts = amounts or _amounts(pk)
         workload = model.Workload(
             id=str(pk),
             team=team,
-            # Equal amounts are one object: the arrays of a plan are made sooner of it.
+            # Equal amounts share one object, which speeds up the arrays of a plan.
             amounts=known.setdefault(tuple(amounts.items()), amounts),
             user=str(owner),
             priority=priority,
@@ -257,7 +259,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
 
 
 def _amounts(pk: UUID) -> dict[str, int]:
-    """The amounts of a workspace that was placed before they were stored with it."""
+    """Return the amounts of a workspace that was stored without them."""
     row = Workspace.objects.select_related("flavor__pool").only("resources", "flavor").get(pk=pk)
     try:
         return resources.amounts_of(request_of(row.resources), simulated=row.flavor.simulated)
@@ -269,7 +271,7 @@ def _amounts(pk: UUID) -> dict[str, int]:
 def pending_workloads(
     placement_requests: PlacementRequests, now: datetime, later: dict[UUID, datetime], which: Q | None = None
 ) -> Iterable[PendingWorkload]:
-    """The pending workspaces. One that a backend has just refused is put into `later` and skipped."""
+    """Yield pending workloads. Those that a backend has just rejected are put into `later` and skipped."""
     rows: list[Any] = []
     waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
     for next_reconcile_at, *row in waiting.values_list(
@@ -292,7 +294,7 @@ def pending_workloads(
                 templates[template], flavors[flavor], data, homes=homes.get((owner, team_id), {})
             )
         except ValueError:
-            # One broken row must not keep the others waiting; it backs off on its own.
+            # A broken row must not block the others; it backs off.
             log.exception("the request of workspace %s cannot be read", pk)
             Workspace.objects.filter(pk=pk).update(next_reconcile_at=now + BROKEN_WAIT)
             later[pk] = now + BROKEN_WAIT

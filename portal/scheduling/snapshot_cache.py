@@ -1,9 +1,9 @@
-"""Cluster snapshots that are kept between uses, since reading ten thousand workloads anew takes a second.
+"""Caches of cluster snapshots, since reading 10,000 workloads takes a second.
 
-As Kueue's cache: it is fed by add, update and delete, each with a generation (`snapshot_feed`), and hands out
-the snapshot as of now. Each process has one for previews and one for cycles, so that nobody who only asks
-waits for a cycle. Only cycles grant capacity, one at a time under the placement lock, and each has written
-its changes before the next one reads: so no grant is missed.
+As Kueue's cache, each is fed by add, update and delete with a generation (`snapshot_feed`) and returns the
+current snapshot. Each process has one for previews and one for cycles, so that previews do not wait for a
+cycle. Only cycles grant capacity, one at a time under the placement lock, and each commits its changes before
+the next one reads: so no grant is missed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ from portal.scheduling.snapshot import (
 )
 
 KEPT_S = 60
-"""A snapshot is read anew after this at the latest, where that is quick. Its limits are looked at again in
-any case: grants begin and end by time alone."""
+"""Maximum age of a snapshot that is quick to read.
+
+Limits are read again after this in any case, since grants start and expire with time.
+"""
 READING_RESTS = 100
-"""Reading what takes long is followed by a rest of so many times what it took."""
+"""Minimum age before a full read, as a multiple of the duration of the last one."""
 MAX_KEPT_S = 540
-"""Less than entries of the feed are kept for."""
+"""Less than the retention of feed entries."""
 MAX_CHANGES = 2000
-"""With more changes than that reading it all is as fast."""
+"""Number of changes from which a full read is as fast."""
 
 
 class SnapshotCache:
-    """Keeps one `ClusterSnapshot` up to date. One thread at a time uses it; trial placements are undone."""
+    """Keeps one `ClusterSnapshot` up to date for one thread at a time. Undoes trial placements."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,12 +58,12 @@ class SnapshotCache:
 
     @contextmanager
     def use(self, now: datetime | None = None) -> Iterator[ClusterSnapshot]:
-        """The present state. After an error nothing is kept: what was half done is not looked at again."""
+        """Yield the current snapshot. After an error it is discarded, since it may be inconsistent."""
         with self._lock:
             now = now or timezone.now()
             snapshot, self._snapshot = self._snapshot, None
             if snapshot is None or not _still_good(snapshot, now) or not follow(snapshot, now):
-                # What was kept goes before all is read anew, so that there are never two.
+                # Release the old one first, so that there are never two in memory.
                 snapshot = None
                 snapshot = _load(now)
             yield snapshot
@@ -69,7 +71,7 @@ class SnapshotCache:
             if not _in_transaction():
                 self._snapshot = snapshot
         if self._snapshot is None:
-            # What it has seen of a transaction under way may never come to be.
+            # The surrounding transaction may still be rolled back.
             transaction.on_commit(partial(self._put_back, snapshot))
 
     def _put_back(self, snapshot: ClusterSnapshot) -> None:
@@ -77,7 +79,7 @@ class SnapshotCache:
             self._snapshot = snapshot
 
     def forget(self) -> None:
-        """Read anew the next time: rows have been changed without a change in the feed."""
+        """Force a full read next time: rows were changed without a feed entry."""
         with self._lock:
             self._snapshot = None
 
@@ -88,7 +90,7 @@ def _still_good(snapshot: ClusterSnapshot, now: datetime) -> bool:
 
 
 def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
-    """Take the changes since its generation into a snapshot; False where it has to be read anew."""
+    """Apply changes since the snapshot's generation. Returns False if it must be read again in full."""
     fresh = [
         change
         for change in SnapshotChange.objects.filter(pk__gt=snapshot.generation - OVERLAP)
@@ -113,7 +115,7 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
         renew_limits(snapshot)
     changed = {key for _, kind, key in fresh if kind == ChangeKind.WORKLOAD and key}
     changed |= snapshot.unsure | {key for key, until in snapshot.later.items() if until <= now}
-    # What should be gone by now may still be there: then it is expected any moment again.
+    # Workloads past their expected end may still be there: update the expectation.
     changed |= {
         UUID(name)
         for name, each in snapshot.scheduler.running.items()
@@ -130,13 +132,13 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
 
 
 def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
-    """Read nodes with their devices again, and what there is in all."""
+    """Read nodes with their devices again, and the totals."""
     capacity.refresh(snapshot.pools, nodes)
     _update_totals(snapshot)
 
 
 def _update_totals(snapshot: ClusterSnapshot) -> None:
-    """Recompute the total capacity: devices out of service count only as far as they are held."""
+    """Recompute the total capacity: devices out of service count only what is in use."""
     there = capacity.totals(snapshot.pools.values())
     if there != snapshot.capacity:
         snapshot.capacity = there
@@ -144,7 +146,7 @@ def _update_totals(snapshot: ClusterSnapshot) -> None:
 
 
 def renew_limits(snapshot: ClusterSnapshot) -> None:
-    """Read the limits, and put all under them where they are others than before."""
+    """Read the limits, and apply them if they have changed."""
     limits = under_limits(snapshot.now, snapshot.capacity, (), ())
     snapshot.limits_at = snapshot.now
     if limits != replace(snapshot.limits, now_s=limits.now_s):
@@ -152,7 +154,7 @@ def renew_limits(snapshot: ClusterSnapshot) -> None:
 
 
 def update_limits(snapshot: ClusterSnapshot) -> None:
-    """Put all that runs and waits under the limits of now."""
+    """Apply current limits to all running and pending workloads."""
     before = snapshot.scheduler
     snapshot.limits = under_limits(snapshot.now, snapshot.capacity, (), ())
     snapshot.limits_at = snapshot.now
@@ -160,7 +162,7 @@ def update_limits(snapshot: ClusterSnapshot) -> None:
     running = tuple(before.running.values())
     after = snapshot.scheduler = Scheduler(replace(snapshot.limits, running=running), snapshot.placer)
     if after.usage.capped_teams() == before.usage.capped_teams():
-        # Limits do not matter to the order of the queue, but for whose requests count as alike.
+        # Limits affect the queue's order only through the shapes of capped teams.
         after.pending = before.pending
     else:
         for workload in before.pending.items.values():
@@ -169,7 +171,7 @@ def update_limits(snapshot: ClusterSnapshot) -> None:
 
 
 def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
-    """Take workloads out, wherever they stand."""
+    """Remove workloads, running or pending."""
     for pk in map(str, keys):
         if pk in snapshot.scheduler.running:
             snapshot.scheduler.finish(pk)
@@ -181,7 +183,7 @@ def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
 
 
 def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
-    """Read workloads again, with the nodes that they have stood on; those that are gone go."""
+    """Read workloads again with their nodes. Deleted ones are removed."""
     delete_workloads(snapshot, keys)
     nodes = Allocation.objects.filter(workspace__in=keys).values_list("node_id", flat=True).distinct()
     if capacity.refresh(snapshot.pools, nodes):
@@ -192,7 +194,7 @@ def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
         scheduler.adopt(each)
     for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.later, which):
         if pending.id in scheduler.running:
-            # Running was read first here: it has been stopped and asked for again meanwhile.
+            # Running workloads were read first: this one was stopped and requested again meanwhile.
             continue
         chosen = choose_variant(scheduler, snapshot.placer, pending)
         snapshot.pending_workloads[pending.id] = chosen
@@ -209,13 +211,13 @@ cycles = SnapshotCache()
 
 
 def forget() -> None:
-    """Forget both."""
+    """Discard both snapshots."""
     previews.forget()
     cycles.forget()
 
 
 def _load(now: datetime) -> ClusterSnapshot:
-    """Read it all. What is kept is passed over by collections: each would walk through all of it."""
+    """Read everything. The objects are excluded from garbage collection, which would visit all of them."""
     began = time.monotonic()
     snapshot = load(now)
     pauses.keep()

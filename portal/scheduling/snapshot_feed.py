@@ -1,6 +1,6 @@
-"""Writes the feed of changes from which the snapshot caches of all processes are updated.
+"""Writes the feed of changes that updates the snapshot caches of all processes.
 
-Each listener writes in the transaction of the change, so that a change and its entry come together.
+Each listener writes in the transaction of the change, so both are committed together.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from portal.scheduling.models import ChangeKind, SnapshotChange
 from portal.workspaces.domain_events import RequestChanged, StateChanged
 
 KEPT_FOR = timedelta(minutes=10)
-"""Longer than any cache is kept without being read anew."""
+"""Longer than the maximum age of a cached snapshot."""
 
 
 def generation() -> int:
-    """The id of the last change."""
+    """Return the id of the last change."""
     return SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
 
 
 def workloads(keys: Iterable[UUID]) -> None:
-    """Workloads have changed: their state, their rank, or their notice to make room."""
+    """Record a change of workloads: their state, rank or preemption."""
     _write(ChangeKind.WORKLOAD, keys)
 
 
@@ -49,7 +49,7 @@ def capacity_changed(_event: CapacityChanged) -> None:
 
 
 def catalog_changed(_event: EntryChanged) -> None:
-    """What waits may need something else now: all of it is read anew."""
+    """Record a change of the catalog: pending requests may have new requirements, so all is read again."""
     SnapshotChange.objects.create(kind=ChangeKind.CAPACITY)
 
 
@@ -58,7 +58,7 @@ def limits_changed(_event: LimitsChanged | TeamsChanged) -> None:
 
 
 def mixes() -> None:
-    """Pools expect other requests than before."""
+    """Record a change of the expected requests of pools."""
     SnapshotChange.objects.create(kind=ChangeKind.MIX)
 
 
@@ -67,6 +67,6 @@ def _write(kind: ChangeKind, keys: Iterable[UUID]) -> None:
 
 
 def trim() -> int:
-    """Delete entries that no cache needs any more, but for the last; returns how many went."""
+    """Delete entries that no cache needs, except the last. Returns how many."""
     old = SnapshotChange.objects.filter(at__lt=timezone.now() - KEPT_FOR, pk__lt=generation())
     return old.delete()[0]

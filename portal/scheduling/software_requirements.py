@@ -1,6 +1,6 @@
 """The driver and device that a template's software requires, and what a node provides, as numbers.
 
-Versions are compared as (major, minor). Where nothing is known of a node's driver nothing is promised.
+Versions are compared as (major, minor). An unknown driver meets no requirement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from provisioning.types import AcceleratorRequest
 
 
 def parse_version(version: str) -> Version | None:
-    """“12.4” → (12, 4), “12” → (12, 0); None for what is no version."""
+    """Parse a version: “12.4” → (12, 4), “12” → (12, 0). None if invalid."""
     major, _, minor = version.partition(".")
     if not (major.isascii() and major.isdigit()):
         return None
@@ -30,10 +30,10 @@ def parse_version(version: str) -> Version | None:
 
 
 def driver_for(cuda: str) -> str:
-    """The CUDA that a driver has to run for packages that bring this one; empty for none.
+    """Return the CUDA version that a driver must support for packages built with this one, or "".
 
-    Any of the same major version will do: what NVIDIA calls minor version compatibility, which compiled
-    packages such as PyTorch's and JAX's go by. A template that needs more says so itself.
+    Any driver of the same major version works: NVIDIA's minor version compatibility, which compiled packages
+    such as PyTorch's and JAX's use. Templates that need more set it explicitly.
     """
     version = parse_version(cuda)
     return f"{version[0]}.0" if version is not None else ""
@@ -41,7 +41,7 @@ def driver_for(cuda: str) -> str:
 
 @lru_cache(maxsize=256)
 def node_software(cuda: str, programs: frozenset[str], devices: frozenset[tuple[str, str]]) -> NodeSoftware:
-    """What a node has with this driver, these programs and these (model, compute capability)."""
+    """Return the software of a node with this driver, programs and (model, compute capability) pairs."""
     known = sorted((model, parse_version(version)) for model, version in devices if version)
     return NodeSoftware(
         tuple(sorted(programs)),
@@ -65,9 +65,9 @@ def _requirements(
 def requirements_of(
     template: Template, wanted: AcceleratorRequest, needs: Iterable[str] = ()
 ) -> SoftwareRequirements:
-    """What a node must have for this template; of driver and device only where accelerators are asked for.
+    """Return what a node must have for this template; driver and device only with accelerators.
 
-    An environment among the `needs` brings its programs along, and may need a newer driver.
+    An environment among the `needs` includes its programs, and may need a newer driver.
     """
     program, min_cuda = template.program, template.min_cuda
     for digest in digests_in(needs):

@@ -1,4 +1,4 @@
-"""The queue's page; templates/scheduling/queue.html says what it expects."""
+"""The queue page. Its context is documented in templates/scheduling/queue.html."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def queue(request: SignedInRequest) -> HttpResponse:
-    """Everybody sees all that waits, in order; names only of what is theirs to see."""
+    """Show all pending workspaces in order to every user; names only of those that the user may see."""
     team = strip_nul(request.GET.get("team", ""))[:40]
     found = selectors.filtered(selectors.waiting(), team=team)
     page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))

@@ -1,4 +1,4 @@
-"""Software environments over REST: themselves, their versions, and their builds with live logs."""
+"""REST views of software environments, their versions, and their builds with live logs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class EnvironmentViewSet(ReadViewSet):
 
 
 def team_named(actor: User, slug: str | None) -> Team | None:
-    """The team of that short name, or None. Raises `InvalidInput`."""
+    """Return the team of that slug, or None. Raises `InvalidInput`."""
     if not slug:
         return None
     with named_in("team"):
@@ -175,7 +175,7 @@ def team_named(actor: User, slug: str | None) -> Team | None:
 
 
 class _OfEnvironment(ReadViewSet):
-    """What is below an environment that the asker may see."""
+    """Base of views below an environment that the actor may see."""
 
     tag = "environments"
     scopes = SCOPES
@@ -333,7 +333,7 @@ class BuildViewSet(_OfEnvironment):
         token = request.auth if isinstance(request.auth, ApiToken) else None
 
         def may_look() -> bool:
-            # A right that is taken away ends the stream.
+            # Losing the permission ends the stream.
             return accounts.still_valid(user, token)
 
         look = build_log.follow(user, slug, build.pk, may_look)

@@ -1,4 +1,4 @@
-"""The log of a build for who may see it: as text, and as it grows."""
+"""The log of a build as text and as a stream."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CHUNK = 64 * 1024
 
 
 def text_of(build: EnvironmentBuild) -> str:
-    """The end of what was written; a line says so where the beginning is not kept."""
+    """Return the end of the log; a first line marks a dropped beginning."""
     return ("[…]\n" if build.log_dropped else "") + build.log
 
 
 def follow(user: User, slug: str, build_id: UUID, may_look: Callable[[], bool]) -> stream.Look:
-    """Reads for a stream: the build, with what its log has grown by since the last event.
+    """Return the reader for a stream: the build, with what was appended to its log since the last event.
 
-    The id of an event is how far the log has been sent, counted in characters from its beginning, plus one:
-    a build without a log is an event too. Each look asks anew whether the user may see it.
+    The id of an event is the number of log characters sent plus 1, since a build without a log is an event
+    too. Every read checks again whether the user may see it.
     """
     last: dict[str, Any] = {}
 

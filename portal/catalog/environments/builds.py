@@ -1,4 +1,4 @@
-"""Asking for builds, sending them to nodes, and what the sweep does so that nodes hold what is in use."""
+"""Requests builds, sends them to nodes, and distributes versions in use to nodes."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from provisioning.environment_messages import EnvironmentCancel, SourceKind
 log = logging.getLogger(__name__)
 
 BEGIN_WITHIN_S = 30
-"""A message to a node is void after this."""
+"""Seconds after which a message to a node expires."""
 SILENT_S = 60
-"""A build tells something every few seconds: after this silence it is lost."""
+"""Seconds without progress after which a build is lost. Builds report every few seconds."""
 MAX_ATTEMPTS = 3
 FIRST_RETRY_S, LAST_RETRY_S = 60, 6 * 3600
 BY_ITSELF, ASKED = -10, 10
-"""Priorities: what the portal wants for itself goes behind what somebody waits for."""
+"""Priorities: the portal's own builds come after those that users wait for."""
 TWIN_FRESH = timedelta(hours=1)
-"""So long the same words mean the same versions: what has been resolved for another is taken over."""
+"""How long resolved versions are reused for an equal source."""
 
 
-# --- asking ------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------
 
 
 def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
-    """Have a version built that is not ready; its environment is locked. Asking again is success."""
+    """Build a version that is not ready; its environment must be locked. Idempotent."""
     if version.state == VersionState.READY:
         return
     if line := cuda_lines.fit(version):
@@ -83,9 +83,9 @@ def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
 def queue_first(
     version: EnvironmentVersion, *, priority: int = BY_ITSELF, requester: Any = None
 ) -> EnvironmentBuild | None:
-    """Queue the first build of a version on the node with the least to do; None where there is none.
+    """Queue the first build of a version on the least busy node; None if there is none.
 
-    What is open already stays as it is. The version's row, or its environment's, is locked.
+    An open build is returned unchanged. The version's or its environment's row must be locked.
     """
     open_build = selectors.open_builds([version.pk]).first()
     if open_build is not None:
@@ -94,7 +94,7 @@ def queue_first(
     there = selectors.building_nodes().filter(online=True).annotate(waiting=waiting)
     nodes = there.order_by("waiting", "name")
     if version.source_kind == SourceKindRow.FOLDER:
-        # Only who has it can look at it.
+        # Only a node with the folder can inspect it.
         node = next((each for each in nodes if selectors.holds(each, version.digest)), None)
     else:
         node = nodes.first()
@@ -116,7 +116,7 @@ def make(
 
 @transaction.atomic
 def cancel(*, actor: User | SystemActor, build_id: UUID) -> EnvironmentBuild:
-    """End a build that waits or goes on. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
+    """Cancel a queued or running build. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
     build, version = locked_build(build_id)
     policies.require_manage(actor, version.environment.team)
     if not build.open:
@@ -126,7 +126,7 @@ def cancel(*, actor: User | SystemActor, build_id: UUID) -> EnvironmentBuild:
 
 
 def cancel_all(actor: User | SystemActor, environment: Environment) -> None:
-    """End all builds of a locked environment that goes."""
+    """Cancel all builds of a locked environment that is being deleted."""
     found = EnvironmentBuild.objects.filter(version__environment=environment, state__in=OPEN)
     for build_id in list(found.values_list("pk", flat=True)):
         build, version = locked_build(build_id)
@@ -159,9 +159,9 @@ def _cancel(actor: User | SystemActor, build: EnvironmentBuild, version: Environ
 
 @transaction.atomic
 def send_waiting(node_id: UUID) -> bool:
-    """Send the node the first of its queued builds, unless one goes on there; whether one was sent.
+    """Send the node its first queued build, unless one is running. Returns whether one was sent.
 
-    Locks the node, then versions, then builds; rows that refer to them can be made meanwhile.
+    Locks the node, then versions, then builds; rows that refer to them can still be created.
     """
     nodes = Node.objects.select_for_update(of=("self",), no_key=True).select_related("pool")
     node = nodes.filter(pk=node_id).first()
@@ -170,7 +170,7 @@ def send_waiting(node_id: UUID) -> bool:
     now = timezone.now()
     there = EnvironmentBuild.objects.filter(node=node, state__in=OPEN)
     words = list(there.values_list("version__source_digest", flat=True))
-    # All of the same words at once: of two that are sent at the same moment one sees the other.
+    # Lock all versions with equal sources, so that of two concurrent sends one sees the other.
     alike = EnvironmentVersion.objects.filter(source_digest__in=words).order_by("pk")
     versions = {
         version.pk: version
@@ -185,7 +185,7 @@ def send_waiting(node_id: UUID) -> bool:
         return False
     for build in builds:
         version = versions.get(build.version_id)
-        # Those without attempts left are for `sweep`, and those that were just made for the next time.
+        # Builds without attempts left are handled by `sweep`, new ones by the next call.
         if version is None or build.attempts >= MAX_ATTEMPTS or _leave_to_twin(version, now):
             continue
         _send_build(build, version, node, now)
@@ -198,9 +198,9 @@ def under_way(build: EnvironmentBuild, now: datetime) -> bool:
 
 
 def _leave_to_twin(version: EnvironmentVersion, now: datetime) -> bool:
-    """Whether another version of the same words is being resolved: this one waits, and takes its lock over.
+    """Return whether to wait for another version with an equal source, and reuse its lock.
 
-    Only the first of them is resolved; then all have one digest, and a node builds that once.
+    Only the first of them is resolved. All then share one digest, and a node builds it once.
     """
     if version.lock:
         return False
@@ -208,7 +208,7 @@ def _leave_to_twin(version: EnvironmentVersion, now: datetime) -> bool:
     done = (
         twins.filter(state=VersionState.READY, ready_at__gte=now - TWIN_FRESH).order_by("-ready_at").first()
     )
-    # One that was made after the twin was ready is meant to be resolved anew.
+    # A version created after its twin was ready is meant to be resolved again.
     if done is not None and done.ready_at is not None and version.created_at <= done.ready_at:
         version.lock, version.digest = done.lock, done.digest
         version.save(update_fields=["lock", "digest"])
@@ -249,15 +249,15 @@ def send(task: str, queue: str, command: dict[str, Any]) -> None:
     try:
         app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
     except Exception as error:
-        # The row keeps its lease until then, and is sent again.
+        # The row keeps its lease until then and is sent again.
         log.warning("%s was not sent to %s: %s", task, queue, error)
 
 
-# --- shared with the room ---------------------------------------------------------------------------
+# --- shared within the package ------------------------------------------------------------------------
 
 
 def locked_build(build_id: UUID) -> tuple[EnvironmentBuild, EnvironmentVersion]:
-    """A build, under the locks of its environment, its version and its own. Raises `NotFound`."""
+    """Lock the environment, the version and the build, and return the latter two. Raises `NotFound`."""
     rows = EnvironmentBuild.objects.filter(pk=build_id).values_list("version_id", "version__environment_id")
     row = rows.first()
     if row is None:
@@ -283,7 +283,7 @@ def locked_build(build_id: UUID) -> tuple[EnvironmentBuild, EnvironmentVersion]:
 
 
 def end(build: EnvironmentBuild, state: BuildState, **fields: Any) -> None:
-    """Close a locked build; the next one may go to its node."""
+    """Close a locked build and send the next one to its node."""
     fields |= {"state": state, "ended_at": timezone.now(), "lease": "", "lease_expires_at": None}
     for name, value in fields.items():
         setattr(build, name, value)
@@ -294,7 +294,7 @@ def end(build: EnvironmentBuild, state: BuildState, **fields: Any) -> None:
 
 
 def backoff(failures: int) -> timedelta:
-    """How long to wait after so many failures in a row: a minute, doubled up to six hours."""
+    """Return the delay after this many consecutive failures: a minute, doubled up to six hours."""
     return timedelta(seconds=min(FIRST_RETRY_S * 2 ** max(0, failures - 1), LAST_RETRY_S))
 
 
@@ -305,7 +305,7 @@ def _label(version: EnvironmentVersion) -> str:
 def record_of_build(
     kind: AuditKind, version: EnvironmentVersion, build: EnvironmentBuild, message: str, **data: object
 ) -> None:
-    """An entry of the portal's own about a build; `message` ends with what it is about."""
+    """Record an audit entry about a build by the portal. The build's name is appended to `message`."""
     _record(SYSTEM, kind, version, f"{message} {_label(version)} on {build.node.name}", build, **data)
 
 

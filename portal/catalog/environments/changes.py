@@ -1,4 +1,4 @@
-"""What is different between two versions: packages added, removed and changed, and what it weighs."""
+"""Differences between two versions: packages added, removed and changed, and size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Packages by name; of what changed the versions before and now. `weight_mib` is how much heavier."""
+    """Changes by package name; `changed` has old and new versions. `weight_mib` is the growth in MiB."""
 
     added: tuple[tuple[str, str], ...]
     removed: tuple[str, ...]
@@ -29,12 +29,12 @@ class Changes:
 
     @property
     def sentence(self) -> str:
-        """“numpy 2.1 → 2.2, pandas added, 14 MiB heavier”."""
+        """The changes as text: “numpy 2.1 → 2.2, pandas added, 14 MiB heavier”."""
         return ", ".join(self.parts)
 
     @property
     def parts(self) -> list[str]:
-        """What the sentence says, each by itself; a few of each kind are named."""
+        """The parts of the sentence; only a few of each kind are named."""
         parts = ["Python {} → {}".format(*self.python)] if self.python else []
         parts += [f"{name} {before} → {now}" for name, before, now in self.changed[:MAX_NAMED]]
         parts += [_("%(name)s added") % {"name": name} for name, _version in self.added[:MAX_NAMED]]
@@ -52,7 +52,7 @@ class Changes:
 
 
 def between(before: EnvironmentVersion, now: EnvironmentVersion) -> Changes:
-    """What `now` has that `before` had not, and the other way round."""
+    """Return the changes from `before` to `now`."""
     old, new = _by_name(before.packages), _by_name(now.packages)
     weight_mib = now.size_mib - before.size_mib
     return of_packages(old, new, weight_mib=weight_mib, pythons=(before.python, now.python))
@@ -61,7 +61,7 @@ def between(before: EnvironmentVersion, now: EnvironmentVersion) -> Changes:
 def of_packages(
     old: Mapping[str, str], new: Mapping[str, str], *, weight_mib: int = 0, pythons: tuple[str, str]
 ) -> Changes:
-    """The same of versions by the names of their packages; `pythons` are that before and that now."""
+    """Return the changes between versions by package name; `pythons` are (old, new)."""
     return Changes(
         added=tuple((name, new[name]) for name in sorted(new.keys() - old.keys())),
         removed=tuple(sorted(old.keys() - new.keys())),

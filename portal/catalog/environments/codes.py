@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EnvironmentCode(StrEnum):
-    """Refusals about software environments, and why one could not be built."""
+    """Errors about software environments, and reasons of failed builds."""
 
     BAD_PYTHON = "bad_python"
     BEING_INSTALLED = "environment_being_installed"

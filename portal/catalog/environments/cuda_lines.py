@@ -1,4 +1,4 @@
-"""Which packages of the environments that come with Berth bring the CUDA that the pools' drivers run."""
+"""Selects the CUDA packages of curated environments to match the pools' drivers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from portal.catalog.environments.models import (
 )
 
 BY_CUDA = {
-    # The package index has PyTorch for one CUDA: up to 2.10 it was 12.
+    # PyTorch up to 2.10 has CUDA 12 on the package index, later versions CUDA 13.
     "pytorch": {12: "torch<2.11", 13: "torch"},
     "jax": {12: "jax[cuda12]", 13: "jax[cuda13]"},
 }
-"""The first line of an environment's list, by the major version of the CUDA that it brings."""
+"""The first line of an environment's list, by its major CUDA version."""
 
 
 def fit(version: EnvironmentVersion) -> str:
-    """Have a version bring the CUDA that the oldest driver runs; its new first line, empty where it is kept.
+    """Set the CUDA line of a version for the oldest driver. Returns the new first line, or "" if unchanged.
 
-    Only of what comes with Berth, and only before its first build: what somebody has written is kept, and so
-    is what has been built. A driver runs the CUDA of older ones too, so the oldest decides. The version's
-    environment is locked.
+    Applies only to curated environments before their first build: edited and built ones stay. A driver runs
+    older CUDA versions too, so the oldest driver decides. The environment must be locked.
     """
     environment = version.environment
     lines = BY_CUDA.get(environment.slug)
@@ -45,7 +44,7 @@ def fit(version: EnvironmentVersion) -> str:
 
 
 def _oldest_driver() -> int | None:
-    """The least CUDA, by its major version, that a driver of a node runs; None where none is known."""
+    """Return the lowest major CUDA version supported by any node's driver, or None if unknown."""
     known = selectors.building_nodes().exclude(cuda_version="").values_list("cuda_version", flat=True)
     majors = [each.partition(".")[0] for each in known]
     return min((int(each) for each in majors if each.isascii() and each.isdigit()), default=None)

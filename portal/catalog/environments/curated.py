@@ -1,4 +1,4 @@
-"""The environments that come with Berth. Operators change them afterwards as they like."""
+"""The environments that come with Berth. Operators may change them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DATA_PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """An environment by its packages. Without `build` it is built only when somebody asks for it.
+    """An environment by its packages. Without `build` it is built on demand.
 
-    Which CUDA it brings is settled then (`cuda_lines.py`).
+    The CUDA version is selected at the first build (`cuda_lines.py`).
     """
 
     slug: str
@@ -70,9 +70,9 @@ DEFINITIONS = (
 
 
 def ensure() -> list[str]:
-    """Make those that are missing; what an operator changed is kept. The short names of what was made.
+    """Create missing curated environments; changes by operators stay. Returns the new slugs.
 
-    The build of “Data science” begins by itself once a node is there, behind whatever people ask for.
+    The build of “Data science” is queued once a node exists, after builds requested by users.
     """
     made = []
     with transaction.atomic():

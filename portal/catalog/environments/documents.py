@@ -1,4 +1,4 @@
-"""Environments as plain values, which the site file holds: what they are called and what is asked for."""
+"""Environments as JSON documents for the site file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ OF_SOURCE = ("source_kind", "source", "python")
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """All that are built, by short name, in two queries; what each node has by itself is left out.
+    """Return all built environments by slug, in two queries, without software installed on nodes.
 
-    `source_kind`, `source` and `python` are what is asked for: of the newest version while it is not ready,
-    else of the current one. So neither a build that goes on nor one that failed is a difference. `build` says
-    whether anybody has asked for it to be built.
+    `source_kind`, `source` and `python` are those of the newest version until it is ready, else of the
+    current one. So builds in progress or failed make no difference. `build` is whether a build was requested.
     """
     rows = Environment.objects.filter(kind=Kind.BUILT).select_related("team", "successor").order_by("slug")
     environments = list(rows)
@@ -60,18 +59,18 @@ def _document(environment: Environment, version: EnvironmentVersion | None) -> d
     if version is not None:
         found |= {name: getattr(version, name) for name in OF_SOURCE}
         if version.source_kind == SourceKind.FOLDER:
-            del found["python"]  # what is in the folder
+            del found["python"]  # determined by the folder
         found["build"] = version.state != VersionState.NEW
     return found
 
 
 def curated_slugs() -> frozenset[str]:
-    """Those that come with Berth, which are never deleted."""
+    """Return the environments that come with Berth, which cannot be deleted."""
     return frozenset(Environment.objects.filter(curated=True).values_list("slug", flat=True))
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with its words and source as they would be kept. Raises `InvalidInput`, with the lines."""
+    """Return a document with normalised texts and source. Raises `InvalidInput`, with line numbers."""
     found = dict(given)
     for name in services.LENGTHS:
         if name in found:
@@ -92,7 +91,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @transaction.atomic
 def make(*, actor: User | SystemActor, slug: str, team: Team | None, given: Mapping[str, Any]) -> Environment:
-    """Make the environment of a document; its successor comes by `change`. Raises as `services.create`."""
+    """Create the environment of a document; `change` sets its successor. Raises as `services.create`."""
     if "source" not in given:
         raise _needs_source()
     environment = services.create(
@@ -114,7 +113,7 @@ def make(*, actor: User | SystemActor, slug: str, team: Team | None, given: Mapp
 
 @transaction.atomic
 def change(*, actor: User | SystemActor, slug: str, given: Mapping[str, Any]) -> Environment:
-    """Have an environment as a document says; another source or Python is another version, and is built.
+    """Apply a document to an environment. A different source or Python creates and builds a version.
 
     Raises as `services.change` and `services.change_source`, and `NotFound`.
     """

@@ -1,4 +1,4 @@
-"""What environments tell to the rooms above them."""
+"""Domain events of environments."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from portal.common.domain_events import DomainEvent
 
 @dataclass(frozen=True, slots=True)
 class VersionReady(DomainEvent):
-    """A version has been built for the first time: what was asked for with it has a digest now."""
+    """A version is ready for the first time and has a digest now."""
 
     version: EnvironmentVersion
 
 
 @dataclass(frozen=True, slots=True)
 class BuildsChanged(DomainEvent):
-    """A build has been asked for, has come to another stage or has ended: who waits for it is told anew."""
+    """A build was queued, has changed its stage or has ended."""

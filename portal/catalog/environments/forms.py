@@ -19,7 +19,7 @@ _PLAIN = {"autocomplete": "off"}
 
 
 class _Source(forms.Form):
-    """What it is made of: pasted, or a file whose name says what it is."""
+    """The source: text, or a file whose name determines its kind."""
 
     source_kind = forms.ChoiceField(
         label=_("What you give"), choices=SourceKind.choices, initial=SourceKind.PACKAGES
@@ -58,7 +58,7 @@ class _Source(forms.Form):
         folder: Any = self.fields["folder"]
         kinds: Any = self.fields["source_kind"]
         if not operates:
-            # What is on the nodes is for operators to name.
+            # Folders on nodes can be named by operators only.
             del self.fields["folder"]
             kinds.choices = [each for each in SourceKind.choices if each[0] != SourceKind.FOLDER]
             return
@@ -107,11 +107,11 @@ class NewEnvironmentForm(_Source):
 
 
 class SourceForm(_Source):
-    """Another version."""
+    """The form of another version."""
 
 
 class AboutForm(forms.Form):
-    """What an environment is called, and whether it can be chosen."""
+    """The form of an environment's name and availability."""
 
     name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=_PLAIN))
     description = forms.CharField(

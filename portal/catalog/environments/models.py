@@ -1,4 +1,4 @@
-"""Software environments: what is in them, version by version, and each attempt to build one on a node."""
+"""Models of software environments: environments, versions, builds, and contents on nodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DEFAULT_PYTHON = "3.12"
 
 
 class Kind(models.TextChoices):
-    """Where an environment comes from."""
+    """The origin of an environment."""
 
     BUILT = "built", _("Built from packages")
     NODE = "node", _("Installed on each node")
 
 
 class SourceKind(models.TextChoices):
-    """What a version is built from; the values are those of `provisioning.environment_messages`."""
+    """The source of a version. Values are those of `provisioning.environment_messages`."""
 
     PACKAGES = MessageKind.PACKAGES.value, _("List of packages")
     REQUIREMENTS = MessageKind.REQUIREMENTS.value, _("requirements.txt")
@@ -39,7 +39,7 @@ class SourceKind(models.TextChoices):
 
 
 class VersionState(models.TextChoices):
-    """How far a version is. A new one is built only when somebody asks for it."""
+    """The state of a version. A new one is built on demand."""
 
     NEW = "new", _("Not built yet")
     BUILDING = "building", _("Being built")
@@ -56,7 +56,7 @@ class BuildState(models.TextChoices):
 
 
 class Stage(models.TextChoices):
-    """What a build does; the values are those of `provisioning.environment_messages`."""
+    """The stage of a build. Values are those of `provisioning.environment_messages`."""
 
     WAITING = BuildStage.WAITING.value, _("Waiting")
     RESOLVING = BuildStage.RESOLVING.value, _("Resolving versions")
@@ -70,10 +70,10 @@ OPEN = (BuildState.QUEUED, BuildState.BUILDING)
 
 
 class Environment(models.Model):
-    """A named environment: everybody's, or of one team.
+    """A named environment, general or of one team.
 
-    `current` is the version that new workspaces get; None until one is ready. One of the kind NODE is what
-    each node has by itself: it has no versions. `updated_at` and `updated_by` tell of what people change.
+    `current` is the version for new workspaces; None until one is ready. An environment of kind NODE is the
+    software installed on nodes and has no versions. `updated_at` and `updated_by` cover changes by users.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -87,7 +87,7 @@ class Environment(models.Model):
     python = models.CharField(
         max_length=5, default=DEFAULT_PYTHON, help_text="Requested Python version, as `3.12`."
     )
-    # JupyterLab and marimo are added to what is asked for, so that their templates run in it.
+    # Adds JupyterLab and marimo, so that their templates run in it.
     notebook = models.BooleanField(default=True, help_text="Whether JupyterLab can use it.")
     current = models.ForeignKey(
         "EnvironmentVersion", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
@@ -99,7 +99,7 @@ class Environment(models.Model):
     successor = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="predecessors"
     )
-    # Made by the portal itself.
+    # Created by the portal.
     curated = models.BooleanField(default=False, help_text="Whether operators maintain it for everybody.")
     position = models.PositiveIntegerField(default=100)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -117,10 +117,10 @@ class Environment(models.Model):
 
 
 class EnvironmentVersion(models.Model):
-    """A numbered version: its source, and what was made of it. Neither is changed once it is ready.
+    """A numbered version: its source, and the result of its build. Immutable once ready.
 
-    `failure` is a reason (`code`, `params`) and `retry_at` when it is tried again by itself; None where that
-    would not help. `builds_failed` counts failures in a row.
+    `failure` is a reason (`code`, `params`); `retry_at` is the time of the next automatic attempt, None if
+    that would not help. `builds_failed` counts consecutive failures.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -128,7 +128,7 @@ class EnvironmentVersion(models.Model):
     number = models.PositiveIntegerField(help_text="Number of the version, from 1.")
     source_kind = models.CharField(max_length=12, choices=SourceKind)
     source = models.TextField(blank=True, help_text="Requested packages, as written.")
-    # Equal for versions that are asked for in the same words: of several only one is resolved.
+    # Equal for equal sources: only one of them is resolved.
     source_digest = models.CharField(max_length=64, db_index=True)
     python = models.CharField(max_length=5, help_text="Requested Python version, as `3.12`.")
     lock = models.TextField(blank=True, help_text="Lock file: packages with exact versions and hashes.")
@@ -166,17 +166,17 @@ class EnvironmentVersion(models.Model):
 
 
 class EnvironmentBuild(models.Model):
-    """One attempt to have a version on a node. `lease` names the command that may be under way.
+    """An attempt to build a version on a node. `lease` identifies the active command.
 
-    `log` is the end of what was written, bounded; `log_dropped` characters stood before it, `log_received`
-    is how far the node's own count has come. `retry_at` is when this node is tried again after a failure.
+    `log` is the bounded end of the output: `log_dropped` characters preceded it, `log_received` is the number
+    of characters received. `retry_at` is when this node retries after a failure.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     version = models.ForeignKey(EnvironmentVersion, on_delete=models.CASCADE, related_name="builds")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="environment_builds")
     state = models.CharField(max_length=9, choices=BuildState, default=BuildState.QUEUED)
-    # Lower ones wait for higher ones: what a person waits for goes before what the portal wants.
+    # Higher priorities first: builds that users wait for precede the portal's own.
     priority = models.SmallIntegerField(default=0)
     stage = models.CharField(max_length=11, choices=Stage, blank=True)
     done = models.PositiveIntegerField(default=0)
@@ -223,10 +223,10 @@ class EnvironmentBuild(models.Model):
 
 
 class StoredContent(models.Model):
-    """What nodes may hold because this portal had it built, by its digest; it outlives its environment.
+    """A content that nodes may have because the portal built it, by digest. It outlives its environment.
 
-    `unused_since` is set while nothing names it: after a while nodes are asked to remove it. What a node
-    holds beside this is not ours to remove.
+    `unused_since` is set while nothing uses it: nodes are asked to remove it after a while. Other contents of
+    nodes are never removed.
     """
 
     digest = models.CharField(max_length=32, primary_key=True)
@@ -237,6 +237,6 @@ class StoredContent(models.Model):
 
 
 def source_digest_of(kind: str, python: str, source: str) -> str:
-    """Equal for the same words, but for blank lines and what stands behind them."""
+    """Return a digest that ignores blank lines and trailing whitespace."""
     lines = [line.rstrip() for line in source.splitlines() if line.strip()]
     return hashlib.sha256(json.dumps([kind, python, lines]).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Who may see, use and manage which environments."""
+"""Permissions to see, use and manage environments."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from portal.people.accounts.models import Role, Team, User
 
 
 def may_manage(actor: User | SystemActor, team: Team | None) -> bool:
-    """Owners of the team and operators; everybody's are for operators."""
+    """Return whether the actor is an operator or an owner of the team. Without a team: operators only."""
     if isinstance(actor, SystemActor) or actor.operates:
         return True
     return team is not None and accounts.is_owner(actor, team)
 
 
 def require_manage(actor: User | SystemActor, team: Team | None) -> None:
-    """Raises `NotAllowed`."""
+    """Raises `NotAllowed` unless the actor may manage the team's environments."""
     if team is not None:
         accounts.require_manage_team(actor, team)
     else:
@@ -26,13 +26,15 @@ def require_manage(actor: User | SystemActor, team: Team | None) -> None:
 
 
 def may_use(environment: Environment, team: Team | None) -> bool:
-    """Whether a workspace that is charged to `team` may run in it."""
+    """Return whether a workspace charged to `team` may run in it."""
     return environment.team_id is None or (team is not None and environment.team_id == team.pk)
 
 
 def built_when_asked(environment: Environment) -> bool:
-    """Whether it is built because somebody asks for a workspace with it: one that comes with Berth, if the
-    site has it so, while no version of it is there."""
+    """Return whether requesting a workspace builds it.
+
+    True for a curated environment without a ready version, if the site allows it.
+    """
     return (
         bool(settings.BERTH_BUILD_WHEN_ASKED)
         and environment.curated
@@ -43,5 +45,5 @@ def built_when_asked(environment: Environment) -> bool:
 
 
 def manages_some(actor: User) -> bool:
-    """Whether there is anything that the actor could make an environment for."""
+    """Return whether the actor may create any environment."""
     return actor.operates or actor.memberships.filter(role=Role.OWNER).exists()

@@ -1,4 +1,4 @@
-"""What pages show of environments, versions, builds and their logs."""
+"""Presents environments, versions, builds and logs for pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BUILD_LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An environment in a list: how it stands in a word, and what it holds in a few."""
+    """An environment in a list, with its state as text."""
 
     environment: Environment
     word: str | Promise
@@ -58,7 +58,7 @@ class Row:
 
 
 def rows_of(found: Sequence[Environment], states: dict[Any, str]) -> list[Row]:
-    """`states` are those of the newest versions by environment."""
+    """Return the rows. `states` are those of the newest versions by environment."""
     return [_row(each, states.get(each.pk, "")) for each in found]
 
 
@@ -81,7 +81,7 @@ def _row(environment: Environment, newest: str) -> Row:
 
 
 def standing(environment: Environment, progress: selectors.Progress | None) -> str:
-    """How an environment stands that a template names: “ready”, “is being built: 40 %”."""
+    """Return the state of a template's environment: “ready”, “is being built: 40 %”."""
     if not environment.enabled:
         return gettext("switched off")
     if environment.kind == Kind.NODE:
@@ -95,7 +95,7 @@ def standing(environment: Environment, progress: selectors.Progress | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version, and in words what is different from the one before."""
+    """A version, with its changes from the previous one as text."""
 
     version: EnvironmentVersion
     current: bool
@@ -107,7 +107,7 @@ class VersionRow:
 
 
 def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion]) -> list[VersionRow]:
-    """Newest first. A version is compared with the last one before it that was ready."""
+    """Return rows newest first. Each version is compared with the previous ready one."""
     rows = []
     ready = [each for each in versions if each.state == VersionState.READY]
     for each in versions:
@@ -133,7 +133,7 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
-    """A build: its state and stage in words, how far it is, why it failed."""
+    """A build: state, progress and failure as text."""
 
     build: EnvironmentBuild
     icon: str
@@ -148,7 +148,7 @@ class BuildRow:
 
     @property
     def stage(self) -> str:
-        """“Downloading, 12 of 40”."""
+        """The stage and progress: “Downloading, 12 / 40”."""
         if not self.build.open or not self.build.stage:
             return ""
         stage = self.build.get_stage_display()
@@ -170,7 +170,7 @@ def build_row(build: EnvironmentBuild) -> BuildRow:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A version that only another list mends: why, and the line of the list, where it is known (else 0)."""
+    """A failed version that only a changed list can fix: the reason, and the line if known (else 0)."""
 
     message: str
     next_action: str
@@ -180,7 +180,7 @@ class Mending:
 
 
 def mending(version: EnvironmentVersion | None, build_id: UUID | None = None) -> Mending | None:
-    """What is wrong with the list of a version that could not be built; None where it is not the list."""
+    """Return what is wrong with the list of a failed version; None if the list is not the cause."""
     reason = reason_of(version.failure) if version is not None else None
     if version is None or reason is None or version.state != VersionState.FAILED:
         return None
@@ -199,7 +199,7 @@ class LogLine:
 
 
 def log_lines(build: EnvironmentBuild) -> list[LogLine]:
-    """The end of the log, with the line that went wrong marked where it is known."""
+    """Return the end of the log, with the failed line marked if known."""
     lines = build.log.split("\n")[-LOG_LINES:]
     if lines and not lines[-1]:
         lines.pop()
@@ -212,7 +212,7 @@ def log_lines(build: EnvironmentBuild) -> list[LogLine]:
 
 
 def detail(actor: User, environment: Environment) -> dict[str, Any]:
-    """What the page of one environment shows."""
+    """Return the context of an environment's page."""
     versions = list(selectors.versions_of(environment)[:30])
     current = environment.current
     builds = [build_row(each) for each in selectors.builds_of(environment)[:20]]
@@ -238,19 +238,19 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
 
 
 def _lacks(version: EnvironmentVersion | None) -> list[str]:
-    """The programs that templates of notebooks start and that are not in a folder."""
+    """Return the notebook programs that are missing in a folder."""
     if version is None or not is_folder(version):
         return []
     return sorted(sources.NOTEBOOK_PROGRAMS - set(version.programs))
 
 
 def is_folder(version: EnvironmentVersion | None) -> bool:
-    """Whether a version is a folder that nodes have already."""
+    """Return whether a version is an existing folder on nodes."""
     return version is not None and version.source_kind == SourceKind.FOLDER
 
 
 def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str, str]]:
-    """The folders that nodes have, each with what is in it, where it is and what is missing in a line."""
+    """Return the folders on nodes as choices, with content, nodes and missing programs in the label."""
     found = [(each.path, _folder_line(each)) for each in selectors.folders_there()]
     if present is not None and is_folder(present) and all(path != present.source for path, _line in found):
         found.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
@@ -270,7 +270,7 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HoldingRow:
-    """A node, and how it stands with the current version in a word."""
+    """A node, with its state for the current version as text."""
 
     holding: selectors.NodeHolding
     word: str
@@ -280,7 +280,7 @@ class HoldingRow:
 
 
 def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
-    """Each node that could hold the version; of a folder also what is in it there."""
+    """Return each node that could have the version; for a folder also its content there."""
     if version is None or not version.digest:
         return []
     rows = []
@@ -308,7 +308,7 @@ def _is_of(row: BuildRow, version: EnvironmentVersion | None) -> bool:
 
 
 def current_packages(environment: Environment) -> list[dict[str, Any]]:
-    """All packages of the current version, the heaviest first."""
+    """Return all packages of the current version, largest first."""
     version = environment.current
     if version is None:
         return []
@@ -316,13 +316,13 @@ def current_packages(environment: Environment) -> list[dict[str, Any]]:
 
 
 def asked_for(environment: Environment) -> list[str]:
-    """The names that the newest version asks for."""
+    """Return the package names in the newest version's source."""
     newest = selectors.newest_version(environment)
     return sources.names_in(newest.source_kind, newest.source) if newest is not None else []
 
 
 def deleting_question(environment: Environment) -> dict[str, Any]:
-    """What the page asks before an environment goes."""
+    """Return the context of the page that confirms a deletion."""
     return {
         "title": _("Delete the environment “%(name)s”?") % {"name": environment.name},
         "loses": [_("its versions and locks"), _("the logs of its builds")],
@@ -333,7 +333,7 @@ def deleting_question(environment: Environment) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A curated environment on its way: a line on the home page. Why it fails is for operators alone."""
+    """A curated environment being built, for the home page. Only operators see why it fails."""
 
     environment: Environment
     percent: int | None
@@ -342,7 +342,7 @@ class Preparation:
 
 
 def preparation(actor: User) -> Preparation | None:
-    """“Data science” while it is not there yet: what everybody sees of it, or None."""
+    """Return the curated environment being built, as everybody sees it, or None."""
     found = (
         Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
         .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])

@@ -1,7 +1,7 @@
-"""What another version of an environment would change, whom it would reach and when; nothing is kept of it.
+"""Previews another version of an environment: its changes, its users, and when it takes effect.
 
-Versions are resolved on a node. Before that, what is asked for is compared with what the present version
-has: a lock says all, a list what it asks for itself.
+Versions are resolved on a node. Before that, the requirements are compared with the current version: a lock
+is complete, a list only has direct requirements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Who uses an environment: workspaces that keep the version that they have, and templates."""
+    """The users of an environment: workspaces, which keep their version, and templates."""
 
     workspaces: int
     running: int
@@ -42,9 +42,9 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would change against version `against` (0: there is none yet), in sentences.
+    """Changes against version `against` (0: none yet), as sentences.
 
-    `exact` says that these are all changes; else what packages bring along may change, too.
+    `exact`: the list is complete; otherwise dependencies may change too.
     """
 
     against: int
@@ -62,7 +62,7 @@ def preview(
     source: str,
     python: str = "",
 ) -> Preview:
-    """What `change_source` would make of these. Raises what that refuses."""
+    """Return the effect of `change_source` with these arguments. Raises as it does."""
     policies.require_manage(actor, environment.team)
     require_built(environment)
     kind, text = sources.checked(source_kind, source)
@@ -79,7 +79,7 @@ def preview(
 
 
 def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
-    """What a folder that nodes have would be, and what is missing in it."""
+    """Return the preview of a folder on nodes, with what is missing in it."""
     found = services.folder_there(actor, path)
     lines = [
         _("Python %(python)s with %(count)d packages, on %(nodes)s. Nothing is built.")
@@ -93,7 +93,7 @@ def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -
 
 
 def folder_warnings(found: selectors.NodeFolder) -> list[str]:
-    """What is missing in a folder for templates that start notebooks, and where nodes differ."""
+    """Return warnings about missing notebook programs and differences between nodes."""
     lines = []
     if missing := sorted({"jupyter-lab", "marimo"} - found.programs):
         words = _("It has no %(programs)s: templates that start these cannot run in it. Install them there.")
@@ -104,7 +104,7 @@ def folder_warnings(found: selectors.NodeFolder) -> list[str]:
 
 
 def reach_of(environment: Environment) -> Reach:
-    """Who uses it now."""
+    """Return the current users."""
     rows = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
         .exclude(workspaces__state__in=selectors.WORKSPACES_OVER)
@@ -123,7 +123,7 @@ def reach_of(environment: Environment) -> Reach:
 def _changes(
     environment: Environment, present: EnvironmentVersion, kind: SourceKind, text: str, python: str
 ) -> tuple[bool, list[str]]:
-    """Whether they are all, and the changes against the present version."""
+    """Return whether the changes are complete, and the changes against the current version."""
     has: dict[str, str] = {
         canonicalize_name(str(each["name"])): str(each["version"]) for each in present.packages
     }
@@ -157,7 +157,7 @@ def _changes(
 
 
 def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
-    """What one requirement changes, or an empty string."""
+    """Return the change of one requirement, or an empty string."""
     full = {"python_version": python, "python_full_version": f"{python}.0"}
     if wanted.marker is not None and not wanted.marker.evaluate(full):
         return ""
@@ -171,7 +171,7 @@ def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
 
 
 def _when(environment: Environment, reach: Reach) -> list[str]:
-    """When it would reach whom."""
+    """Return when the version takes effect, and for which workspaces."""
     nodes = list(
         selectors.building_nodes().filter(online=True).order_by("name").values_list("name", flat=True)
     )
@@ -199,7 +199,7 @@ def _when(environment: Environment, reach: Reach) -> list[str]:
 
 
 def _took(environment: Environment) -> float:
-    """Seconds that its last build that came to something took; 0 where there is none."""
+    """Return the duration of its last successful build in seconds, or 0."""
     last = selectors.builds_of(environment).filter(state=BuildState.READY).first()
     if last is None or last.started_at is None or last.ended_at is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Taking in what nodes say about builds: once, under the present lease, and only what was asked for."""
+"""Applies nodes' messages about builds: once, under the current lease, and only as requested."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ LIST_AT_FAULT = frozenset(
         EnvironmentCode.BUILD_FAILED,
     }
 )
-"""What only another list can mend."""
+"""Failures that only a changed list can fix."""
 FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
-"""What comes of the list itself, or was cancelled: trying again would end the same way."""
+"""Failures without automatic retry: caused by the list, or cancelled."""
 
 
 def of_its_node(build: str, lease: str) -> bool:
-    """Whether the message comes from the node that was asked, under the build's present lease."""
+    """Return whether the message is from the build's node, under the current lease."""
     try:
         found = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
     except ValueError:
@@ -81,7 +81,7 @@ def of_its_node(build: str, lease: str) -> bool:
 
 
 def apply_progress(told: EnvironmentProgress) -> bool:
-    """Note how far a build is, and that its node is alive; False when it is stale and was dropped."""
+    """Record progress and extend the lease. Returns False if the message is stale and was dropped."""
     now = timezone.now()
     with transaction.atomic():
         build = _under_lease(told.build, told.lease)
@@ -120,13 +120,13 @@ def _under_lease(build: str, lease: str) -> EnvironmentBuild | None:
 
 
 def _too_long(build: EnvironmentBuild, now: datetime) -> bool:
-    """One that tells for ever that it goes on is given up too, when its lease has run out."""
+    """Return whether a build exceeds the limit; then it is given up even if it reports progress."""
     limit = timedelta(seconds=settings.BERTH_ENVIRONMENT_BUILD_S * 1.5 + 120)
     return build.started_at is not None and now - build.started_at > limit
 
 
 def apply_built(told: EnvironmentBuilt) -> bool:
-    """Take in how a build ended; False when the answer is stale, or about something else, and was dropped."""
+    """Record the result of a build. Returns False if the message is stale or invalid and was dropped."""
     try:
         build_id = UUID(told.build)
     except ValueError:
@@ -150,7 +150,7 @@ def apply_built(told: EnvironmentBuilt) -> bool:
 
 
 def _take_log(build: EnvironmentBuild, told: EnvironmentBuilt) -> None:
-    """The end of the log comes with the answer: progress that arrives after that is dropped."""
+    """Append the end of the log from the result: later progress messages are dropped."""
     if told.log:
         build.log, build.log_dropped, build.log_received = logs.appended(
             build.log, build.log_dropped, build.log_received, offset=told.log_offset, text=told.log
@@ -159,7 +159,7 @@ def _take_log(build: EnvironmentBuild, told: EnvironmentBuilt) -> None:
 
 
 def _sound(told: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
-    """Whether the digest is that of the lock, and both are those that were asked for."""
+    """Return whether the digest matches the lock, and both match the request."""
     if version.source_kind == SourceKind.FOLDER:
         return told.digest == version.digest == digest_of_folder(version.source)
     lock = version.lock or told.lock
@@ -195,14 +195,14 @@ def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, told: Envir
         emit(VersionReady(version))
         builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=told.digest)
     if version.source_kind == SourceKind.FOLDER:
-        return  # it was there already: the node's inventory says so
+        return  # already existed: the node's inventory reports it
     held = HeldEnvironment(version.digest, told.size_mib or version.size_mib, tuple(version.programs))
-    # In a transaction of its own: nodes are locked before versions, by who sends them builds.
+    # In a separate transaction: `send_waiting` locks nodes before versions.
     transaction.on_commit(partial(held_environments.add, build.node_id, held))
 
 
 def _make_current(version: EnvironmentVersion) -> None:
-    """New workspaces get it from now on, unless a later one is there already. Its environment is locked."""
+    """Make it the version for new workspaces, unless a later one is current. The environment is locked."""
     environment = (
         Environment.objects.select_related("current").only("current__number").get(pk=version.environment_id)
     )
@@ -231,7 +231,7 @@ def _reason_of(told: EnvironmentBuilt, build: EnvironmentBuild, version: Environ
 
 
 def _failed(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
-    """Close a build that came to nothing. The version stays ready where it is so on other nodes."""
+    """Close a failed build. A version that is ready on other nodes stays ready."""
     now = timezone.now()
     final = reason.code in FINAL
     before = EnvironmentBuild.objects.filter(version=version, node=build.node_id, state=BuildState.FAILED)
@@ -271,7 +271,7 @@ def _tell_maker(version: EnvironmentVersion, reason: Reason) -> None:
 
 
 def _tell_operators(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
-    """Users are not told: what they have goes on, and it is tried again by itself."""
+    """Notify operators only: users are unaffected, and the build is retried."""
     if reason.code in FINAL and version.state != VersionState.READY:
         return
     notify(
@@ -285,7 +285,7 @@ def _tell_operators(build: EnvironmentBuild, version: EnvironmentVersion, reason
 
 
 def silent(build_id: UUID) -> None:
-    """Nobody answers for an open build: it is sent again, or it has failed."""
+    """Handle an open build without reports: send it again, or fail it."""
     now = timezone.now()
     with transaction.atomic():
         try:
@@ -295,10 +295,10 @@ def silent(build_id: UUID) -> None:
         if not build.open or builds.under_way(build, now):
             return
         if build.attempts < MAX_ATTEMPTS and not _too_long(build, now):
-            # What comes under the old lease from now on is too late.
+            # Messages under the old lease are stale from now on.
             build.state, build.lease, build.lease_expires_at = BuildState.QUEUED, "", None
             build.started_at, build.stage, build.done, build.total = None, "", 0, 0
-            # The next attempt counts its log from the beginning.
+            # The log of the next attempt starts from 0.
             build.log_received = 0
             build.save(
                 update_fields=[

@@ -1,4 +1,4 @@
-"""Reads of environments, their versions and builds, by who asks: a team's are for its members alone."""
+"""Queries for environments, versions and builds visible to the actor; a team's are for its members only."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Team, User
 
 LONG = ("source", "lock", "packages", "programs")
-"""What of a version is long, and not needed to list it."""
+"""Large columns of a version that lists do not need."""
 WORKSPACES_OVER = ("terminated",)
-"""States of workspaces that need their environment no more, as `portal.workspaces` names them."""
+"""States of workspaces that no longer need their environment, as named by `portal.workspaces`."""
 
 
 def environments_for(actor: User) -> QuerySet[Environment]:
-    """Everybody's, and those of the teams that the actor is in; operators and auditors see all."""
+    """Return general environments and those of the actor's teams; all for operators and auditors."""
     visible = Q() if actor.sees_all else Q(team=None) | Q(team__memberships__user=actor)
     return (
         Environment.objects.filter(visible)
@@ -46,7 +46,7 @@ def environments_for(actor: User) -> QuerySet[Environment]:
 
 
 def search(found: QuerySet[Environment], words: str) -> QuerySet[Environment]:
-    """Those in whose name, short name or description every word stands."""
+    """Return those with every word in name, slug or description."""
     for word in strip_nul(words).split()[:8]:
         found = found.filter(
             Q(name__icontains=word) | Q(slug__icontains=word) | Q(description__icontains=word)
@@ -55,7 +55,7 @@ def search(found: QuerySet[Environment], words: str) -> QuerySet[Environment]:
 
 
 def environment_by_slug(actor: User, slug: str) -> Environment:
-    """One that the actor may see. Raises `NotFound`."""
+    """Return a visible environment. Raises `NotFound`."""
     found = environments_for(actor).filter(slug=strip_nul(slug)).first()
     if found is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
@@ -63,18 +63,18 @@ def environment_by_slug(actor: User, slug: str) -> Environment:
 
 
 def usable_by(actor: User, team: Team | None) -> QuerySet[Environment]:
-    """Those in which a workspace of the team could be started, whether they are ready or not."""
+    """Return environments that the team's workspaces may use, ready or not."""
     own = Q(team=None) | Q(team=team) if team is not None else Q(team=None)
     return environments_for(actor).filter(own, enabled=True)
 
 
 def versions_of(environment: Environment) -> QuerySet[EnvironmentVersion]:
-    """Newest first, without what is long."""
+    """Return the versions, newest first, without large columns."""
     return environment.versions.select_related("created_by").defer("source", "lock").order_by("-number")
 
 
 def version_by_number(environment: Environment, number: int) -> EnvironmentVersion:
-    """Raises `NotFound`."""
+    """Return the version. Raises `NotFound`."""
     found = environment.versions.filter(number=number).first()
     if found is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_VERSION))
@@ -82,7 +82,7 @@ def version_by_number(environment: Environment, number: int) -> EnvironmentVersi
 
 
 def builds_of(environment: Environment) -> QuerySet[EnvironmentBuild]:
-    """All attempts, newest first, without their logs."""
+    """Return all builds, newest first, without logs."""
     return (
         EnvironmentBuild.objects.filter(version__environment=environment)
         .select_related("version", "node", "node__pool", "requester")
@@ -92,7 +92,7 @@ def builds_of(environment: Environment) -> QuerySet[EnvironmentBuild]:
 
 
 def build_by_id(environment: Environment, build_id: UUID) -> EnvironmentBuild:
-    """Raises `NotFound`."""
+    """Return the build. Raises `NotFound`."""
     found = builds_of(environment).filter(pk=build_id).first()
     if found is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_BUILD))
@@ -113,7 +113,7 @@ def open_builds(versions: Iterable[UUID]) -> QuerySet[EnvironmentBuild]:
 
 
 def users_of(environment: Environment) -> tuple[list[str], list[str]]:
-    """Names of workspaces that are not over and of templates that use it; a few of each are enough."""
+    """Return names of live workspaces and of templates that use it, up to 50 each."""
     workspaces = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
         .exclude(workspaces__state__in=WORKSPACES_OVER)
@@ -124,13 +124,13 @@ def users_of(environment: Environment) -> tuple[list[str], list[str]]:
 
 
 def templates_of(environment: Environment) -> QuerySet[Any]:
-    """The templates whose workspaces get it; rows of the room above, which is known by its relation alone."""
+    """Return the templates that use it, through their reverse relation."""
     rows: QuerySet[Any] = environment.templates.filter(deleted_at=None).order_by("name")
     return rows
 
 
 def versions_in_use() -> QuerySet[EnvironmentVersion]:
-    """Ready ones that nodes shall hold: current ones of what is switched on, and those of workspaces."""
+    """Return ready versions for nodes to keep: current ones of enabled environments, and those in use."""
     current = Environment.objects.filter(current=OuterRef("pk"), enabled=True)
     live = EnvironmentVersion.objects.filter(pk=OuterRef("pk"), workspaces__isnull=False).exclude(
         workspaces__state__in=WORKSPACES_OVER
@@ -142,7 +142,7 @@ def versions_in_use() -> QuerySet[EnvironmentVersion]:
 
 
 def building_nodes() -> QuerySet[Node]:
-    """Nodes that can have environments: those of the local driver that are there."""
+    """Return nodes that can have environments: active nodes with the local driver."""
     return Node.objects.filter(
         pool__enabled=True, pool__simulated=False, pool__driver="local", retired=False
     ).select_related("pool")
@@ -150,9 +150,9 @@ def building_nodes() -> QuerySet[Node]:
 
 @dataclass(frozen=True, slots=True)
 class NodeHolding:
-    """A node, and whether it holds an environment.
+    """A node, and whether it has an environment.
 
-    Of a folder that was there already also its Python, how many packages are in it, and its fingerprint.
+    For an existing folder also its Python, number of packages, and fingerprint.
     """
 
     node: Node
@@ -164,7 +164,7 @@ class NodeHolding:
 
 @dataclass(frozen=True, slots=True)
 class NodeFolder:
-    """A folder that nodes have and may use as an environment; `alike` says whether it is the same on all."""
+    """A folder on nodes that can serve as an environment. `alike`: it is the same on all of them."""
 
     path: str
     python: str
@@ -175,7 +175,7 @@ class NodeFolder:
 
 
 def folders_there() -> list[NodeFolder]:
-    """The folders that the nodes' own settings name and that are there, by path."""
+    """Return the existing folders named in the nodes' settings, by path."""
     found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for node in building_nodes().only("name", "environments", "pool__slug").order_by("name"):
         for row in node.environments:
@@ -195,7 +195,7 @@ def folders_there() -> list[NodeFolder]:
 
 
 def holdings(digest: str) -> list[NodeHolding]:
-    """Each node that could hold the digest, and whether it does."""
+    """Return each node that could have the digest, and whether it has it."""
     nodes = (
         building_nodes().only("name", "online", "environments", "pool__slug", "pool__name").order_by("name")
     )
@@ -219,12 +219,12 @@ def holds(node: Node, digest: str) -> bool:
     return any(each.get("digest") == digest for each in node.environments)
 
 
-# --- what a digest is --------------------------------------------------------------------------------
+# --- content of digests --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What an environment brings, which its digest stands for: it never changes."""
+    """The content of an environment by digest. Immutable."""
 
     digest: str
     programs: tuple[str, ...]
@@ -232,16 +232,16 @@ class Content:
 
 
 PENDING = "version-"
-"""How the digest of a version begins that has none yet; its id follows. No node ever holds it."""
+"""Prefix of the digest of a version without one; its id follows. No node has such a digest."""
 
 
 def digest_for(version: EnvironmentVersion) -> str:
-    """The digest that a workspace needs which gets the version, ready or not."""
+    """Return the digest that a workspace with this version needs, ready or not."""
     return version.digest if version.state == VersionState.READY else f"{PENDING}{version.pk.hex}"
 
 
 def not_installed(environment: Environment, version: EnvironmentVersion) -> Reason | None:
-    """Why a version that is waited for will not come by itself, or None."""
+    """Return why a pending version will not be built automatically, or None."""
     if version.state != VersionState.FAILED or version.retry_at is not None:
         return None
     return Reason(
@@ -250,7 +250,7 @@ def not_installed(environment: Environment, version: EnvironmentVersion) -> Reas
 
 
 def programs_to_come(version: EnvironmentVersion) -> frozenset[str]:
-    """What a version has of the programs that templates start, or will have."""
+    """Return the template programs that a version has or will have."""
     if version.state == VersionState.READY:
         return frozenset(version.programs)
     notebook = version.environment.notebook
@@ -269,14 +269,14 @@ def _pending(digest: str) -> EnvironmentVersion | None:
 def _content(digest: str) -> Content:
     rows = EnvironmentVersion.objects.filter(digest=digest, state=VersionState.READY)
     row = rows.order_by("-ready_at").values_list("programs", "cuda", "source_kind").first()
-    # What is in a folder changes under the same digest: it is never kept.
+    # The content of a folder can change under the same digest, so it is not cached.
     if row is None or row[2] == SourceKind.FOLDER:
         raise _NotKept(row)
     return Content(digest, tuple(row[0]), row[1])
 
 
 class _NotKept(Exception):
-    """What `_content` found and does not keep; None where there is nothing."""
+    """Carries the result of `_content` that must not be cached; None if there is none."""
 
     def __init__(self, row: tuple[list[str], str, str] | None) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ class _NotKept(Exception):
 
 
 def content_of(digest: str) -> Content:
-    """What is in it. One that is known no more brings nothing of its own. The same is not read twice."""
+    """Return the content of a digest, cached. An unknown one has no programs."""
     if digest.startswith(PENDING):
         version = _pending(digest)
         return Content(digest, tuple(sorted(programs_to_come(version))) if version is not None else (), "")
@@ -296,7 +296,7 @@ def content_of(digest: str) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is that an environment is to be had: `state` of its newest version, and of its build."""
+    """The progress of an environment: `state` of its newest version, and its build."""
 
     environment: str
     state: str
@@ -308,7 +308,7 @@ class Progress:
 
 
 def why_it_waits(digest: str) -> Reason | None:
-    """What a request says that needs this digest, which no node has yet; None where nothing is known."""
+    """Return the reason for a request that waits for this digest; None if it is unknown."""
     found = progress_of_digest(digest)
     if found is None:
         return None
@@ -327,7 +327,7 @@ def why_it_waits(digest: str) -> Reason | None:
 
 
 def _left_s(build: EnvironmentBuild, percent: int) -> int:
-    """About how many seconds a build takes yet, by what it has taken; 0 where nothing can be said."""
+    """Return the estimated seconds left of a build from its progress; 0 if unknown."""
     if build.started_at is None or percent < 5:
         return 0
     took = (timezone.now() - build.started_at).total_seconds()
@@ -335,7 +335,7 @@ def _left_s(build: EnvironmentBuild, percent: int) -> int:
 
 
 def progress_of(environment: Environment, version: EnvironmentVersion | None) -> Progress:
-    """How far the version is, or its way to the nodes."""
+    """Return the progress of the version, or of its distribution to nodes."""
     if version is None:
         return Progress(environment.name, VersionState.NEW.value, None)
     build = open_builds([version.pk]).first()
@@ -347,7 +347,7 @@ def progress_of(environment: Environment, version: EnvironmentVersion | None) ->
 
 
 def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
-    """How far the newest version of each is, in two queries; those without a version are left out."""
+    """Return the progress of the newest versions, in two queries. Omits environments without versions."""
     names = {each.pk: each.name for each in found}
     rows = EnvironmentVersion.objects.filter(environment__in=names).order_by("number")
     newest = {row[0]: row[1:] for row in rows.values_list("environment_id", "pk", "state")}
@@ -364,14 +364,14 @@ def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """What an environment without a ready version is to have: its newest version, and how far that is."""
+    """The newest version of an environment without a ready one, and its progress."""
 
     version: EnvironmentVersion | None
     progress: Progress
 
 
 def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
-    """That of each of the environments which has no ready version yet, in three queries."""
+    """Return the pending version of each environment without a ready one, in three queries."""
     rows = {each.pk: each for each in found if each.current_id is None and each.kind == Kind.BUILT}
     if not rows:
         return {}
@@ -382,7 +382,7 @@ def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
         environment__in=list(rows), number=Subquery(numbers.values("number")[:1])
     ).defer("lock", "packages")
     for version in versions:
-        # The row is there already: what a version brings is read of its environment.
+        # Reuse the loaded row for reads through the version.
         version.environment = rows[version.environment_id]
         newest[version.environment_id] = version
     nothing = VersionState.NEW.value
@@ -393,13 +393,13 @@ def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
 
 
 def coming_of(environment: Environment) -> Coming:
-    """The same of one."""
+    """Return the pending version of one environment."""
     version = newest_version(environment)
     return Coming(version, progress_of(environment, version))
 
 
 def progress_of_digest(digest: str) -> Progress | None:
-    """How far a digest is on its way to a node, named by the first environment that has it."""
+    """Return the progress of a digest, under the name of the first environment that has it."""
     if digest.startswith(PENDING):
         pending = _pending(digest)
         return progress_of(pending.environment, pending) if pending is not None else None
@@ -415,22 +415,22 @@ def progress_of_digest(digest: str) -> Progress | None:
 
 _SHARES = {"waiting": (0, 2), "resolving": (2, 10), "downloading": (10, 60), "installing": (60, 85),
            "compiling": (85, 95), "checking": (95, 100)}  # fmt: skip
-"""From and to which percent each stage counts."""
+"""First and last percent of each stage."""
 
 
 def percent_of(build: EnvironmentBuild) -> int:
-    """How far a build is, from 0 to 99: the stages count by what they take in general."""
+    """Return the progress of a build from 0 to 99; stages are weighted by their usual duration."""
     first, last = _SHARES.get(build.stage, (0, 0))
     part = min(1.0, build.done / build.total) if build.total else 0.0
     return min(99, round(first + (last - first) * part))
 
 
 def is_built(environment: Environment) -> bool:
-    """Whether it is one that is built, and not what nodes have by themselves."""
+    """Return whether it is built from packages, in contrast to software installed on nodes."""
     return environment.kind == Kind.BUILT
 
 
 def newest_states(found: Iterable[Environment]) -> dict[UUID, str]:
-    """The state of the newest version of each of the environments."""
+    """Return the state of the newest version by environment."""
     rows = EnvironmentVersion.objects.filter(environment__in=[each.pk for each in found])
     return dict(rows.order_by("number").values_list("environment_id", "state"))

@@ -1,4 +1,4 @@
-"""Environments, versions and builds as REST shows them, and what it takes."""
+"""Serializers of environments, versions and builds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PackageSerializer(serializers.Serializer[Any]):
 
 
 class FailureFields:
-    """Why a version or a build came to nothing, as code, in words, and with what to do."""
+    """Fields for the failure of a version or a build: code, message and next action."""
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_failure(self, row: EnvironmentVersion | EnvironmentBuild) -> dict[str, Any] | None:
@@ -50,7 +50,7 @@ class FailureFields:
 
 
 class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVersion]):
-    """A numbered version. It never changes once it is ready."""
+    """A numbered version. Immutable once ready."""
 
     source_kind = serializers.ChoiceField(SourceKind.choices, help_text="Format of `source`.")
     state = serializers.ChoiceField(VersionState.choices)
@@ -77,7 +77,7 @@ class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVe
 
 
 class VersionDetailSerializer(VersionSerializer):
-    """With its source, its lock and all of its packages."""
+    """A version with its source, lock and packages."""
 
     packages = PackageSerializer(many=True, help_text="The packages, by name.")
 
@@ -87,7 +87,7 @@ class VersionDetailSerializer(VersionSerializer):
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
-    """A named software environment. `team` is null for everybody's; `current` is what workspaces get."""
+    """A software environment. `team` is null if it is for everybody; `current` is for new workspaces."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     kind = serializers.ChoiceField(Kind.choices, help_text="`node`: what each node has by itself.")
@@ -144,7 +144,7 @@ class EnvironmentCreateSerializer(_Source):
 
 
 class EnvironmentChangeSerializer(StrictSerializer):
-    """What is given is changed."""
+    """Fields to change; omitted fields stay."""
 
     name = serializers.CharField(max_length=80, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
@@ -175,11 +175,11 @@ class BuildCreateSerializer(StrictSerializer):
 
 
 class SourcePreviewRequestSerializer(_Source):
-    """What another version would be made of."""
+    """The source to preview."""
 
 
 class ReachSerializer(serializers.Serializer[Any]):
-    """Who uses it now; workspaces keep the version that they have."""
+    """Current users; workspaces keep their version."""
 
     workspaces = serializers.IntegerField(help_text="Number of workspaces that use it.")
     running = serializers.IntegerField(help_text="Number of these workspaces that run.")
@@ -189,7 +189,7 @@ class ReachSerializer(serializers.Serializer[Any]):
 
 
 class SourcePreviewSerializer(serializers.Serializer[Any]):
-    """What another version would change; nothing is kept of it."""
+    """The changes by another version. Nothing is stored."""
 
     against = serializers.IntegerField(
         help_text="The number of the version that it is compared with; 0: none."
@@ -205,7 +205,7 @@ class SourcePreviewSerializer(serializers.Serializer[Any]):
 
 
 class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuild]):
-    """One attempt to have a version on a node."""
+    """An attempt to build a version on a node."""
 
     version = serializers.IntegerField(
         source="version.number", help_text="Number of the version that is built."

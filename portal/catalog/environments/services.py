@@ -1,4 +1,4 @@
-"""What people do with environments. Building is in `builds`, what nodes say of it in `results`."""
+"""Writes of environments. See `builds` for builds and `results` for nodes' answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from provisioning.environments.folders import digest_of_folder
 MAX_OF_TEAM = 100
 MAX_OF_SITE = 1000
 LENGTHS = {"name": 80, "description": 200}
-"""How many characters of each are kept."""
+"""Maximum length by field."""
 
 
 @transaction.atomic
@@ -55,12 +55,11 @@ def create(
     build: bool = True,
     anywhere: bool = False,
 ) -> Environment:
-    """Make an environment for a team, or for everybody without one, and have its first version built.
+    """Create an environment for a team, or for everybody without one, and build its first version.
 
-    Without `python` it is the one that runs the portal. Without `build` nothing is done until somebody asks.
-    A folder that nodes have already is for operators to name, and some node has it, unless `anywhere` says
-    that one may come later.
-    Raises `InvalidInput`, `NotAllowed` and `StateConflict` (the short name is taken, or there are too many).
+    Without `python`, the portal's own version is used. Without `build`, it is built on demand. A folder on
+    nodes can be named by operators only, and must exist on a node unless `anywhere` is set. Raises
+    `InvalidInput`, `NotAllowed` and `StateConflict` (the slug is taken, or there are too many).
     """
     policies.require_manage(actor, team)
     kind, text = sources.checked(source_kind, source)
@@ -68,10 +67,10 @@ def create(
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python or sources.own_python())
     if team is not None:
-        # Keeps two from being the last one together.
+        # Serialises creations, so that they cannot exceed the limit together.
         Team.objects.select_for_update().get(pk=team.pk)
     if slug == "new":
-        # The address of the page that makes one.
+        # Reserved for the page that creates one.
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": "new"})
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"slug": [taken]})
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
@@ -117,9 +116,9 @@ def change(
     successor: str | None = None,
     notebook: bool | None = None,
 ) -> Environment:
-    """Change what is given; of `successor` the short name, empty for none. What is built stays.
+    """Change the given fields; `successor` is a slug, empty for none. Existing builds stay.
 
-    Raises `NotAllowed`, `InvalidInput` and `PreconditionFailed` where it is none of the `expected` versions.
+    Raises `NotAllowed`, `InvalidInput`, and `PreconditionFailed` if its version is not in `expected`.
     """
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
@@ -162,9 +161,9 @@ def change_source(
     expected: Collection[str] = ANY,
     anywhere: bool = False,
 ) -> EnvironmentVersion:
-    """Make another version of this source and have it built; it becomes current when it is ready.
+    """Create and build a version of this source; it becomes current once it is ready.
 
-    The same source and Python as the newest version's builds that once more, resolved anew.
+    If source and Python equal the newest version's, it is built again with newly resolved versions.
     """
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
@@ -180,7 +179,7 @@ def change_source(
     else:
         same = False
     if newest is not None and same:
-        # Asked twice at once: it is built once.
+        # Concurrent equal requests are built once.
         builds.ask(actor, newest)
         return newest
     environment.python = python
@@ -191,9 +190,9 @@ def change_source(
 
 @transaction.atomic
 def rebuild(*, actor: User | SystemActor, environment: Environment) -> EnvironmentVersion:
-    """Build the newest version where it is not ready; where it is, make another of the same source.
+    """Build the newest version, or if it is ready, another version of the same source.
 
-    What is being built already is returned.
+    Returns an existing build in progress.
     """
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
@@ -209,10 +208,10 @@ def rebuild(*, actor: User | SystemActor, environment: Environment) -> Environme
 
 @transaction.atomic
 def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVersion:
-    """Have an environment built that a workspace is asked for with; the version that the workspace gets.
+    """Build an environment requested with a workspace. Returns the version for the workspace. Idempotent.
 
-    Asking again is success: it is built once. Nobody needs a right to that: the site has said so by
-    `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` where it could not be built.
+    Requires no permission: the site allows it with `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` if it
+    cannot be built.
     """
     environment = locked(environment)
     if environment.current_id is not None:
@@ -231,7 +230,7 @@ def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVe
 def restore(
     *, actor: User | SystemActor, environment: Environment, number: int, expected: Collection[str] = ANY
 ) -> Environment:
-    """Make a version that is ready the current one. Repeating it is success."""
+    """Make a ready version the current one. Idempotent."""
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
@@ -256,9 +255,9 @@ def restore(
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, environment: Environment, expected: Collection[str] = ANY) -> None:
-    """Delete an environment with its versions; nodes remove what nothing else uses after a while.
+    """Delete an environment with its versions. Nodes remove unused content after a while.
 
-    Raises `StateConflict` while a workspace or template uses it, and for one that comes with Berth.
+    Raises `StateConflict` while a workspace or template uses it, and for those that come with Berth.
     """
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
@@ -277,13 +276,13 @@ def delete(*, actor: User | SystemActor, environment: Environment, expected: Col
     environment.delete()
 
 
-# --- shared with the room ----------------------------------------------------------------------------
+# --- shared within the package -------------------------------------------------------------------------
 
 
 def make_version(
     actor: User | SystemActor, environment: Environment, kind: SourceKind, text: str, *, build: bool
 ) -> EnvironmentVersion:
-    """The next version of a locked environment, of a checked source."""
+    """Create the next version of a locked environment from a checked source."""
     newest = selectors.newest_version(environment)
     lock = text if kind == SourceKind.LOCK else ""
     version = EnvironmentVersion.objects.create(
@@ -315,7 +314,7 @@ def make_version(
 
 
 def locked(environment: Environment) -> Environment:
-    """The row under lock. Raises `NotFound` where it has gone meanwhile."""
+    """Lock and return the row. Raises `NotFound` if it has been deleted."""
     found = (
         Environment.objects.select_for_update(of=("self",), no_key=True)
         .select_related("team", "successor")
@@ -328,7 +327,7 @@ def locked(environment: Environment) -> Environment:
 
 
 def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -> str:
-    """The Python, as 3.11, of a folder that nodes have; empty where none has it. Raises `InvalidInput`."""
+    """Return the Python of a folder on nodes, such as 3.11; empty if none has it. Raises `InvalidInput`."""
     try:
         return ".".join(folder_there(actor, path).python.split(".")[:2])
     except InvalidInput:
@@ -338,7 +337,7 @@ def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -
 
 
 def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
-    """A folder that nodes have and may use. Raises `NotAllowed`, and `InvalidInput` with what is there."""
+    """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing folders."""
     accounts.require_operator(actor)
     there = selectors.folders_there()
     found = next((each for each in there if each.path == path), None)
@@ -358,7 +357,7 @@ def _require(expected: Collection[str], environment: Environment) -> None:
 
 
 def require_built(environment: Environment) -> None:
-    """Raises `StateConflict` for what each node has by itself."""
+    """Raises `StateConflict` for software installed on nodes."""
     if environment.kind != Kind.BUILT:
         reason = Reason(EnvironmentCode.INSTALLED_ON_NODES, {"name": environment.name})
         raise StateConflict(reason, code=ProblemCode.INSTALLED_ON_NODES)
@@ -370,7 +369,7 @@ def _touch(actor: User | SystemActor, environment: Environment) -> None:
 
 
 def _successor(environment: Environment, slug: str) -> Environment | None:
-    """Another environment that whoever uses this one may use; not one that comes before it itself."""
+    """Return a successor that all users of the environment may use. Raises for cycles."""
     if not slug:
         return None
     refusal = Reason(EnvironmentCode.SUCCESSOR_NOT_VALID, {"successor": strip_nul(slug)[:40]})
@@ -395,7 +394,7 @@ def _check(environment: Environment) -> None:
 
 
 def as_kept(field: str, text: str) -> str:
-    """A `name` or `description` as it is kept: one line, no longer than its column."""
+    """Return a `name` or `description` in stored form: one line, truncated to its column."""
     return " ".join(strip_nul(text).split())[: LENGTHS[field]]
 
 

@@ -1,7 +1,7 @@
-"""Reads what an environment is asked to be made of, before any node sees it.
+"""Parses and validates the sources of environments before they reach a node.
 
-Only names and versions from the package index are taken, and VS Code from the npm registry: options,
-addresses and files would have a node fetch from elsewhere, or read what is on it.
+Accepts only names and versions from the package index, and VS Code from the npm registry. Options, URLs and
+files are rejected: they would make a node fetch from elsewhere, or read its files.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from provisioning.environments.content import NPM_LINE, logical_lines
 from provisioning.environments.folders import is_plain
 
 NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
-"""What templates need that start notebooks."""
+"""Packages for templates that start notebooks."""
 NOTEBOOK_PROGRAMS = frozenset({"jupyter-lab", "marimo"})
-"""The programs of these packages: a template that starts one runs in an environment that has it."""
+"""Programs of these packages: their templates require an environment that includes them."""
 MAX_SHOWN = 80
 
 
 def own_python() -> str:
-    """The Python that is most likely on each node: the one that runs the portal, where it may be chosen."""
+    """Return the portal's own Python version if supported: the one most likely on each node."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     return own if own in PYTHONS else DEFAULT_PYTHON
 
 
 def python_of(text: str) -> str:
-    """Raises `InvalidInput`."""
+    """Return a supported Python version. Raises `InvalidInput`."""
     if text not in PYTHONS:
         known = {"known": list(PYTHONS)}
         raise _refused("python", Reason(EnvironmentCode.BAD_PYTHON, known))
@@ -45,7 +45,10 @@ def python_of(text: str) -> str:
 
 
 def checked(kind: str, text: str) -> tuple[SourceKind, str]:
-    """The source as it is kept. A lock without hashes is a requirements file. Raises `InvalidInput`."""
+    """Return the source in stored form. Raises `InvalidInput`.
+
+    A lock without hashes is stored as a requirements file.
+    """
     if kind not in SourceKind.values:
         raise _refused("source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)}))
     chosen = SourceKind(kind)
@@ -81,7 +84,7 @@ def checked(kind: str, text: str) -> tuple[SourceKind, str]:
 
 
 def _folder(text: str) -> str:
-    """The path of a folder on the nodes. Raises `InvalidInput`."""
+    """Return the path of a folder on nodes. Raises `InvalidInput`."""
     path = strip_nul(text).strip()
     path = path.rstrip("/") or path
     if not path:
@@ -92,7 +95,7 @@ def _folder(text: str) -> str:
 
 
 def lines_in(kind: str, text: str) -> list[str]:
-    """What a source asks for, a requirement in each line, in its order and without hashes."""
+    """Return the requirements of a source, one per line, in order and without hashes."""
     if kind == SourceKind.PYPROJECT:
         return _dependencies(text)
     if kind == SourceKind.FOLDER:
@@ -101,7 +104,7 @@ def lines_in(kind: str, text: str) -> list[str]:
 
 
 def names_in(kind: str, text: str) -> list[str]:
-    """The names of the packages that a source asks for, in its order; of what cannot be read none."""
+    """Return the package names of a source in order; empty if it is invalid."""
     found = []
     for line in lines_in(kind, text):
         if program := NPM_LINE.fullmatch(line):
@@ -115,7 +118,7 @@ def names_in(kind: str, text: str) -> list[str]:
 
 
 def requirements_in(kind: str, text: str) -> list[Requirement]:
-    """What a source asks of the package index, in its order; what cannot be read and npm's is left out."""
+    """Return the requirements from the package index in order, without invalid lines and npm's."""
     found: list[Requirement] = []
     if kind == SourceKind.FOLDER:
         return found
@@ -129,17 +132,17 @@ def requirements_in(kind: str, text: str) -> list[Requirement]:
 
 
 PROGRAMS = {"jupyterlab": "jupyter-lab", "marimo": "marimo", "code-server": "code-server"}
-"""The programs that packages bring which templates start."""
+"""Template programs by package."""
 
 
 def programs_of(kind: str, text: str, *, notebook: bool) -> frozenset[str]:
-    """What a source will bring of the programs that templates start, before it is built."""
+    """Return the template programs that a source will provide once built."""
     names = names_in(kind, to_build(kind, text, notebook=notebook))
     return frozenset(PROGRAMS[name] for name in map(str.lower, names) if name in PROGRAMS)
 
 
 def to_build(kind: str, text: str, *, notebook: bool) -> str:
-    """The source as a node gets it: with what notebooks need behind it, where that is wanted and can be."""
+    """Return the source to build: with the notebook packages added, if wanted and possible."""
     if not notebook or kind not in (SourceKind.PACKAGES, SourceKind.REQUIREMENTS):
         return text
     there = {name.lower() for name in names_in(kind, text)}
@@ -148,12 +151,12 @@ def to_build(kind: str, text: str, *, notebook: bool) -> str:
 
 
 def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequence[tuple[str, str]]) -> str:
-    """A list for `requirements.txt`: what a source asks for in the versions that it `have`s, and `more`.
+    """Return a `requirements.txt` with the source's packages in the versions of `have`, and `more`.
 
-    `have` maps canonical names to versions. Names and versions of `more` win over the source's own.
+    `have` maps canonical names to versions. `more` takes precedence over the source.
     """
     if kind == SourceKind.FOLDER:
-        # A folder asks for nothing: what is in it is the list.
+        # The list of a folder is its content.
         kind, text = SourceKind.REQUIREMENTS, "".join(f"{name}\n" for name in have)
     pinned = {canonicalize_name(name): version for name, version in more}
     named: set[str] = set()
@@ -177,7 +180,7 @@ def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequen
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
-    """The logical lines without comments, each with the number of the line on which it begins."""
+    """Yield logical lines without comments, each with the number of its first line."""
     gathered: list[str] = []
     first = 0
     for number, physical in enumerate(text.split("\n"), start=1):
@@ -193,7 +196,7 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _problem_of(line: str, *, lock: bool) -> str | None:
-    """What of a line cannot be used, or None."""
+    """Return the invalid part of a line, or None."""
     words = line.split()
     bare = " ".join(word for word in words if not word.startswith("--hash=")) if lock else line
     if NPM_LINE.fullmatch(line):
@@ -221,7 +224,7 @@ def _check_pyproject(text: str) -> None:
     for each in wanted:
         if _problem_of(each, lock=False) is not None:
             raise _refused("source", _not_read(each))
-    # What says where packages come from, for whichever tool, is the site's to say.
+    # Package sources of any tool are configured by the site.
     tools = found.get("tool")
     uv = tools.get("uv") if isinstance(tools, dict) else None
     if uv:

@@ -1,4 +1,4 @@
-"""What the portal does by itself about environments: lost builds, retries, nodes that lack one, removal."""
+"""Periodic tasks: lost builds, retries, distribution to nodes, and removal of unused contents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PER_SWEEP = 200
 
 
 def sweep() -> None:
-    """Send again what nobody answers for, try again what may succeed now, and bring nodes what is in use."""
+    """Handle lost builds, retry failed ones that are due, and distribute versions in use to nodes."""
     now = timezone.now()
     for build_id in _silent(now):
         results.silent(build_id)
@@ -50,7 +50,7 @@ def _silent(now: datetime) -> list[UUID]:
 
 
 def _resolve_wanted(now: datetime) -> None:
-    """Queue the first build of versions that are wanted and have none, and of those whose retry is due."""
+    """Queue builds for versions that have none, and for those whose retry is due."""
     due = EnvironmentVersion.objects.filter(
         Q(state=VersionState.BUILDING) | Q(state=VersionState.FAILED, retry_at__lte=now)
     ).exclude(builds__state__in=OPEN)
@@ -68,10 +68,10 @@ def _resolve_wanted(now: datetime) -> None:
 
 
 def _distribute(now: datetime) -> None:
-    """A build for each node that lacks what is in use: from the lock that was resolved once."""
+    """Queue a build for each node that lacks a version in use, from the existing lock."""
     wanted = list(
         selectors.versions_in_use()
-        .exclude(source_kind=SourceKind.FOLDER)  # nodes have these by themselves, or not
+        .exclude(source_kind=SourceKind.FOLDER)  # installed on nodes independently
         .order_by("digest", "ready_at")
         .values_list("pk", "digest", "created_by_id")[: PER_SWEEP * 5]
     )
@@ -88,7 +88,7 @@ def _distribute(now: datetime) -> None:
             if selectors.holds(node, digest) or (digest, node.pk) in open_ones | waits:
                 continue
             with transaction.atomic():
-                # Under its lock: nobody deletes it meanwhile, and no second one is made.
+                # Locked, so that it cannot be deleted or queued twice meanwhile.
                 version = (
                     EnvironmentVersion.objects.select_for_update(of=("self",), no_key=True)
                     .filter(pk=version_id)
@@ -100,7 +100,7 @@ def _distribute(now: datetime) -> None:
 
 
 def _note_unused(now: datetime) -> None:
-    """Note what nothing names any more, and have it removed from nodes when that has lasted."""
+    """Mark unused contents, and remove from nodes those unused for long enough."""
     used = set(selectors.versions_in_use().values_list("digest", flat=True))
     used |= set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", flat=True))
     stored = dict(StoredContent.objects.values_list("digest", "unused_since"))
@@ -121,7 +121,7 @@ def _note_unused(now: datetime) -> None:
 
 
 def prune() -> int:
-    """Forget builds of long ago but for the last of each version; how many were forgotten."""
+    """Delete old builds, except the last of each version. Returns how many."""
     before = timezone.now() - timedelta(days=settings.BERTH_ENVIRONMENT_KEEP_DAYS)
     forgotten = 0
     crowded = (

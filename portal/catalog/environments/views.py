@@ -1,4 +1,4 @@
-"""Pages of environments; templates/environments/ says what each expects."""
+"""Pages of environments. Their contexts are documented in templates/environments/."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from portal.people.accounts.models import Role, Team
 
 ROWS_PER_PAGE = 50
 OF_SOURCE = ("source", "preview")
-"""What the form of the source is sent for."""
+"""Actions of the source form."""
 
 
 @require_safe
 @never_cache
 def listed(request: SignedInRequest) -> HttpResponse:
-    """The environments that one may see, with a search."""
+    """List the visible environments, with a search."""
     words = strip_nul(request.GET.get("q", ""))[:100]
     found = selectors.search(selectors.environments_for(request.user), words)
     page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
@@ -52,7 +52,7 @@ def listed(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """Make one: for a team that one owns, or for everybody."""
+    """Create an environment for one of the user's teams, or for everybody."""
     operates = request.user.operates
     owned = Team.objects.filter(memberships__user=request.user, memberships__role=Role.OWNER)
     teams = accounts.teams_for(request.user) if operates else owned.order_by("name")
@@ -83,7 +83,7 @@ def new(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def detail(request: SignedInRequest, slug: str) -> HttpResponse:
-    """One environment: its versions and what is different, builds, and the nodes that hold it."""
+    """Show one environment: versions with changes, builds, and nodes that have it."""
     environment = selectors.environment_by_slug(request.user, slug)
     return render(request, "environments/detail.html", presenters.detail(request.user, environment))
 
@@ -91,7 +91,7 @@ def detail(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def edit(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Change what it is called and whether it can be chosen; or make another version of it."""
+    """Change its fields, or create another version."""
     environment = selectors.environment_by_slug(request.user, slug)
     policies.require_manage(request.user, environment.team)
     about, source = _forms(request, environment)
@@ -166,7 +166,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def build(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Have the newest version built, or resolved anew. A GET only shows the environment."""
+    """Build or rebuild the newest version. A GET only shows the environment."""
     environment = selectors.environment_by_slug(request.user, slug)
     policies.require_manage(request.user, environment.team)
     if request.method == "POST":
@@ -197,7 +197,7 @@ def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
 @require_safe
 @never_cache
 def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
-    """One build and its log, which grows while it goes on."""
+    """Show one build with its live log."""
     environment = selectors.environment_by_slug(request.user, slug)
     found = selectors.build_by_id(environment, build_id)
     newest = selectors.newest_version(environment)
@@ -216,7 +216,7 @@ def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpRespo
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def cancel(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
-    """End a build. A GET only shows it."""
+    """Cancel a build. A GET only shows it."""
     environment = selectors.environment_by_slug(request.user, slug)
     found = selectors.build_by_id(environment, build_id)
     policies.require_manage(request.user, environment.team)
@@ -231,7 +231,7 @@ def cancel(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Ask, then delete it."""
+    """Confirm, then delete it."""
     environment = selectors.environment_by_slug(request.user, slug)
     policies.require_manage(request.user, environment.team)
     back = reverse("environments:detail", args=[slug])

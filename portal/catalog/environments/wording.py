@@ -1,4 +1,4 @@
-"""Texts of the refusals about software environments, and of builds that came to nothing."""
+"""Texts of errors about software environments, and of failed builds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.common.reasons.wording import Params, Text, listed, message_of, name
 
 
 def progress_words(state: str, percent: int | None) -> str:
-    """How far an environment is that is not there yet: as “is being built: 40 %”."""
+    """Return the progress of an environment that is not ready, such as “is being built: 40 %”."""
     if state == "building":
         if percent:
             return gettext("is being built: %(percent)d %%") % {"percent": percent}
@@ -22,26 +22,26 @@ def progress_words(state: str, percent: int | None) -> str:
 
 
 def _progress(params: Params) -> Params:
-    """`how`: as “being built: 40 %”."""
+    """Add `how`: such as “being built: 40 %”."""
     return {**params, "how": progress_words(params.get("state", ""), params.get("percent"))}
 
 
 def _source_line(params: Params) -> Params:
-    """`where`: the line of the source and what the log says, as far as they are known."""
+    """Add `where` and `said`: the line of the source and of the log, if known."""
     line, said = params.get("source_line") or 0, str(params.get("log_line") or "")
     where = gettext(" in line %(line)d") % {"line": line} if line else ""
     return {**params, "where": where, "said": f": {said.rstrip('.')}." if said else "."}
 
 
 def _missing_package(params: Params) -> Params:
-    """`package`: the name that the resolver did not find; and `where`."""
+    """Add `package`: the name that the resolver did not find; and `where`."""
     words = str(params.get("log_line") or "").split()
     name = words[1] if len(words) > 1 and words[0] == "Because" else ""
     return {**_source_line(params), "package": f"“{name}”" if name else gettext("of that name")}
 
 
 def _installing(params: Params) -> Params:
-    """`how`: as “: installing, 40 of 62, about 2 min”; empty before its build has begun."""
+    """Add `how`: such as “: installing, 40 of 62, about 2 min”; empty before the build starts."""
     stages = {
         "resolving": gettext("resolving versions"),
         "downloading": gettext("downloading"),
@@ -58,13 +58,13 @@ def _installing(params: Params) -> Params:
 
 
 def _not_installed(params: Params) -> Params:
-    """`reason`: what its build says."""
+    """Add `reason`: the failure of its build."""
     reason = reason_of(params.get("failure") or {})
     return {**params, "reason": f" {message_of(reason)}" if reason is not None else ""}
 
 
 def _users(params: Params) -> Params:
-    """`who`: what still uses it, with the first names."""
+    """Add `who`: its users with the first names."""
     parts = []
     for name, one, many in (
         ("workspaces", "%(count)d workspace", "%(count)d workspaces"),
@@ -79,7 +79,7 @@ def _users(params: Params) -> Params:
 
 
 def _folders(params: Params) -> Params:
-    """`there`: the folders that nodes have."""
+    """Add `there`: the folders on nodes."""
     known = list(params.get("known", ()))
     there = gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(known[:10])} if known else ""
     return {**params, "there": there}

@@ -1,4 +1,4 @@
-"""One's own dotfiles over REST."""
+"""REST views of the user's dotfiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.people.accounts.models import User
 
 
 class DotfilesSerializer(serializers.Serializer[Any]):
-    """The repository that one's new homes begin with; an empty `url` for none."""
+    """The repository cloned to new homes of the user; an empty `url` for none."""
 
     url = serializers.CharField(allow_blank=True, help_text="Address of the repository; empty for none.")
     ref = serializers.CharField(
@@ -55,7 +55,7 @@ class DotfilesWriteSerializer(StrictSerializer):
 
 
 class Dotfiles(ApiView):
-    """Writing them is for tokens that may open workspaces: their script runs there."""
+    """Writing requires a token that may connect to workspaces, since the dotfiles' script runs there."""
 
     tag = "secrets"
     operation_ids = {"get": "getMyDotfiles", "put": "setMyDotfiles"}

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RepositoryCode(StrEnum):
-    """Refusals about addresses of Git repositories."""
+    """Errors about addresses of Git repositories."""
 
     URL_CHARACTERS = "git_url_characters"
     URL_CREDENTIALS = "git_url_credentials"

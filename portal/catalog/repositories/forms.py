@@ -1,4 +1,4 @@
-"""The form of one's dotfiles. It parses; the rules are in the services."""
+"""The form of a user's dotfiles. It parses; services validate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 
 
 class DotfilesForm(forms.Form):
-    """A repository, a branch of it, and the secret that opens it."""
+    """A repository, its branch, and the secret with its credentials."""
 
     url = forms.CharField(
         label=_("Git repository"),

@@ -1,4 +1,4 @@
-"""Dotfiles: the repository of settings that a user's workspaces begin with."""
+"""Dotfiles: a repository of personal settings that a user's workspaces clone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioning.git_urls import MAX_REF, MAX_URL
 
 
 class UserDotfiles(models.Model):
-    """A user's dotfiles. `secret` names the secret of theirs that opens the repository; empty for none."""
+    """A user's dotfiles. `secret` names the user's secret with its credentials; empty for none."""
 
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="dotfiles"
@@ -25,5 +25,5 @@ class UserDotfiles(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.url, self.ref, self.secret)

@@ -1,4 +1,4 @@
-"""What may be written as the address of a repository, as reasons at the fields of a form."""
+"""Validates addresses of repositories, with reasons by form field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _URL_CODES = {
 
 
 class Source(TypedDict):
-    """A repository, a branch, tag or commit of it, and the name of the secret that opens it."""
+    """A repository, its branch, tag or commit, and the name of the secret with its credentials."""
 
     url: str
     ref: str
@@ -31,7 +31,7 @@ class Source(TypedDict):
 
 
 def problems_of(url: str, ref: str = "", secret: str = "") -> dict[str, Reason]:
-    """What is wrong, by field (`url`, `ref`); nothing is wrong with an empty address that stands alone."""
+    """Return the problems by field (`url`, `ref`). All fields empty is valid."""
     found: dict[str, Reason] = {}
     if not url and not (ref or secret):
         return found
@@ -44,12 +44,12 @@ def problems_of(url: str, ref: str = "", secret: str = "") -> dict[str, Reason]:
 
 
 def folder_of(url: str) -> str:
-    """What a clone of the address is called; empty for an address that is not taken."""
+    """Return the folder name of a clone; empty for an invalid address."""
     read = git_urls.parsed(url)
     return "" if isinstance(read, UrlProblem) else read.folder
 
 
 def host_of(url: str) -> str:
-    """The host of an address, empty for one that is not taken."""
+    """Return the host of an address; empty for an invalid one."""
     read = git_urls.parsed(url)
     return "" if isinstance(read, UrlProblem) else read.host

@@ -1,4 +1,4 @@
-"""Reads of dotfiles."""
+"""Queries for dotfiles."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from portal.people.accounts.models import User
 
 
 def dotfiles_of(user: User) -> UserDotfiles | None:
-    """A user's own, None where there are none."""
+    """Return a user's dotfiles, or None."""
     return UserDotfiles.objects.filter(owner=user).first()

@@ -1,4 +1,4 @@
-"""What people do with their dotfiles."""
+"""Writes of users' dotfiles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from portal.people.accounts.models import User
 def set_dotfiles(
     *, actor: User, url: str, ref: str = "", secret: str = "", expected: frozenset[str] = etags.ANY
 ) -> UserDotfiles | None:
-    """Have one's new homes begin with this repository, or with none for an empty address.
+    """Set the dotfiles for the actor's new homes; an empty address removes them.
 
-    Raises `InvalidInput` for an address or name that is not taken, and `PreconditionFailed`.
+    Raises `InvalidInput` for an invalid address or name, and `PreconditionFailed`.
     """
     url, ref, secret = url.strip(), ref.strip(), secret.strip()
     problems = problems_of(url, ref, secret)

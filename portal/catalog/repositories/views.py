@@ -1,4 +1,4 @@
-"""The page of one's dotfiles."""
+"""The page of a user's dotfiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.people.accounts.forms import add_problems, form_status
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def dotfiles(request: SignedInRequest) -> HttpResponse:
-    """What one's new homes begin with."""
+    """Show and set the user's dotfiles."""
     row = selectors.dotfiles_of(request.user)
     initial = {"url": row.url, "ref": row.ref, "secret": row.secret} if row is not None else {}
     form = DotfilesForm(request.POST or None, initial=initial)

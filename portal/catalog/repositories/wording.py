@@ -1,4 +1,4 @@
-"""Texts of the refusals about addresses of repositories."""
+"""Texts of errors about addresses of repositories."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EventCode(StrEnum):
-    """Refusals about event streams and notices."""
+    """Errors about event streams and notices."""
 
     TOO_MANY_STREAMS = "too_many_streams"
     NO_SUCH_NOTICE = "no_such_notice"

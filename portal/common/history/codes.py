@@ -6,6 +6,6 @@ from enum import StrEnum
 
 
 class HistoryCode(StrEnum):
-    """Refusals about revisions."""
+    """Errors about revisions."""
 
     NO_SUCH_REVISION = "no_such_revision"

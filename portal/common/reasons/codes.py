@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CommonCode(StrEnum):
-    """Refusals that any package may raise."""
+    """Errors that any package may raise."""
 
     CHANGED_BY_SOMEBODY = "changed_by_somebody"
     CHANGED_SINCE = "changed_since"

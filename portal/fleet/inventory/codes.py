@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class InventoryCode(StrEnum):
-    """Refusals about pools, nodes and devices."""
+    """Errors about pools, nodes and devices."""
 
     NO_SUCH_DEVICE = "no_such_device"
     NO_SUCH_NODE = "no_such_node"

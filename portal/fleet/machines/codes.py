@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MachineCode(StrEnum):
-    """Refusals about machines. Joining machines act on these codes."""
+    """Errors about machines. Joining machines act on these codes."""
 
     ACCELERATOR_DRIVER_MISSING = "accelerator_driver_missing"
     CERTIFICATE_ENDED = "certificate_ended"

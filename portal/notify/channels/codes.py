@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ChannelCode(StrEnum):
-    """Refusals about notice channels."""
+    """Errors about notice channels."""
 
     CHOOSE_KINDS = "channel_choose_kinds"
     ENDED = "channel_ended"

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WebhookCode(StrEnum):
-    """Refusals about webhooks."""
+    """Errors about webhooks."""
 
     ADMINISTRATORS_TYPES = "webhook_administrators_types"
     CHOOSE_TYPES = "webhook_choose_types"

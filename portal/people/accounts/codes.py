@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class AccountCode(StrEnum):
-    """Refusals about people, teams and tokens."""
+    """Errors about people, teams and tokens."""
 
     ACCOUNT_DELETION_OFF = "account_deletion_off"
     AUDITOR_HOLDS_NO_OTHER_ROLE = "auditor_holds_no_other_role"

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class IdentityCode(StrEnum):
-    """Refusals of sign-ins by a provider."""
+    """Errors of sign-ins by a provider."""
 
     ACCOUNT_DEACTIVATED = "account_deactivated"
     CLAIMS_NOT_VALID = "claims_not_valid"

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JoinCode(StrEnum):
-    """Refusals of join requests."""
+    """Errors of join requests."""
 
     ALREADY_IN_TEAM = "already_in_team"
     ASK_TO_JOIN_LATER = "ask_to_join_later"

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ExchangeCode(StrEnum):
-    """Refusals of token exchanges and of trust rules."""
+    """Errors of token exchanges and of trust rules."""
 
     ACCOUNT_INACTIVE = "account_inactive"
     ALGORITHM_NOT_ALLOWED = "algorithm_not_allowed"
@@ -42,6 +42,6 @@ class ExchangeCode(StrEnum):
 
 
 class ServiceAccountCode(StrEnum):
-    """Refusals about service accounts."""
+    """Errors about service accounts."""
 
     NO_SUCH_SERVICE_ACCOUNT = "no_such_service_account"

@@ -1,6 +1,6 @@
-"""GPU-hours: a quota per period, spent as time passes, weighted by model. Integers throughout.
+"""GPU-hours: a quota per period, spent over time and weighted by model. Integers throughout.
 
-The unit is the weighted milli-GPU-second: one GPU of weight one for an hour is `GPU_HOUR`. Weights are
+The unit is the weighted milli-GPU-second: one GPU of weight 1 for an hour is `GPU_HOUR`. Weights are
 thousandths. Fractions of a unit are carried over, so any number of ticks adds up to the same.
 """
 
@@ -16,7 +16,7 @@ GPU_HOUR = 1000 * 3600
 
 
 class Warn(IntEnum):
-    """Parts of the budget, in per cent, at which the team is warned."""
+    """Percentages of the budget at which the team is warned."""
 
     NEAR = 80
     SPENT = 100
@@ -24,11 +24,12 @@ class Warn(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A team's budget for the present period.
+    """A team's budget for the current period.
 
-    `quota` is what the period gives, `credit` what was added by hand and lasts until it is spent,
-    `spent` what went since `period_start_s`. `carry` is the part of a unit not yet charged, in
-    thousandths; `unbilled` what ran on after the budget was gone and the accounting was late.
+    - `quota`: amount per period; `credit`: manual credit, valid until spent.
+    - `spent`: amount used since `period_start_s`.
+    - `carry`: fraction of a unit not charged yet, in thousandths.
+    - `unbilled`: usage after the budget was spent and before a late tick.
     """
 
     quota: int
@@ -47,7 +48,7 @@ class Account:
 
     @property
     def balance(self) -> int:
-        """What is left; below zero by at most what one tick costs."""
+        """The remaining amount; below 0 by at most the cost of one tick."""
         return self.budget - self.spent
 
     @property
@@ -65,7 +66,7 @@ class Tick:
 
 
 def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
-    """Thousandths of a unit per second for running workloads. Models without a weight count as one."""
+    """Return thousandths of a unit per second for running workloads. The default weight of a model is 1."""
     return sum(
         amount * weights.get(resource, WEIGHT_ONE)
         for each in amounts
@@ -75,16 +76,16 @@ def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
 
 
 def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> Tick:
-    """Charge for the time since the account was last looked at, at `rate` (`burn_rate`).
+    """Charge for the time since the last tick, at `rate` (`burn_rate`).
 
-    Ticks are due every `tick_s` seconds. When one comes late, the balance is still charged no further
-    below zero than one tick costs: the rest is `unbilled`. Raises ValueError when time goes back.
+    Ticks are due every `tick_s` seconds. A late tick charges no further below 0 than one tick costs: the rest
+    is `unbilled`. Raises ValueError if time goes backwards.
     """
     if now_s < account.at_s or rate < 0 or tick_s <= 0:
         raise ValueError("time and rate go forward")
     account = refilled(account, account.at_s)
     result = Tick(account)
-    # A late tick may span periods: each is charged to its own.
+    # A late tick may span periods: each is charged separately.
     while True:
         period_end_s = account.period_start_s + account.period_s
         until_s = min(now_s, period_end_s)
@@ -110,7 +111,7 @@ def _charge(account: Account, rate: int, until_s: int, tick_s: int) -> Account:
 
 
 def _warnings(account: Account) -> tuple[tuple[Warn, ...], Account]:
-    """Thresholds newly reached, each once a period."""
+    """Return newly reached thresholds, each once per period."""
     due = tuple(
         level
         for level in Warn
@@ -120,9 +121,9 @@ def _warnings(account: Account) -> tuple[tuple[Warn, ...], Account]:
 
 
 def refilled(account: Account, now_s: int) -> Account:
-    """The account with the periods that have passed by `now_s` turned over.
+    """Return the account advanced to the period of `now_s`.
 
-    What is left of a period's quota is gone; credit that was not needed stays, and so does debt.
+    Unused quota expires; unused credit stays, and so does debt.
     """
     passed = (now_s - account.period_start_s) // account.period_s
     if passed <= 0:
@@ -131,7 +132,7 @@ def refilled(account: Account, now_s: int) -> Account:
     credit, debt = (
         (account.credit, 0) if over <= 0 else (max(0, account.credit - over), max(0, over - account.credit))
     )
-    # Each further period that passed unused pays off debt with its own grant.
+    # Each further unused period pays off debt with its quota.
     debt = max(0, debt - (passed - 1) * account.quota)
     return replace(
         account,
@@ -143,7 +144,7 @@ def refilled(account: Account, now_s: int) -> Account:
 
 
 def credited(account: Account, amount: int) -> Account:
-    """The account with ad-hoc credit; a negative amount takes back, down to no credit."""
+    """Return the account with manual credit. A negative amount reduces credit down to 0."""
     credit = max(0, account.credit + amount)
     level = account.spent * 100
     budget = account.quota + credit
@@ -152,7 +153,7 @@ def credited(account: Account, amount: int) -> Account:
 
 
 def lasts_until_s(account: Account, rate: int) -> int | None:
-    """When the balance is gone at this rate; None where nothing is spent."""
+    """Return when the balance is spent at this rate (UTC seconds), or None at rate 0."""
     if rate <= 0:
         return None
     return account.at_s + max(0, account.balance) * WEIGHT_ONE // rate

@@ -1,4 +1,4 @@
-"""GPU-hours over REST."""
+"""REST views of GPU-hours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNIT = "In weighted milli-GPU-seconds: one GPU-hour is 3600000."
 
 
 class LedgerSerializer(serializers.Serializer[Any]):
-    """How a team stands at this moment."""
+    """A team's current ledger."""
 
     team = serializers.CharField(source="team.slug")
     period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
@@ -66,7 +66,7 @@ class CreditSerializer(StrictSerializer):
 
 
 class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
-    """A movement of a team's GPU-hours."""
+    """A ledger entry of a team."""
 
     team = serializers.CharField(source="account.team.slug")
     kind = serializers.ChoiceField(EntryKind.choices, help_text="What changed the balance.")

@@ -1,4 +1,4 @@
-"""Budgets in money over REST."""
+"""REST views of budgets in money."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from portal.quota.limits.selectors import limits
 
 
 class BudgetSerializer(serializers.Serializer[Any]):
-    """What a team may spend in a month (UTC), and what it has in the present one."""
+    """A team's budget per month (UTC), and its spending in the current one."""
 
     team = serializers.CharField(source="team.slug")
     month = serializers.DateField(help_text="Its first day.")

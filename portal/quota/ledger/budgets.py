@@ -1,8 +1,7 @@
-"""Budgets in money: what a team may spend in a month (UTC), and what it has.
+"""Budgets in money: what a team may spend per month (UTC), and what it has spent.
 
-What was spent is added up elsewhere (`portal.reports`, from what was held at the prices of flavors) and told
-here, at least once an hour. Owners are warned at the levels of GPU-hours; whether nothing new starts is for
-each budget to say.
+`portal.reports` sums spending from allocations at the prices of flavors, and reports it here at least hourly.
+Owners are warned at the same levels as for GPU-hours. Each budget sets whether it blocks new starts.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from portal.quota.limits import policies
 
 CENTS = 100
 MILLI = 1000
-"""Spent is in thousandths of a cent, as days of GPUs are."""
+"""Spent amounts are in thousandths of a cent, as are GPU-days."""
 MAX_CENTS = 10**12
 
 
 def level(amount_cents: int, spent: int) -> int:
-    """The highest warning that has been reached, in per cent; 0 for none."""
+    """Return the highest warning level reached, in percent; 0 for none."""
     return max((each for each in Warn if spent > 0 and spent * 100 >= amount_cents * MILLI * each), default=0)
 
 
 def month_of(moment: datetime) -> date:
-    """The first day of the month (UTC)."""
+    """Return the first day of the month (UTC)."""
     return moment.astimezone(UTC).date().replace(day=1)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatement:
-    """How a team stands with its budget in the present month; amounts in hundredths of the currency."""
+    """A team's budget in a month; amounts in hundredths of the currency."""
 
     team: Team
     month: date
@@ -62,12 +61,12 @@ class BudgetStatement:
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """That of its row."""
+        """The version state of its row."""
         return (self.team.pk, self.amount_cents, self.blocks)
 
     @property
     def percent(self) -> int:
-        """How much of it is spent; where nothing may be spent, all of it as soon as something is."""
+        """The spent part in percent. With a budget of 0, 100 as soon as anything is spent."""
         if not self.amount_cents:
             return 100 if self.spent_cents else 0
         return 100 * self.spent_cents // self.amount_cents
@@ -82,7 +81,7 @@ class BudgetStatement:
 
     @property
     def typed(self) -> str:
-        """The amount as it stands in a form."""
+        """The amount as typed in a form."""
         return f"{self.amount_cents / CENTS:.2f}"
 
     @property
@@ -91,7 +90,7 @@ class BudgetStatement:
 
 
 def statement_of(row: Budget, *, month: date | None = None) -> BudgetStatement:
-    """The row as it stands in the month, else in the present one: what was spent in another one is over."""
+    """Return the statement for the month (default: the current one), without spending of other months."""
     month = month or month_of(timezone.now())
     present = row.month == month
     return BudgetStatement(
@@ -105,13 +104,13 @@ def statement_of(row: Budget, *, month: date | None = None) -> BudgetStatement:
 
 
 def statement(team: Team) -> BudgetStatement | None:
-    """How the team stands; None where it has no budget."""
+    """Return the team's statement, or None without a budget."""
     row = Budget.objects.select_related("team").filter(team=team).first()
     return statement_of(row) if row is not None else None
 
 
 def budgets_for(actor: User) -> QuerySet[Budget]:
-    """Those that the actor may see."""
+    """Return the budgets that the actor may see."""
     found = Budget.objects.select_related("team")
     if policies.sees_every_team(actor):
         return found
@@ -119,7 +118,7 @@ def budgets_for(actor: User) -> QuerySet[Budget]:
 
 
 def budget_for(actor: User, slug: str) -> BudgetStatement:
-    """The team's, or `NotFound` where the actor may not see the team, or it has none."""
+    """Return the team's statement. Raises `NotFound` if the team is not visible or has no budget."""
     team = Team.objects.filter(slug=slug).first()
     if team is None:
         raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
@@ -131,7 +130,7 @@ def budget_for(actor: User, slug: str) -> BudgetStatement:
 
 
 def blocked_teams() -> frozenset[UUID]:
-    """The teams for which nothing new that costs something starts: their budgets are spent and say so."""
+    """Return the teams whose budgets are spent and block new starts with costs."""
     spent = Budget.objects.filter(blocks=True, month=month_of(timezone.now()))
     found = spent.filter(spent__gt=0, spent__gte=F("amount_cents") * MILLI)
     return frozenset(found.values_list("team_id", flat=True))
@@ -146,9 +145,9 @@ def set_budget(
     blocks: bool = False,
     expected: frozenset[str] = etags.ANY,
 ) -> Budget:
-    """Give a team a budget for each month, or change it. Operators only.
+    """Set a team's budget per month. Operators only.
 
-    What has been spent in the month stays spent. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    Spending in the current month is unchanged. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
     if not 0 <= amount_cents <= MAX_CENTS:
@@ -164,7 +163,7 @@ def set_budget(
         if (row.amount_cents, row.blocks) == (amount_cents, blocks):
             return row
         row.amount_cents, row.blocks = amount_cents, blocks
-        # What a larger one has not reached is warned of once it has.
+        # After an increase, levels that are no longer reached are warned about again.
         row.warned = min(row.warned, level(amount_cents, row.spent))
         row.save(update_fields=["amount_cents", "blocks", "warned"])
     money = format_money(amount_cents / CENTS)
@@ -182,7 +181,7 @@ def set_budget(
 
 @transaction.atomic
 def remove_budget(*, actor: User | SystemActor, team: Team, expected: frozenset[str] = etags.ANY) -> None:
-    """Let a team spend without a budget. Removing what is not there is success."""
+    """Delete a team's budget. Idempotent."""
     policies.require_set_limits(actor)
     if expected:
         _require_expected(expected, team)
@@ -201,10 +200,9 @@ def _require_expected(expected: frozenset[str], team: Team) -> None:
 def take_spent(
     month: date, spent: Mapping[str, int], *, now: datetime | None = None, only: Team | None = None
 ) -> int:
-    """What each team, by short name, has spent in a month so far; how many warnings that made.
+    """Store what each team, by slug, has spent in a month so far. Returns the number of warnings.
 
-    With `only`, of that team alone. Taken again it warns of nothing again; a month that is over changes
-    nothing of a later one.
+    With `only`, for that team alone. Idempotent; data of past months does not affect later ones.
     """
     now = now or timezone.now()
     rows = Budget.objects.order_by("team_id").values_list("team_id", "team__slug")

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class LedgerCode(StrEnum):
-    """Refusals about GPU-hours."""
+    """Errors about GPU-hours."""
 
     CREDIT_OUT_OF_RANGE = "credit_out_of_range"
     QUOTA_OUT_OF_RANGE = "ledger_quota_out_of_range"

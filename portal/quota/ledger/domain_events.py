@@ -1,4 +1,4 @@
-"""What ledgers tell the rooms above them."""
+"""Domain events of ledgers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from portal.people.accounts.models import Team
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged(DomainEvent):
-    """A team has another budget in money than before: what it has spent is asked for."""
+    """A team's budget in money has changed, so its spending has to be reported."""
 
     team: Team

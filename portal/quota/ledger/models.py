@@ -1,4 +1,4 @@
-"""GPU-hours of teams: their quota, what they spent, and each movement."""
+"""Models of GPU-hours and budgets of teams."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class Period(models.TextChoices):
 
 
 class LedgerAccount(models.Model):
-    """A team's GPU-hours; a team without one is not limited. Units: `portal.quota.ledger.accounting`.
+    """A team's GPU-hours. A team without a ledger is not limited.
 
-    The columns are `portal.quota.ledger.accounting.Account`; times are rows' instead of seconds.
+    Columns and units are those of `portal.quota.ledger.accounting.Account`, with datetimes instead of
+    seconds.
     """
 
     team = models.OneToOneField(
@@ -38,15 +39,15 @@ class LedgerAccount(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.quota, self.period)
 
 
 class Budget(models.Model):
-    """What a team may spend in a month (UTC), in hundredths of the site's currency.
+    """A team's budget per month (UTC), in hundredths of the site's currency.
 
-    `spent` is what it has in `month` (its first day), in thousandths of these, as it was told at `summed_at`;
-    `warned` is the highest level, in per cent, that its owners know of.
+    `spent` is the amount in `month` (its first day), in thousandths of these, as of `summed_at`. `warned` is
+    the highest level, in percent, that owners were notified of.
     """
 
     team = models.OneToOneField(
@@ -64,12 +65,12 @@ class Budget(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.amount_cents, self.blocks)
 
 
 class EntryKind(models.TextChoices):
-    """What moved a ledger."""
+    """The kinds of ledger entries."""
 
     OPENED = "opened", "Opened"
     CHANGED = "changed", "Grant changed"
@@ -79,7 +80,7 @@ class EntryKind(models.TextChoices):
 
 
 class LedgerEntry(models.Model):
-    """One movement of a ledger. Spending is one entry for each team and hour; `amount` has its sign."""
+    """One change of a ledger, signed. Spending has one entry per team and hour."""
 
     account = models.ForeignKey(LedgerAccount, on_delete=models.CASCADE, related_name="entries")
     at = models.DateTimeField(help_text="When it was booked.")

@@ -1,4 +1,4 @@
-"""How a team stands with its GPU-hours."""
+"""Queries for GPU-hour ledgers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ENTRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A team's ledger in ledger units; `per_hour` is what it spends now, `lasts_until` at that rate."""
+    """A team's ledger in ledger units. `per_hour` is the current rate, `lasts_until` the end at that rate."""
 
     team: Team
     period: str
@@ -38,7 +38,7 @@ class Statement:
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """That of its row."""
+        """The version state of its row."""
         return (self.team.pk, self.quota, self.period)
 
     @property
@@ -47,7 +47,7 @@ class Statement:
 
     @property
     def percent(self) -> int:
-        """How much of the budget is spent; a team without any has spent all."""
+        """The spent part of the budget in percent; 100 for a budget of 0."""
         return 100 * self.spent // self.budget if self.budget else 100
 
     @property
@@ -62,12 +62,12 @@ class Statement:
 
     @property
     def runs_out(self) -> bool:
-        """Whether the hours end before the refill at the present rate."""
+        """Whether the hours run out before the refill at the current rate."""
         return self.lasts_until is not None and self.lasts_until < self.period_ends_at
 
 
 def statement(team: Team) -> Statement | None:
-    """How the team stands at this moment, spending since the last tick included; None without a ledger."""
+    """Return the team's current statement, including spending since the last tick; None without a ledger."""
     row = LedgerAccount.objects.filter(team=team).first()
     if row is None:
         return None
@@ -94,7 +94,7 @@ def statement(team: Team) -> Statement | None:
 
 
 def ledgers_for(actor: User) -> QuerySet[LedgerAccount]:
-    """The ledgers that the actor may see."""
+    """Return the ledgers that the actor may see."""
     found = LedgerAccount.objects.select_related("team")
     if policies.sees_every_team(actor):
         return found
@@ -102,12 +102,12 @@ def ledgers_for(actor: User) -> QuerySet[LedgerAccount]:
 
 
 def entries_for(actor: User) -> QuerySet[LedgerEntry]:
-    """What moved the ledgers that the actor may see."""
+    """Return the entries of ledgers that the actor may see."""
     return LedgerEntry.objects.filter(account__in=ledgers_for(actor)).select_related("account__team")
 
 
 def statement_for(actor: User, slug: str) -> Statement:
-    """The team's statement, or `NotFound` where the actor may not see it or there is none."""
+    """Return the team's statement. Raises `NotFound` if it is not visible or does not exist."""
     team = Team.objects.filter(slug=slug).first()
     if team is None:
         raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
@@ -119,7 +119,7 @@ def statement_for(actor: User, slug: str) -> Statement:
 
 
 def teams_without_hours() -> set[str]:
-    """The slugs of the teams whose GPU-hours are spent."""
+    """Return the slugs of teams whose GPU-hours are spent."""
     return {
         team
         for team, quota, credit, spent in LedgerAccount.objects.values_list(

@@ -1,4 +1,4 @@
-"""GPU-hours: opened and credited by people, spent as time passes. In units of `accounting`."""
+"""Writes of GPU-hour ledgers: opened and credited by users, spent over time. Units as in `accounting`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OUT_OF_HOURS = "its team has no GPU-hours left"
 
 
 def account_of(row: LedgerAccount) -> Account:
-    """The row as the engine takes it."""
+    """Return the row in the engine's form."""
     return Account(
         quota=row.quota,
         period_s=PERIOD_S[Period(row.period)],
@@ -54,7 +54,7 @@ def account_of(row: LedgerAccount) -> Account:
 
 
 def keep(row: LedgerAccount, account: Account) -> None:
-    """Write the engine's account into the row."""
+    """Write the engine's account to the row."""
     row.period_started_at = datetime.fromtimestamp(account.period_start_s, UTC)
     row.charged_until = datetime.fromtimestamp(account.at_s, UTC)
     row.quota, row.credit, row.spent = account.quota, account.credit, account.spent
@@ -62,7 +62,7 @@ def keep(row: LedgerAccount, account: Account) -> None:
     row.save()
 
 
-# --- what people change -------------------------------------------------------------------------------
+# --- changes by users ----------------------------------------------------------------------------------
 
 
 @transaction.atomic
@@ -74,10 +74,10 @@ def set_ledger(
     period: str = Period.MONTH,
     expected: frozenset[str] = etags.ANY,
 ) -> LedgerAccount:
-    """Give a team GPU-hours for each period, or change how many. Operators only.
+    """Set a team's GPU-hours per period. Operators only.
 
-    A new grant counts from now on; what has been spent in the period stays spent. Raises `NotAllowed`,
-    `InvalidInput`, `PreconditionFailed`.
+    Takes effect at once; spending in the current period is unchanged. Raises `NotAllowed`, `InvalidInput`,
+    `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
     problems: dict[str, list[Reason]] = {}
@@ -117,7 +117,7 @@ def set_ledger(
 
 @transaction.atomic
 def close_ledger(*, actor: User | SystemActor, team: Team, expected: frozenset[str] = etags.ANY) -> None:
-    """Let a team use GPUs without counting hours again. Closing what is not open is success."""
+    """Close a team's ledger: GPU-hours are no longer counted. Idempotent."""
     policies.require_set_limits(actor)
     if expected:
         row = LedgerAccount.objects.select_for_update().filter(team=team).first()
@@ -139,10 +139,9 @@ def _name(team: Team) -> str:
 
 @transaction.atomic
 def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> None:
-    """Add hours that last until they are spent; a negative amount takes back, down to none.
+    """Add credit that is valid until spent; a negative amount reduces credit down to 0.
 
-    Operators and whoever may decide requests. Raises `NotAllowed`, `NotFound` (the team has no ledger)
-    and `InvalidInput`.
+    For operators and approvers. Raises `NotAllowed`, `NotFound` (the team has no ledger) and `InvalidInput`.
     """
     if not policies.may_decide(actor):
         policies.require_set_limits(actor)
@@ -182,13 +181,13 @@ def _enter(
     )
 
 
-# --- what time changes --------------------------------------------------------------------------------
+# --- changes over time ---------------------------------------------------------------------------------
 
 
 def tick(*, now: datetime | None = None) -> int:
-    """Charge all ledgers for what was held since they were last looked at; returns how many there are.
+    """Charge all ledgers for usage since the last tick. Returns the number of ledgers.
 
-    A tick that comes late, or twice, charges the same in the end.
+    Late or repeated ticks add up to the same.
     """
     now = now or timezone.now()
     keys = list(LedgerAccount.objects.order_by("team_id").values_list("team_id", flat=True))
@@ -237,7 +236,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
 
 
 def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
-    """One entry for each team and hour: the present hour's grows."""
+    """Add spending to the team's entry of the current hour."""
     if amount <= 0:
         return
     hour = now.replace(minute=0, second=0, microsecond=0)
@@ -284,7 +283,7 @@ def _warn(row: LedgerAccount, warning: Warn) -> None:
 
 
 def _concerned(team: Team) -> Sequence[User]:
-    """The team's owners, and its members who run something with GPUs."""
+    """Return the team's owners, and its members with running GPU workspaces."""
     of_team = Q(memberships__in=Membership.objects.filter(team=team, role=Role.OWNER))
     runs = Q(workspaces__in=_with_gpus(team))
     return list(User.objects.filter(of_team | runs, is_active=True).distinct())
@@ -300,13 +299,13 @@ def _with_gpus(team: Team) -> list[Workspace]:
 
 
 def stop_for_want_of_hours(team: Team) -> int:
-    """Stop what spends GPU-hours that the team has not got; returns how many were asked to stop."""
+    """Stop workspaces that use GPU-hours the team does not have. Returns how many were asked to stop."""
     asked = 0
     for workspace in _with_gpus(team):
         try:
             workspaces.stop(actor=SYSTEM, workspace_id=workspace.pk, reason=OUT_OF_HOURS)
         except PortalError:
-            # It is ending by itself just now.
+            # Already ending.
             continue
         asked += 1
         events.notify(

@@ -1,6 +1,6 @@
-"""What a team's accelerators cost over a stretch of time, from the intervals in which it held them.
+"""The cost of a team's accelerators over a period, from the intervals of their allocations.
 
-Pure but for `intervals`, which reads them: whatever started or ended between two looks is in there.
+Pure except for `intervals`, which reads them: short allocations between two ticks are included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`amount` of a resource, held from `start_s` until `end_s`, or still (None)."""
+    """`amount` of a resource, allocated from `start_s` to `end_s` (None: still)."""
 
     resource: str
     amount: int
@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """From one moment to another at one rate, in thousandths of a ledger unit for each second."""
+    """A period with a constant rate, in thousandths of a ledger unit per second."""
 
     start_s: int
     end_s: int
@@ -42,7 +42,7 @@ class Stretch:
 def stretches(
     held: Iterable[Held], weights: Mapping[str, int], start_s: int, end_s: int
 ) -> Sequence[Stretch]:
-    """The time from `start_s` to `end_s` in pieces of one rate each; together they cover it all."""
+    """Split the time from `start_s` to `end_s` into periods of constant rate, without gaps."""
     if start_s >= end_s:
         return []
     changes: dict[int, int] = {start_s: 0}
@@ -63,7 +63,7 @@ def stretches(
 
 
 def weights() -> Mapping[str, int]:
-    """The cost of each model for an hour, in thousandths. A simulated model costs nothing, unless set."""
+    """Return the price of each model per hour, in thousandths. Simulated models are free unless set."""
     return _Weights(ResourceRate.objects.values_list("resource", "rate_milli"))
 
 
@@ -77,7 +77,7 @@ class _Weights(dict[str, int]):
 
 
 def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[Held]]:
-    """What accelerators the teams have held at any time since, by team. One query."""
+    """Return the teams' accelerator allocations since then, by team. One query."""
     found: dict[UUID, list[Held]] = {}
     rows = AllocatedDevice.objects.filter(allocation__workspace__team__in=list(teams)).filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)

@@ -1,4 +1,4 @@
-"""What operators and approvers do with a team's ledger, from the team's page."""
+"""Actions of operators and approvers on a team's ledger and budget, from the team's page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from portal.quota.limits.selectors import limits
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Set, close or credit; a GET, as after signing in anew, only shows the team's page."""
+    """Set, close or credit a ledger. A GET, as after signing in again, only shows the team's page."""
     team = limits.team_for(request.user, slug)
     if request.method == "POST":
         try:
@@ -39,7 +39,7 @@ def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def budget(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Set or remove a budget in money; a GET, as after signing in anew, only shows the team's page."""
+    """Set or delete a budget in money. A GET, as after signing in again, only shows the team's page."""
     team = limits.team_for(request.user, slug)
     if request.method == "POST":
         try:

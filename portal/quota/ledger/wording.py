@@ -1,4 +1,4 @@
-"""Texts of the refusals about GPU-hours."""
+"""Texts of errors about GPU-hours."""
 
 from __future__ import annotations
 

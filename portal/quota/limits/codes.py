@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class QuotaCode(StrEnum):
-    """Refusals about limits, and notes on what a new limit means."""
+    """Errors about limits, and notes on the effect of a new limit."""
 
     AMOUNT_OUT_OF_RANGE = "amount_out_of_range"
     CAP_ABOVE_TEAM = "cap_above_team"

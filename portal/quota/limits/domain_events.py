@@ -1,4 +1,4 @@
-"""What limits tell the rooms above them."""
+"""Domain events of limits."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from portal.common.domain_events import DomainEvent
 
 @dataclass(frozen=True, slots=True)
 class LimitsChanged(DomainEvent):
-    """Who may hold how much has changed: quotas, cohorts, caps, grants, budgets or reservations."""
+    """Limits have changed: quotas, cohorts, caps, grants, budgets or reservations."""

@@ -1,4 +1,4 @@
-"""Numbers as people type them: parsed into base units, or refused at their field."""
+"""Parses numbers in display units into base units, with errors at their field."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from portal.quota.limits.codes import QuotaCode
 
 
 def parse_amount(text: str, resource: str, field: str) -> int:
-    """A number in people's units (1.5 GPUs, 64 GiB) as base units. Raises `InvalidInput`."""
+    """Parse an amount in display units (1.5 GPUs, 64 GiB) into base units. Raises `InvalidInput`."""
     return parse_number(text, units_per_whole(resource), field)
 
 
 def parse_amount_or_none(text: str, resource: str, field: str) -> int | None:
-    """The same, and nothing for an empty field."""
+    """Parse an amount as `parse_amount`; None for an empty field."""
     return parse_amount(text, resource, field) if text.strip() else None
 
 
 def parse_number(text: str, units: int, field: str) -> int:
-    """A number with or without decimals, times `units`, as an integer. Raises `InvalidInput`."""
+    """Parse a decimal number times `units` as an integer. Raises `InvalidInput`."""
     try:
         return parse_input(text, units)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The limits of all teams and cohorts as values: quotas, grants, caps, shares."""
+"""Reads the limits of all teams and cohorts as values: quotas, grants, caps, shares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Limits = dict[UUID, dict[str, types.Limit]]
 
 
 def teams(now: datetime) -> Iterable[types.Team]:
-    """Every team with its limits, the grants that count now, its caps and share."""
+    """Yield every team with its limits, active grants, caps and share."""
     limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
         "team_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip
@@ -58,12 +58,12 @@ def _add_grants(
     caps: Mapping[UUID, Mapping[str, int]],
     member_caps: dict[UUID, dict[str, dict[str, int]]],
 ) -> None:
-    """Grants raise a team's nominal quota, or one member's cap where there is one."""
+    """Add grants to teams' nominal quotas, or to members' caps if they exist."""
     for team, user, resource, amount in Grant.objects.active(now).values_list(
         "team_id", "user_id", "resource", "amount"
     ):
         if user is None:
-            # A grant is on top of what is limited: alone it limits nobody.
+            # A grant adds to an existing limit; on its own it limits nothing.
             own = limits.setdefault(team, {})
             before = own.get(resource)
             if before is None:
@@ -78,7 +78,7 @@ def _add_grants(
 
 
 def _governed(team: UUID, resource: str) -> bool:
-    """Whether some quota in the team's tree of cohorts names the resource."""
+    """Return whether any quota in the team's cohort tree names the resource."""
     share = TeamShare.objects.filter(team=team, cohort__isnull=False).select_related("cohort").first()
     if share is None or share.cohort is None:
         return False
@@ -94,7 +94,7 @@ def _governed(team: UUID, resource: str) -> bool:
 
 
 def cohorts() -> Iterable[types.Cohort]:
-    """Every cohort with its own limits and the one that it is in."""
+    """Yield every cohort with its limits and parent."""
     limits = _limits(Quota.objects.filter(cohort__isnull=False).values_list(
         "cohort_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip

@@ -1,8 +1,8 @@
-"""Who may have how much: quotas, cohorts, shares, grants, caps of members, limits of the site and rates.
+"""Models of limits: quotas, cohorts, shares, grants, member caps, site limits and rates.
 
-A *resource* is named by a string, as `portal.quota.limits.resources` says: `gpu:h100` in milli-GPU,
-`mig:1g.10gb` in thousandths of an instance, `gpu` for accelerators of all models, `cpu_milli`,
-`memory_mib`, `disk_mib`, `workspaces`. What no quota names is not limited by quota.
+A *resource* is named by a string (`portal.quota.limits.resources`): `gpu:h100` in milli-GPU, `mig:1g.10gb` in
+thousandths of an instance, `gpu` for accelerators of all models, `cpu_milli`, `memory_mib`, `disk_mib`,
+`workspaces`. A resource without a quota is not limited by quota.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WEIGHT_ONE = 1000
 
 
 class Cohort(models.Model):
-    """A group of teams (or of cohorts) inside which unused quota may be borrowed."""
+    """A group of teams (or cohorts) within which unused quota may be borrowed."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
@@ -42,14 +42,14 @@ class Cohort(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.name, self.parent_id, self.weight_milli)
 
 
 class TeamShare(models.Model):
-    """A team's place among the others. A team without a row has no cohort and the usual weight.
+    """A team's cohort and weight. A team without a row has no cohort and the default weight.
 
-    `borrowed_avg` is the decayed mean of what it borrowed, by resource, as of `averaged_at`.
+    `borrowed_avg` is the decayed average of borrowed amounts by resource, as of `averaged_at`.
     """
 
     team = models.OneToOneField(
@@ -68,12 +68,12 @@ class TeamShare(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.cohort_id, self.weight_milli, self.reclaim)
 
 
 class Quota(models.Model):
-    """What a team, or a cohort for all its members, has of one resource. No limit is `None`."""
+    """The quota of a team, or of a cohort for all its members, for one resource. None: no limit."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey(
@@ -106,12 +106,12 @@ class Quota(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.quota, self.borrowing_limit, self.lending_limit)
 
 
 class SiteLimit(models.Model):
-    """The most that all together may hold of a resource, however much there is."""
+    """The maximum of a resource for all teams together, regardless of capacity."""
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
     amount = models.PositiveBigIntegerField(
@@ -126,12 +126,12 @@ class SiteLimit(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.amount)
 
 
 class MemberCap(models.Model):
-    """The most that one member of a team may hold; without a user, each member for whom no other is set."""
+    """The maximum for one member of a team; without a user, for every member without a cap of their own."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="member_caps")
@@ -159,22 +159,22 @@ class MemberCap(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.amount)
 
 
 class GrantQuerySet(models.QuerySet["Grant"]):
     def active(self, now: datetime) -> GrantQuerySet:
-        """Those that count at `now`."""
+        """Return the grants that apply at `now`."""
         return self.filter(starts_at__lte=now, ended_at=None).filter(Q(ends_at=None) | Q(ends_at__gt=now))
 
     def run_out(self, now: datetime) -> GrantQuerySet:
-        """Those whose time is over and whose end has not been told yet."""
+        """Return expired grants whose end has not been notified yet."""
         return self.filter(ended_at=None, ends_at__lte=now)
 
 
 class Grant(models.Model):
-    """More than the quota says, for a team or (with `user`) as that member's cap; ends by itself."""
+    """An increase of a team's quota or (with `user`) of that member's cap; it ends at `ends_at` if set."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="grants")
@@ -204,7 +204,7 @@ class Grant(models.Model):
 
 
 class ResourceRate(models.Model):
-    """What a GPU of a model costs in GPU-hours for each hour, in thousandths. Without a row: 1000."""
+    """The price of a GPU model in thousandths of a GPU-hour per hour. Without a row: 1000."""
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
     rate_milli = models.PositiveIntegerField(
@@ -219,5 +219,5 @@ class ResourceRate(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.rate_milli)

@@ -1,6 +1,6 @@
-"""Who may see and who may change how much whom is given.
+"""Permissions on limits, requests and reservations.
 
-Seeing is for those whom it concerns: members, operators, auditors, and approvers, who have to decide on it.
+Readers are members, operators, auditors, and approvers, who decide.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ MAX_OWNERS_NAMED = 3
 
 
 def may_view_team(actor: User | SystemActor, team: Team) -> bool:
-    """See a team's quota, use, ledger and requests: its members and viewers, and who sees every team."""
+    """Return whether the actor may see a team's quota, usage, ledger and requests."""
     return sees_every_team(actor) or (not isinstance(actor, SystemActor) and is_member(actor, team))
 
 
 def sees_every_team(actor: User | SystemActor) -> bool:
-    """Whether the limits and the use of all teams are the actor's business."""
+    """Return whether the actor may see limits and usage of all teams."""
     return isinstance(actor, SystemActor) or actor.sees_all or may_decide(actor)
 
 
 def require_view_team(actor: User | SystemActor, team: Team) -> None:
-    """Raises `NotFound`: who may not see a team may not learn that it exists."""
+    """Raises `NotFound`: the existence of an invisible team is not revealed."""
     if not may_view_team(actor, team):
         raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": team.slug}))
 
 
 def may_split(actor: User | SystemActor, team: Team) -> bool:
-    """Split the team's quota among its members."""
+    """Return whether the actor may set limits per member of the team."""
     return isinstance(actor, SystemActor) or actor.operates or is_owner(actor, team)
 
 
@@ -46,13 +46,13 @@ def require_split(actor: User | SystemActor, team: Team) -> None:
 
 
 def require_see_limits(actor: User | SystemActor) -> None:
-    """The limits of all teams on one page: for who sets them, and for auditors."""
+    """Raises `NotAllowed` unless the actor may see the page of all limits: operators and auditors."""
     if not isinstance(actor, SystemActor) and not actor.sees_all:
         raise NotAllowed(Reason(QuotaCode.ONLY_OPERATORS_SET_LIMITS))
 
 
 def may_set_limits(actor: User | SystemActor) -> bool:
-    """Set quotas, cohorts, shares, limits of the site and rates."""
+    """Return whether the actor may set quotas, cohorts, shares, site limits and rates."""
     return isinstance(actor, SystemActor) or actor.operates
 
 
@@ -62,7 +62,7 @@ def require_set_limits(actor: User | SystemActor) -> None:
 
 
 def may_decide(actor: User | SystemActor) -> bool:
-    """Decide requests at this moment: approvers, administrators, delegates of approvers."""
+    """Return whether the actor may decide requests now: approvers, administrators and delegates."""
     return isinstance(actor, SystemActor) or approvers.may_decide_all(actor)
 
 
@@ -72,7 +72,7 @@ def require_decide(actor: User | SystemActor) -> None:
 
 
 def may_book(actor: User | SystemActor) -> bool:
-    """Book capacity without asking, and decide what others ask to book."""
+    """Return whether the actor may book capacity and decide reservations."""
     return isinstance(actor, SystemActor) or actor.operates or may_decide(actor)
 
 
@@ -82,12 +82,12 @@ def require_book(actor: User | SystemActor) -> None:
 
 
 def may_reserve(actor: User | SystemActor, team: Team) -> bool:
-    """Ask for a reservation for the team, change it and cancel it: its owners, and who books."""
+    """Return whether the actor may request, change and cancel the team's reservations."""
     return (not isinstance(actor, SystemActor) and is_owner(actor, team)) or may_book(actor)
 
 
 def require_reserve(actor: User | SystemActor, team: Team) -> None:
-    """Raises `NotFound` where the actor may not see the team, `NotAllowed` where he only sees it."""
+    """Raises `NotFound` if the actor may not see the team, `NotAllowed` if the actor only sees it."""
     require_view_team(actor, team)
     if not may_reserve(actor, team):
         raise NotAllowed(Reason(QuotaCode.ONLY_OWNERS_RESERVE, {"team": team.name}))

@@ -1,4 +1,4 @@
-"""How much of each resource a request takes, and what is a resource at all; names: `inventory.resources`."""
+"""Amounts of each resource that a request takes, and validation of names (see `inventory.resources`)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _ACCELERATOR = re.compile(r"(gpu|mig):[a-z0-9][a-z0-9._+-]{0,60}")
 
 
 def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = False) -> dict[str, int]:
-    """What the request takes of each resource, over all its nodes.
+    """Return the amounts of each resource that the request takes over all its nodes.
 
-    `model` is the one model that is meant where the request allows several, else it is the request's
-    own. CPU and memory of simulated nodes are resources of their own.
+    `model` selects the model if the request allows several. CPU and memory of simulated nodes are separate
+    resources.
     """
     prefix = SIMULATED if simulated else ""
     amounts = {
@@ -65,18 +65,18 @@ def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = F
 
 
 def is_resource(value: str) -> bool:
-    """Whether this names something that can be limited."""
+    """Return whether the value names a resource that can be limited."""
     return value.removeprefix(SIMULATED) in PLAIN or _ACCELERATOR.fullmatch(value) is not None
 
 
 def validate_resource(value: str) -> None:
-    """Raises ValidationError for what is no resource."""
+    """Raises ValidationError unless the value names a resource."""
     if not is_resource(value):
         raise ValidationError(message_of(Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": value})))
 
 
 def validate_amounts(value: Any) -> None:
-    """Raises ValidationError unless it maps resources to amounts above zero."""
+    """Raises ValidationError unless the value maps resources to positive amounts."""
     if not isinstance(value, Mapping) or not value:
         raise ValidationError(_("Name at least one resource and its amount."))
     for resource, amount in value.items():

@@ -1,4 +1,4 @@
-"""Limits as the API shows and takes them. Amounts are in base units: thousandths, milli-CPU, MiB."""
+"""Serializers of limits. Amounts are in base units: thousandths, milli-CPU, MiB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESOURCE_HELP = (
 
 
 class Amount(serializers.IntegerField):
-    """An amount in base units, from zero on."""
+    """A non-negative amount in base units."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(min_value=0, max_value=MAX_AMOUNT, **options)
@@ -32,7 +32,7 @@ def _notes() -> serializers.ListField:
 
 
 class QuotaSerializer(serializers.ModelSerializer[Quota]):
-    """What a team, or a cohort for all in it, has of one resource."""
+    """The quota of a team or cohort for one resource."""
 
     team = serializers.CharField(source="team.slug", default=None, allow_null=True, help_text="Or null.")
     cohort = serializers.CharField(source="cohort.slug", default=None, allow_null=True, help_text="Or null.")
@@ -50,7 +50,7 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
 
 
 class QuotaWrittenSerializer(QuotaSerializer):
-    """A quota that has just been set."""
+    """A quota after a write."""
 
     notes = _notes()
 
@@ -76,7 +76,7 @@ class QuotaCreateSerializer(QuotaChangeSerializer):
 
 
 class CohortSerializer(serializers.ModelSerializer[Cohort]):
-    """A group of teams, or of cohorts, inside which unused quota may be borrowed."""
+    """A group of teams or cohorts within which unused quota may be borrowed."""
 
     parent = serializers.CharField(
         source="parent.slug",
@@ -123,7 +123,7 @@ class CohortCreateSerializer(StrictSerializer):
 
 
 class ShareSerializer(serializers.Serializer[Any]):
-    """A team's place among the others."""
+    """A team's cohort and weight."""
 
     team = serializers.CharField()
     cohort = serializers.CharField(allow_null=True, help_text="Slug of the cohort.")
@@ -144,7 +144,7 @@ class ShareChangeSerializer(StrictSerializer):
 
 
 class BarSerializer(serializers.Serializer[Any]):
-    """How a team stands with one resource. Amounts in base units; null where there is no limit."""
+    """A team's usage of one resource. Amounts in base units; null: no limit."""
 
     resource = serializers.CharField(help_text="Which resource, as `gpu:h100`; `gpu` for all GPUs.")
     label = serializers.CharField(help_text="Name of the resource for people.")  # type: ignore[assignment]
@@ -173,14 +173,14 @@ class BarSerializer(serializers.Serializer[Any]):
 
 
 class UsageSerializer(serializers.Serializer[Any]):
-    """How a team stands."""
+    """A team's usage and limits."""
 
     team = serializers.CharField()
     resources = BarSerializer(many=True, help_text="Limits and use by resource.")
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
-    """The most that a member of a team may hold; without a `username`, each for whom no other is set."""
+    """The maximum for a member of a team; without a `username`, for every member without their own cap."""
 
     team = serializers.CharField(source="team.slug")
     username = serializers.CharField(source="user.username", default=None, allow_null=True)
@@ -196,7 +196,7 @@ class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
 
 
 class MemberCapWrittenSerializer(MemberCapSerializer):
-    """A cap that has just been set."""
+    """A cap after a write."""
 
     notes = _notes()
 
@@ -218,7 +218,7 @@ class MemberCapCreateSerializer(MemberCapChangeSerializer):
 
 
 class SiteLimitSerializer(serializers.ModelSerializer[SiteLimit]):
-    """The most that all together may hold."""
+    """The maximum for all teams together."""
 
     label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
 
@@ -232,7 +232,7 @@ class SiteLimitSerializer(serializers.ModelSerializer[SiteLimit]):
 
 
 class SiteLimitWrittenSerializer(SiteLimitSerializer):
-    """A limit of the site that has just been set."""
+    """A site limit after a write."""
 
     notes = _notes()
 
@@ -246,7 +246,7 @@ class SiteLimitChangeSerializer(StrictSerializer):
 
 
 class RateSerializer(serializers.ModelSerializer[ResourceRate]):
-    """What an hour of an accelerator costs in GPU-hours; those without a rate cost 1000."""
+    """The price of an accelerator in GPU-hours per hour; the default is 1000."""
 
     label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
 

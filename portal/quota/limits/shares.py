@@ -1,4 +1,4 @@
-"""Fair shares: how much of what is lent a team takes, and how spare capacity is divided."""
+"""Fair shares: how much of the lendable capacity a team uses, and how spare capacity is divided."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from portal.quota.limits.tree import Node
 from portal.quota.limits.types import WEIGHT_ONE, Amounts
 
 SHARE_ONE = 10**9
-"""A share that takes all that is lendable, at weight one."""
+"""The share of a node with weight 1 that uses all that is lendable."""
 MAX_SHARE = 1 << 80
-"""Above all shares at a weight: who borrows with weight zero has this and what it would be at weight one."""
+"""Added to the share of borrowers with weight 0, which puts them above all others."""
 
 
 def share_of(taken: int, lendable: int, weight_milli: int) -> int:
-    """The share of who has taken so much of the lendable, as an integer (`SHARE_ONE`).
+    """Return the share for a used part of the lendable amount, as an integer (`SHARE_ONE`).
 
-    As in Kueue nothing counts where nobody lends: then it is held because a limit was lowered.
+    As in Kueue, it is 0 where nothing is lendable: then the amount is in use because a limit was lowered.
     """
     if taken <= 0 or lendable <= 0:
         return 0
@@ -27,9 +27,9 @@ def share_of(taken: int, lendable: int, weight_milli: int) -> int:
 
 
 def dominant_share(node: Node, averages: Amounts | None = None) -> int:
-    """The largest part of the lendable that the node has borrowed, over its weight; zero within quota.
+    """Return the largest borrowed part of the lendable over all resources, divided by weight; 0 within quota.
 
-    `averages` (what it borrowed of late, `decayed`) counts as much as what it borrows now.
+    `averages` (recently borrowed amounts, `decayed`) count as much as currently borrowed ones.
     """
     if node.parent is None:
         return 0
@@ -42,27 +42,27 @@ def dominant_share(node: Node, averages: Amounts | None = None) -> int:
 
 
 def fair_parts(share: int, node: Node) -> int:
-    """A share of the node in fair parts: `SHARE_ONE` where it takes of the lendable what its weight says.
+    """Return a share in fair shares: `SHARE_ONE` if the node uses the part that its weight entitles it to.
 
-    The fair part is its weight over the sum of all weights in its cohort, so it hangs neither on how many
-    there are nor on the scale of the weights.
+    The fair share is its weight over the sum of weights in its cohort. So the result depends neither on the
+    number of nodes nor on the scale of weights.
     """
     if not share or node.parent is None:
         return 0
-    # Where nobody has a weight all are alike.
+    # Without any weights, all nodes are equal.
     return share * (node.parent.children_weight_milli or WEIGHT_ONE) // WEIGHT_ONE
 
 
 def fair_parts_above(node: Node) -> int:
-    """The fair parts that the cohorts above the node take of those above them, summed up."""
+    """Return the sum of fair shares that the cohorts above the node use of their parents."""
     return sum(fair_parts(dominant_share(each), each) for each in node.path()[1:-1])
 
 
 def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:
-    """The decayed mean of borrowed use after `elapsed_s` more seconds at `borrowed`.
+    """Return the decayed average after `elapsed_s` more seconds at `borrowed`.
 
-    Integers throughout: whole half-lives halve, the rest is taken along the chord, so many short steps
-    and one long one differ by a few per cent at most.
+    Uses integers only: whole half-lives halve, the rest is interpolated linearly. Many short steps and one
+    long one differ by a few percent at most.
     """
     if elapsed_s < 0 or half_life_s <= 0:
         raise ValueError("time goes forward and a half-life is positive")
@@ -79,7 +79,7 @@ def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: in
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A queue's part in a division. `limit` None: none. Order in the sequence is the order of creation."""
+    """A queue's claim in a division. `limit` None: no limit. Ties go by order in the mapping (creation)."""
 
     deserved: int
     request: int
@@ -95,9 +95,9 @@ class Claim:
 def divide(total: int, claims: Mapping[str, Claim], *, unit: int = 1) -> dict[str, int]:
     """Divide `total` between queues as KAI does: first what each deserves, then the rest.
 
-    The rest goes to the highest priority that still wants some, by over-quota weight; what is left of a
-    division is handed out in `unit`s by the largest remainder, then by order of creation. Nobody gets
-    more than it requests or its limit allows. The shares sum to no more than `total`.
+    The rest goes to the highest priority with unmet requests, by over-quota weight. Remainders are
+    distributed in `unit`s by the largest remainder, then by order of creation. No queue gets more than its
+    request or limit. The sum is at most `total`.
     """
     shares: dict[str, int] = {}
     left = total
@@ -115,7 +115,7 @@ def _divide_rest(
 ) -> int:
     while left > 0:
         hungry = [name for name in group if shares[name] < claims[name].wants]
-        # Without any weight there is no over-quota share to divide.
+        # Without weights there is no over-quota share to divide.
         weights = sum(claims[name].weight for name in hungry)
         if not hungry or weights == 0:
             break

@@ -1,4 +1,4 @@
-"""What the site has of each resource when nothing is broken: the most that anybody could ever hold."""
+"""The site's total of each resource if everything is in service: the upper bound of any request."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from portal.quota.limits.models import SiteLimit
 from provisioning.types import DeviceKind
 
 MAX_MIG_INSTANCES = 7
-"""Of the smallest profile on one device; those of larger profiles are fewer."""
+"""Instances of the smallest profile per device; larger profiles have fewer."""
 MAX_HOURS = 720
-"""GPU-hours are asked for 30 days at a time."""
+"""GPU-hours are requested for up to 30 days."""
 
 
 def site_sizes() -> dict[str, int]:
-    """By resource, over all enabled pools; `gpu_hours` are all real accelerators for 30 days.
+    """Return totals by resource over all enabled pools; `gpu_hours` are all real accelerators for 30 days.
 
-    Devices and nodes count whatever their health, since they may come back. A resource that no pool has is
-    missing; MIG profiles are missing unless instances stand (see `size_of`). Site limits are applied.
+    Devices and nodes count regardless of health, since they may recover. Resources without a pool are
+    missing; MIG profiles are missing unless instances exist (see `size_of`). Site limits apply.
     """
     found = counting.site_totals()
     if resources.GPU in found:
@@ -32,7 +32,7 @@ def site_sizes() -> dict[str, int]:
 
 
 def size_of(resource: str) -> int | None:
-    """The most of it that anybody could ever hold; None where nothing but quota limits it."""
+    """Return the upper bound of a resource; None if only quota limits it."""
     if resource == resources.WORKSPACES:
         limit = SiteLimit.objects.filter(resource=resource).first()
         return limit.amount if limit else None
@@ -42,7 +42,7 @@ def size_of(resource: str) -> int | None:
 
 
 def _mig_size(resource: str) -> int:
-    """As many as could be cut out of all devices in MIG mode; instances that stand already count at least."""
+    """Return the most instances possible on devices in MIG mode; at least the existing ones."""
     simulated = resource.startswith("mig:simulated-")
     devices = Device.objects.filter(present=True, node__pool__enabled=True, node__pool__simulated=simulated)
     cut = devices.filter(~Q(kind=DeviceKind.MIG.value), mig_mode=True).count()

@@ -1,7 +1,7 @@
-"""Quota with Kueue's terms: a tree of cohorts with teams as leaves, for any number of resources.
+"""Quota in Kueue's terms: a tree of cohorts with teams as leaves, for any number of resources.
 
-What a node does not lend stays with it (its local part); the rest is stored in the parent and is free
-for all below. A resource that no node of a tree names is not governed by quota there.
+What a node does not lend stays with it (its local part); the rest is stored in the parent and is available to
+all nodes below. A resource that no node of a tree names is not governed by quota there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_LIMIT = Limit()
 
 
 class Node:
-    """A cohort or team: what it may use (`quota`), keeps (`local`) and holds (`usage`), by resource."""
+    """A cohort or team: its total `quota`, unlent part (`local`) and `usage`, by resource."""
 
     __slots__ = (
         "children",
@@ -43,7 +43,7 @@ class Node:
         self.root_names: frozenset[str] = frozenset()
 
     def path(self) -> list[Node]:
-        """This node and those above it, root last."""
+        """Return this node and its ancestors, root last."""
         node: Node | None = self
         found = []
         while node is not None:
@@ -52,7 +52,7 @@ class Node:
         return found
 
     def available(self, resource: str) -> int:
-        """What may still be added here; negative where more is held than allowed."""
+        """Return what may still be added here; negative if usage exceeds the limit."""
         if resource not in self.root_names:
             return UNGOVERNED
         quota, usage = self.quota[resource], self.usage.get(resource, 0)
@@ -66,7 +66,7 @@ class Node:
         return max(0, local - usage) + above
 
     def potential(self, resource: str) -> int:
-        """What could be used here at most, if nobody else used anything."""
+        """Return the most that could be used here if there were no other usage."""
         if resource not in self.root_names:
             return UNGOVERNED
         quota = self.quota[resource]
@@ -77,13 +77,13 @@ class Node:
         return total if borrowing is None else min(total, quota + borrowing)
 
     def borrowed(self, resource: str) -> int:
-        """What is held beyond the node's own quota; nothing where there is no one to borrow from."""
+        """Return the usage beyond the node's own quota; 0 without a parent."""
         if self.parent is None or resource not in self.root_names:
             return 0
         return max(0, self.usage.get(resource, 0) - self.quota[resource])
 
     def change(self, resource: str, amount: int) -> None:
-        """Add (or with a negative amount give back) what is held, here and above."""
+        """Add an amount (or subtract, if negative) to the usage here and above."""
         usage = self.usage.get(resource, 0)
         self.usage[resource] = usage + amount
         if self.parent is None:
@@ -95,10 +95,9 @@ class Node:
 
 
 class QuotaTree:
-    """The quota of all teams and what they hold.
+    """The quota and usage of all teams.
 
-    Raises ValueError for a name used twice, an unknown cohort, cohorts in a circle, a weight below zero
-    or a limit below zero.
+    Raises ValueError for a duplicate name, an unknown cohort, a cycle of cohorts, a negative weight or limit.
     """
 
     def __init__(self, teams: Iterable[Team], cohorts: Iterable[Cohort] = ()) -> None:
@@ -134,7 +133,7 @@ class QuotaTree:
             raise ValueError("cohorts form a circle")
 
     def clone(self) -> QuotaTree:
-        """A tree of its own over the same limits."""
+        """Return an independent copy with the same limits."""
         twin = QuotaTree.__new__(QuotaTree)
         copies: dict[int, Node] = {}
         for node in (*self.cohorts.values(), *self.teams.values()):
@@ -162,7 +161,7 @@ class QuotaTree:
             node.change(resource, -amount)
 
     def shortfall(self, team: str, amounts: Amounts) -> str:
-        """The first resource of which the team may not have so much more; empty if it may have it all."""
+        """Return the first resource of which the team cannot use that much more, or an empty string."""
         node = self.teams[team]
         for resource, amount in amounts.items():
             if amount > 0 and node.available(resource) < amount:
@@ -170,7 +169,7 @@ class QuotaTree:
         return ""
 
     def overrun(self) -> str:
-        """The first quota that is exceeded, in words, or an empty string."""
+        """Return the first exceeded quota as text, or an empty string."""
         for node in (*self.teams.values(), *self.cohorts.values()):
             for resource in sorted(node.root_names):
                 limit = node.quota[resource]
@@ -201,7 +200,7 @@ def _below(root: Node) -> list[Node]:
 
 
 def _sum_up(node: Node) -> None:
-    """Quota of a node whose children are done: its own and what they lend."""
+    """Compute the quota of a node from its own and what its children lend. Children must be done."""
     for resource in node.root_names:
         limit = node.limits.get(resource, NO_LIMIT)
         lent = sum(child.quota[resource] - child.local[resource] for child in node.children)

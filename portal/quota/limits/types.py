@@ -1,4 +1,4 @@
-"""Values of quota: what teams and cohorts may hold, by resource (`portal.quota.limits.resources`)."""
+"""Values of quota: limits of teams and cohorts by resource (`portal.quota.limits.resources`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WEIGHT_ONE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A team's or cohort's part in one resource. `None` limits neither borrowing nor lending."""
+    """A team's or cohort's limits for one resource. `None`: borrowing or lending is not limited."""
 
     nominal: int = 0
     borrowing: int | None = None
@@ -20,7 +20,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """A group inside which unused quota is lent. Its own limits are shared by its members."""
+    """A group within which unused quota is lent. Its own limits are shared by its members."""
 
     name: str
     parent: str = ""
@@ -30,10 +30,12 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Who pays. `borrowed_avg` is the decayed mean of what it borrowed (`shares.decayed`).
+    """The team that is charged.
 
-    `user_caps` bound each member alone, `member_caps` one member instead. `funded` is false when the
-    ledger has nothing left. `reclaim` says whether it may take back from borrowers of its cohort.
+    - `borrowed_avg`: decayed average of borrowed amounts (`shares.decayed`).
+    - `user_caps`: caps for every member; `member_caps`: caps that override them for one member.
+    - `funded`: False if the ledger is spent.
+    - `reclaim`: whether it may reclaim from borrowers in its cohort.
     """
 
     name: str
@@ -48,10 +50,10 @@ class Team:
 
     @property
     def capped(self) -> bool:
-        """Whether it matters which member asks."""
+        """Whether any member has a cap."""
         return bool(self.user_caps or self.member_caps)
 
     def caps_of(self, user: str) -> Amounts:
-        """The caps of one member: each member's, but where others are set."""
+        """Return the caps of one member: those for every member, overridden by their own."""
         own = self.member_caps.get(user)
         return {**self.user_caps, **own} if own else self.user_caps

@@ -1,4 +1,4 @@
-"""Caps on a team's page, and the operators' page of all limits; templates/quotas/limits.html."""
+"""Member caps on a team's page, and the page of all limits (templates/quotas/limits.html)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from portal.quota.limits.services.limits import Changed
 
 WEIGHT = 1000
 PLACE_VERSION = "place_version"
-"""Which version of a row's place in the tree (a team's share, a cohort) its form was made of."""
+"""Field with the version of a row's place in the tree (a team's share, a cohort)."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Set or remove a member's cap. A GET, as after signing in anew, only shows the team."""
+    """Set or delete a member's cap. A GET, as after signing in again, only shows the team."""
     if request.method != "POST":
         return redirect("home:team", slug)
     team = accounts.team_by_slug(request.user, slug)
@@ -84,7 +84,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def board(request: SignedInRequest) -> HttpResponse:
-    """The tree of cohorts and teams with one resource's quota, limits of the site, rates; for operators."""
+    """Show and edit the tree with one resource's quota, site limits and rates; for operators."""
     if request.method != "POST":
         policies.require_see_limits(request.user)
         return _render(request, board_of(request.GET))
@@ -94,7 +94,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         with transaction.atomic():
             done, words = _done(request.user, data)
     except PortalError as error:
-        # What was typed stays in the row that is being edited.
+        # Preserve the input of the row in edit.
         shown = board_of(data, problem=error.sentence, typed=data)
         return _render(request, shown, status=200 if wants(request, "board") else 400)
     if not wants(request, "board"):
@@ -109,7 +109,7 @@ def board(request: SignedInRequest) -> HttpResponse:
 
 
 def _where(data: QueryDict) -> str:
-    """The same resource and search, without the row that was edited."""
+    """Return the query with resource and search, without the edited row."""
     kept = QueryDict(mutable=True)
     for name in ("resource", "q"):
         if value := data.get(name, ""):
@@ -123,11 +123,11 @@ def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpRe
     return render(request, name, context, status=status)
 
 
-# --- what a form does ---------------------------------------------------------------------------------
+# --- form actions ------------------------------------------------------------------------------------
 
 
 def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    """Do what the form asks. Returns what changed and the words for it."""
+    """Execute the form's action. Returns the change and its message."""
     actions: dict[str, Callable[[User, QueryDict], tuple[Changed, str]]] = {
         "save": _save,
         "remove": _remove,
@@ -170,7 +170,7 @@ def _cohort(slug: str) -> Cohort | None:
 
 
 def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    """The quota of a row and its place in the tree, all or nothing."""
+    """Save the quota of a row and its place in the tree, all or nothing."""
     row, resource = _row(data), _resource(data)
     weight = parse_number(data.get("weight", "1"), WEIGHT, "weight")
     parent = _cohort(data.get("cohort", ""))

@@ -1,4 +1,4 @@
-"""Texts of the refusals about limits, and of the notes on what a new limit means for what runs."""
+"""Texts of errors about limits, and of notes on running workspaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHANGE_THAT = _("Change that one.")
 
 
 def _amounts(params: Params) -> Params:
-    """`resource` by name; `amount` with unit and name, `over` with its unit."""
+    """Format `resource` by name, `amount` with unit and name, `over` with unit."""
     resource = params["resource"]
     found = {**params, "resource": format_resource(resource)}
     if "amount" in params:
@@ -33,7 +33,7 @@ def _owners(params: Params) -> Params:
 
 
 def _users(params: Params) -> Params:
-    """Those who are in a cohort; `more` are left out of `names`."""
+    """Format the members of a cohort; `more` is the number left out of `names`."""
     more, names = params["more"], ", ".join(params["names"])
     if more:
         names += ngettext(" and %(count)s more", " and %(count)s more", more) % {"count": more}
@@ -41,7 +41,7 @@ def _users(params: Params) -> Params:
 
 
 def _circle(params: Params) -> Params:
-    """`way` are the cohorts from the outermost to the one inside itself; one alone is its own parent."""
+    """Format a cycle. `way` lists the cohorts from the outermost to the one inside itself."""
     name, way = params["name"], params["way"]
     if len(way) < 2:
         return {"sentence": _("%(name)s cannot be inside itself.") % {"name": name}}

@@ -1,4 +1,4 @@
-"""Requests for more, grants, auto-approve rules and delegations over REST."""
+"""REST views of requests, grants, auto-approve rules and delegations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
 
 
 class WritesAsApprover(HasScope):
-    """Making and changing is for approvers: refused before the body is read, which may name foreign teams."""
+    """Checks permission for writes before the body, which may name invisible teams, is read."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not super().has_permission(request, view):
@@ -319,7 +319,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
 
 
 def _any_team(slug: str) -> Team:
-    """Approvers make rules for teams that they are not in."""
+    """Return any team by slug: approvers create rules for teams that they are not in."""
     team = Team.objects.filter(slug=slug).first()
     if team is None:
         reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})

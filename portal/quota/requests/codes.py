@@ -1,4 +1,4 @@
-"""Codes of requests for more."""
+"""Codes of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RequestCode(StrEnum):
-    """Refusals about requests for more, their rules and delegations."""
+    """Errors about requests, rules and delegations."""
 
     AMOUNT_NOT_POSITIVE = "amount_not_positive"
     APPROVED_ALREADY = "approved_already"

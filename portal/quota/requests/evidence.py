@@ -1,6 +1,6 @@
-"""What helps to decide a request: use, what is left, and what approving would do to others.
+"""Evidence for decisions on requests: usage, free capacity, and the effect on other teams.
 
-A fixed number of queries for any number of requests. What is not measured is None, never zero.
+A constant number of queries for any number of requests. Unmeasured values are None, never 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EARLIER_READ = 400
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A team, and how much it borrows of what the grant would take back."""
+    """A team, and the borrowed amount that the grant would reclaim from it."""
 
     team: str
     amount: int
@@ -43,7 +43,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Accelerators that the team holds now; of those `measured` so many are `idle`, as the map says."""
+    """Accelerators allocated to the team now; `idle` of the `measured` ones are idle."""
 
     held: int
     measured: int
@@ -51,19 +51,20 @@ class Idle:
 
     @property
     def percent(self) -> int | None:
-        """The idle share of what is measured; None where nothing is."""
+        """The idle share of measured ones in percent, or None."""
         return round(100 * self.idle / self.measured) if self.measured else None
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Amounts in the resource's base unit; `held_unit_s` in base units × seconds over the last 30 days.
+    """Evidence on a request. Amounts are in the resource's base unit.
 
-    `of_user` says that use is the requester's own (a cap) rather than the team's. `quota` is nominal and
-    grants of the team, None without a quota; `cohort_left` what its cohort has left now, None outside of one;
-    `size` what is in service at the site now and `free` what of it nobody
-    holds, both None where nothing counts it; `use` what came of the GPUs that the team held, None where the
-    request is about something else.
+    - `held_unit_s`: base units × seconds over the last 30 days.
+    - `of_user`: usage is the requester's (a cap) instead of the team's.
+    - `quota`: nominal quota and grants of the team; None without a quota.
+    - `cohort_left`: what the cohort has left now; None without a cohort.
+    - `size`, `free`: amount in service at the site, and unallocated; None if not counted.
+    - `use`: utilisation of the team's GPUs; None for requests about other resources.
     """
 
     request: QuotaRequest
@@ -86,28 +87,28 @@ class Evidence:
 
     @property
     def mean(self) -> int:
-        """What was held on average over the 30 days, in base units."""
+        """The average usage over 30 days, in base units."""
         return self.held_unit_s // int(PERIOD.total_seconds())
 
     @property
     def hours(self) -> int:
-        """Units held × hours in 30 days (GPU-hours for accelerators), in the resource's people's unit."""
+        """Units × hours in 30 days (GPU-hours for accelerators), in the display unit."""
         return round(self.held_unit_s / (units_per_whole(self.counted_in) * 3600))
 
     @property
     def counted_in(self) -> str:
-        """The resource that use is counted in: that of GPU-hours is accelerators of all models."""
+        """The resource in which usage is counted: GPU-hours count accelerators of all models."""
         return resources.GPU if self.request.resource == resources.GPU_HOURS else self.request.resource
 
     @property
     def short(self) -> int:
-        """How much of what is asked for is not free now."""
+        """The part of the requested amount that is not free now."""
         return max(0, self.request.amount - self.free) if self.free is not None else 0
 
 
 @dataclass(slots=True)
 class _World:
-    """The rows that evidence is made of, read once."""
+    """The rows that evidence is computed from, read once."""
 
     now: datetime
     used: dict[tuple[UUID, str], int] = field(default_factory=dict)
@@ -130,7 +131,7 @@ class _World:
         return self.nominal.get(key, 0) + self.grant.get(key, 0)
 
     def left_of(self, resource: str) -> tuple[int | None, int | None]:
-        """What is in service of it and what of that is free, neither more than the site's limit allows."""
+        """Return the amounts in service and free, bounded by the site's limit."""
         count, limit = self.counts.get(resource), self.site_limits.get(resource)
         if count is None:
             return None, None
@@ -140,13 +141,13 @@ class _World:
         return min(count.in_service, limit), max(0, min(count.free, limit - used))
 
     def peers(self, team: UUID) -> list[UUID]:
-        """Teams of the same cohort tree, itself among them."""
+        """Return the teams of the same cohort tree, including `team`."""
         root = self.root_of.get(team)
         return [other for other, of in self.root_of.items() if of == root] if root else []
 
 
 def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
-    """Evidence on each, by the request's id."""
+    """Return the evidence by request id."""
     if not requests:
         return {}
     world = _world()
@@ -233,7 +234,7 @@ def _cohort_left(world: _World, team: UUID, resource: str) -> int | None:
 
 
 def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[Holder, ...]:
-    """Who of the cohort holds more than its own, most first, up to what is wanted."""
+    """Return the cohort's largest borrowers, up to the wanted amount."""
     if not wanted or not world.reclaims.get(team, True):
         return ()
     over = []
@@ -250,7 +251,7 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
     return tuple(found)
 
 
-# --- Reading the rows -------------------------------------------------------------------------------
+# --- Queries ----------------------------------------------------------------------------------------
 
 
 def _world() -> _World:
@@ -295,7 +296,7 @@ def _world() -> _World:
 
 
 def _charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
-    """Team, owner and amounts of all that holds capacity."""
+    """Yield team, owner and amounts of all workspaces with capacity."""
     holding = Workspace.objects.filter(state__in=HOLDING).order_by()
     yield from holding.values_list("team_id", "owner_id", "amounts")
 
@@ -310,7 +311,7 @@ def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:
 
 @dataclass(slots=True)
 class _Held:
-    """What was held in the period of the `wanted` resources: base units × seconds; and the workspaces."""
+    """Usage of the `wanted` resources within the period, in base units × seconds, and the workspaces."""
 
     wanted: frozenset[str]
     by_team: dict[tuple[UUID, str], int] = field(default_factory=dict)
@@ -345,7 +346,7 @@ def _held(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]
         for name, amount in ((resources.CPU, cpu), (resources.MEMORY, memory), (resources.DISK, disk)):
             held.add(team, user, prefix + name, amount * seconds)
         if (pk, generation) not in counted:
-            # One on several nodes is one.
+            # A multi-node workspace counts once.
             counted.add((pk, generation))
             held.add(team, user, resources.WORKSPACES, seconds)
         held.workspaces.setdefault(team, set()).add(pk)
@@ -379,7 +380,7 @@ def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: da
 
 
 def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
-    """Of each team and model: accelerators held now, those that are measured, and those that are idle."""
+    """Return by team and model the accelerators allocated, measured and idle now."""
     found: dict[tuple[UUID, str], Idle] = {}
     rows: QuerySet[Any] = AllocatedDevice.objects.filter(
         active=True, allocation__workspace__team__in=teams
@@ -397,7 +398,7 @@ def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
 
 
 def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[QuotaRequest]]:
-    """Decided requests of the same teams for the same resources, newest first."""
+    """Return decided requests of the same teams for the same resources, newest first."""
     rows = (
         QuotaRequest.objects.filter(
             team__in={request.team_id for request in requests},

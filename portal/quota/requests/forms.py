@@ -1,4 +1,4 @@
-"""Forms of requests, rules and delegations. They parse people's units; the rules are in the services."""
+"""Forms of requests, rules and delegations. They parse display units; services validate."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ MAX_AMOUNT = Decimal(10**12)
 
 
 def base_units(resource: str, amount: Decimal) -> int:
-    """People's number in the resource's base unit: 0.5 GPU is 500."""
+    """Convert an amount in display units to base units: 0.5 GPU is 500."""
     return int((amount * units_per_whole(resource)).to_integral_value())
 
 
 def end_after(hours: str) -> datetime | None:
-    """The moment so many hours from now; None without an end."""
+    """Return the time this many hours from now, or None without an end."""
     return timezone.now() + timedelta(hours=int(hours)) if hours else None
 
 
 def format_choice(resource: str) -> str:
-    """A resource as one chooses it: name and what a number of it counts."""
+    """Return a resource as a choice: name and display unit."""
     unit = format_unit(resource)
     label = format_resource(resource)
     return label if unit.lower() in label.lower() else f"{label} ({unit})"
 
 
 class Amount(forms.DecimalField):
-    """A number in people's units, more than zero."""
+    """A positive number in display units."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class Amount(forms.DecimalField):
 
 
 class AskForm(forms.Form):
-    """What more, for how long, and why."""
+    """The form of a request: what more, for how long, and why."""
 
     team = forms.ChoiceField()
     kind = forms.ChoiceField(
@@ -90,7 +90,7 @@ class AskForm(forms.Form):
         self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
-        """GPU-hours are counted in hours, whatever stands in the field for the resource."""
+        """Set the resource for GPU-hours, which have no other."""
         given = super().clean() or {}
         if given.get("kind") == RequestKind.LEDGER:
             given["resource"] = resources.GPU_HOURS
@@ -102,7 +102,7 @@ class AskForm(forms.Form):
 
 
 class DecideForm(forms.Form):
-    """Approve, approve less, or deny with a note."""
+    """The form of a decision: approve, approve less, or deny with a note."""
 
     amount = Amount(required=False)
     lasts = forms.ChoiceField(
@@ -111,13 +111,13 @@ class DecideForm(forms.Form):
     note = forms.CharField(max_length=2000, required=False)
 
     def until(self) -> datetime | None:
-        """The end that was chosen; None is what was asked."""
+        """Return the chosen end, or None for the requested one."""
         chosen = self.cleaned_data.get("lasts") or AS_ASKED
         return None if chosen == AS_ASKED else end_after(chosen)
 
 
 class RuleForm(forms.Form):
-    """What is approved at once."""
+    """The form of an auto-approve rule."""
 
     resource = forms.ChoiceField(label=_("What"))
     amount = Amount(label=_("At most, for a team at once"))
@@ -137,7 +137,7 @@ class RuleForm(forms.Form):
 
 
 class DelegationForm(forms.Form):
-    """Who decides in one's place, and for how long."""
+    """The form of a delegation."""
 
     delegate = forms.CharField(
         label=_("Who decides in your place"),

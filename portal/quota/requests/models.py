@@ -1,4 +1,4 @@
-"""Requests for more than a team has, and the rules that approve some of them by themselves."""
+"""Models of requests for more, and of rules that approve some automatically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.quota.limits.resources import validate_resource
 
 
 class RequestKind(models.TextChoices):
-    """What more is asked for."""
+    """The kind of limit to increase."""
 
     QUOTA = "quota", _("Quota of the team")
     MEMBER_CAP = "member_cap", _("Cap of a member")
@@ -21,7 +21,7 @@ class RequestKind(models.TextChoices):
 
 
 class RequestState(models.TextChoices):
-    """What became of a request for more."""
+    """The state of a request."""
 
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
@@ -30,7 +30,7 @@ class RequestState(models.TextChoices):
 
 
 class AutoApproveRule(models.Model):
-    """Requests that need nobody: up to so much of a resource for so long, for one team or for all."""
+    """A rule that approves requests up to an amount and duration, for one team or all."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey(
@@ -62,22 +62,20 @@ class AutoApproveRule(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.amount_at_most, self.hours_at_most, self.enabled)
 
 
 class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
     def open(self) -> QuotaRequestQuerySet:
-        """Those that nobody has decided yet."""
+        """Return undecided requests."""
         return self.filter(state=RequestState.OPEN)
 
 
 class QuotaRequest(models.Model):
-    """A member asks for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units).
+    """A member's request for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units).
 
-    `note` says what for.
-
-    `workspace` waits for it and starts by itself when it has been approved.
+    `note` is the justification. `workspace` waits for it and starts after approval.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -1,4 +1,4 @@
-"""Who decides a request for more, and who is notified of it."""
+"""Permissions on requests, and who is notified."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from portal.quota.reservations.codes import ReservationCode
 
 
 def visible_to(actor: User) -> Q:
-    """Requests that the actor may see: of one's teams, and all for who decides or operates."""
+    """Return the filter for visible requests: own and own teams', or all for approvers and operators."""
     if actor.sees_all or may_decide_all(actor):
         return Q()
     return Q(requester=actor) | Q(team__in=Team.objects.filter(memberships__user=actor))
 
 
 def decidable_by(actor: User) -> Q:
-    """Requests that the actor may decide, but for their own."""
+    """Return the filter for requests that the actor may decide, except their own."""
     kinds = Q(pk__in=[])
     if may_decide_all(actor):
-        # Nobody's own request is decided by the power that they have lent.
+        # A delegate may not decide requests of the delegating approver.
         kinds |= ~Q(kind=RequestKind.MEMBER_CAP) & ~Q(requester=decides_only_for(actor))
     if actor.operates:
         kinds |= Q(kind=RequestKind.MEMBER_CAP)
@@ -49,17 +49,17 @@ def decidable_by(actor: User) -> Q:
 
 
 def decides_any(actor: User) -> bool:
-    """Whether there is anything at all that the actor may decide."""
+    """Return whether the actor may decide any requests at all."""
     if actor.operates or may_decide_all(actor):
         return True
     return actor.memberships.filter(role=Role.OWNER).exists()
 
 
 def is_large(request: QuotaRequest, amount: int | None) -> bool:
-    """Whether approving `amount` (base units; None: all of it) asks for a fresh proof of who approves.
+    """Return whether approving `amount` (base units; None: all) requires recent authentication.
 
-    `BERTH_STEP_UP_APPROVALS` says above what, in whole units by resource. What it says of all GPUs holds for
-    those of one model too, unless these are named.
+    `BERTH_STEP_UP_APPROVALS` gives the thresholds, in whole units by resource. Its value for all GPUs also
+    applies to models without a value of their own.
     """
     limits = settings.BERTH_STEP_UP_APPROVALS
     limit = limits.get(request.resource)
@@ -72,7 +72,7 @@ def is_large(request: QuotaRequest, amount: int | None) -> bool:
 
 
 def require_decide(actor: User, request: QuotaRequest) -> None:
-    """Raises `NotAllowed` unless the actor may decide this very request."""
+    """Raises `NotAllowed` unless the actor may decide this request."""
     if request.kind == RequestKind.MEMBER_CAP:
         if not (actor.operates or is_owner(actor, request.team)):
             raise NotAllowed(Reason(RequestCode.ONLY_OWNERS_DECIDE_CAPS, {"team": request.team.name}))
@@ -87,7 +87,7 @@ def require_decide(actor: User, request: QuotaRequest) -> None:
 
 
 def require_revoke(actor: User, grant: Grant) -> None:
-    """Raises `NotAllowed` unless the actor may take a grant back: who decides such requests."""
+    """Raises `NotAllowed` unless the actor may revoke the grant, as those who decide such requests."""
     if grant.user_id is None:
         allowed = may_decide_all(actor)
     else:
@@ -101,7 +101,7 @@ def require_revoke(actor: User, grant: Grant) -> None:
 
 
 def deciders_of(request: QuotaRequest) -> Iterable[User]:
-    """All who may decide a request: those who are notified of it, and for caps also whoever operates."""
+    """Return all users who may decide a request: those notified and, for caps, operators."""
     found = {user.pk: user for user in approvers_of(request)}
     if request.kind == RequestKind.MEMBER_CAP:
         operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
@@ -110,12 +110,12 @@ def deciders_of(request: QuotaRequest) -> Iterable[User]:
 
 
 def approvers_of(request: QuotaRequest) -> Iterable[User]:
-    """Those who may decide a request, but for the requester: they are notified of it."""
+    """Return the users who are notified of a request, without the requester."""
     if request.kind == RequestKind.MEMBER_CAP:
         owners = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER)
         found = {user.pk: user for user in owners if user.pk != request.requester_id}
         if not found:
-            # The only owner asks for himself.
+            # The only owner is the requester.
             operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
             found = {user.pk: user for user in operators}
     else:

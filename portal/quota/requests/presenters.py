@@ -1,4 +1,4 @@
-"""What the pages of requests show: a request with its evidence, and the actions that are offered."""
+"""Presents requests for pages: evidence and available actions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_NOTE = 120
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A fact about a request: what it is about, and a sentence; `key` tells facts apart in any language."""
+    """A fact about a request: label and sentence. `key` identifies it in any language."""
 
     name: str
     text: str
@@ -43,10 +43,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A request as a page shows it.
+    """A request on a page.
 
-    `problem` is why the last try did not work, `given` what was typed, `bar` the team's part in the
-    resource while there is something to decide.
+    `problem` is the error of the last attempt, `given` the submitted fields, `bar` the team's usage of the
+    resource while the request is open.
     """
 
     request: QuotaRequest
@@ -78,7 +78,7 @@ class Shown:
 
     @property
     def whose(self) -> str:
-        """What is asked to grow."""
+        """The limit to increase, as text."""
         if self.request.kind == RequestKind.MEMBER_CAP:
             return _("their own cap in %(team)s") % {"team": self.request.team.name}
         if self.request.kind == RequestKind.LEDGER:
@@ -87,7 +87,7 @@ class Shown:
 
     @property
     def lasts(self) -> str:
-        """For how long, as it was asked."""
+        """The requested duration."""
         if not self.time_boxed:
             return _("until they are spent")
         if self.request.until is None:
@@ -97,7 +97,7 @@ class Shown:
 
     @property
     def workspace_line(self) -> str:
-        """What the request was made for, and whether that still waits; empty where it was for none."""
+        """The workspace of the request and its state; empty without one."""
         workspace = self.request.workspace
         if workspace is None:
             return ""
@@ -112,7 +112,7 @@ class Shown:
 
     @property
     def overdue(self) -> bool:
-        """Whether the time that was asked for is over before anybody decided."""
+        """Whether the requested period has passed without a decision."""
         until = self.request.until
         return self.request.state == RequestState.OPEN and until is not None and until <= timezone.now()
 
@@ -130,7 +130,7 @@ class Shown:
 
     @property
     def grant_lasts(self) -> bool:
-        """Whether a grant came of it that counts now."""
+        """Whether its grant is active."""
         grant = self.grant
         return (
             grant is not None
@@ -145,14 +145,14 @@ class Shown:
 
     @property
     def earlier(self) -> list[Line]:
-        """What became of earlier requests of the team for the same."""
+        """The outcomes of earlier requests of the team for the same resource."""
         if self.evidence is None:
             return []
         return [Line(_outcome(row), _earlier(row)) for row in self.evidence.earlier]
 
 
 def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any) -> Shown:
-    """The request as the actor may see it; asks what the actor may do with it."""
+    """Return the request with the actions that the actor may take."""
     grant = getattr(request, "grant", None)
     barred = evidence is not None and _barred(request)
     return Shown(
@@ -171,7 +171,7 @@ def _barred(request: QuotaRequest) -> bool:
 
 
 def inbox(actor: User) -> list[Shown]:
-    """The actor's inbox: all of it may be decided, so nothing is asked for each row."""
+    """Return the actor's inbox. All rows may be decided, so permissions are not checked per row."""
     rows = selectors.inbox(actor)
     teams = {row.request.team_id: row.request.team for row in rows if _barred(row.request)}
     bars = limits.bars_for_many(teams.values()) if teams else {}
@@ -190,7 +190,7 @@ def inbox(actor: User) -> list[Shown]:
 
 
 def lines(evidence: Evidence) -> list[Line]:
-    """What helps to decide, in the order in which one asks for it."""
+    """Return the evidence as sentences, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
     found = [Line(_("Has now"), _standing(evidence), "standing")]
@@ -291,7 +291,7 @@ def _idle(evidence: Evidence) -> str:
 
 
 def _use(use: GpuUse) -> str:
-    """Of the whole team, all GPUs together."""
+    """Return the utilisation of all GPUs of the team."""
     if use.percent is None:
         return _("not measured")
     text = _("%(percent)s %% of %(hours)s GPU-hours that were measured") % {
@@ -306,7 +306,7 @@ def _silent(count: int) -> str:
 
 
 def effect(evidence: Evidence) -> str:
-    """What approving would do to others."""
+    """Return the effect of an approval on other teams."""
     request = evidence.request
     name = evidence.counted_in
     if request.kind == RequestKind.LEDGER:
@@ -353,7 +353,7 @@ def _earlier(row: QuotaRequest) -> str:
 
 
 def known_resources(teams: Iterable[Team], *more: str) -> list[str]:
-    """What can be asked for: what the site has, what quotas of the teams name, and `more`; GPUs first."""
+    """Return resources to choose from: those of the site, of the teams' quotas, and `more`; GPUs first."""
     found = set(site_sizes()) - {resources.GPU_HOURS}
     found.add(resources.WORKSPACES)
     found |= set(Quota.objects.filter(team__in=list(teams)).values_list("resource", flat=True))

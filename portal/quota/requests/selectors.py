@@ -1,4 +1,4 @@
-"""Reads of requests for more, grants, rules and delegations, as the actor may see them."""
+"""Queries for requests, grants, rules and delegations visible to the actor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INBOX = 50
 
 @dataclass(frozen=True, slots=True)
 class InboxRow:
-    """An open request that the actor may decide, with what helps to decide it."""
+    """An open request that the actor may decide, with evidence."""
 
     request: QuotaRequest
     evidence: Evidence
@@ -39,12 +39,12 @@ def _shown() -> QuerySet[QuotaRequest]:
 
 
 def requests_for(actor: User) -> QuerySet[QuotaRequest]:
-    """Requests that the actor may see, newest first."""
+    """Return requests that the actor may see, newest first."""
     return _shown().filter(policies.visible_to(actor)).order_by("-created_at", "-id")
 
 
 def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
-    """The request, or `NotFound` when there is none or the actor may not see it."""
+    """Return the request. Raises `NotFound` if it does not exist or the actor may not see it."""
     found = requests_for(actor).filter(pk=request_id).first()
     if found is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
@@ -52,52 +52,52 @@ def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
 
 
 def open_for(actor: User) -> QuerySet[QuotaRequest]:
-    """Open requests that the actor may decide, oldest first."""
+    """Return open requests that the actor may decide, oldest first."""
     return _shown().filter(policies.decidable_by(actor), state=RequestState.OPEN).order_by("created_at", "id")
 
 
 def open_count(actor: User) -> int:
-    """How many requests wait for the actor: the number beside the menu's entry."""
+    """Return the number of requests for the actor to decide, as shown in the menu."""
     return QuotaRequest.objects.filter(policies.decidable_by(actor), state=RequestState.OPEN).count()
 
 
 def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
-    """The oldest open requests that the actor may decide, with evidence; a fixed number of queries."""
+    """Return the oldest open requests for the actor to decide, with evidence. Constant number of queries."""
     rows = list(open_for(actor)[:limit])
     found = evidence_for(rows)
     return [InboxRow(row, found[row.pk]) for row in rows]
 
 
 def decided_for(actor: User, limit: int = 10) -> list[QuotaRequest]:
-    """What was decided last of that which the actor may decide, newest first."""
+    """Return the latest decisions among the requests that the actor may decide, newest first."""
     decided = [RequestState.APPROVED, RequestState.DENIED]
     found = _shown().filter(policies.decidable_by(actor) | Q(decided_by=actor), state__in=decided)
     return list(found.order_by("-decided_at")[:limit])
 
 
 def evidence(request: QuotaRequest) -> Evidence:
-    """What helps to decide this one request."""
+    """Return the evidence on one request."""
     return evidence_for([request])[request.pk]
 
 
 def of_team(team: Team, limit: int = 10) -> list[QuotaRequest]:
-    """The team's last requests, newest first, for its page."""
+    """Return the team's latest requests, newest first."""
     return list(_shown().filter(team=team).order_by("-created_at", "-id")[:limit])
 
 
 def of_user(user: User) -> QuerySet[QuotaRequest]:
-    """What the user asked for, newest first."""
+    """Return the user's requests, newest first."""
     return _shown().filter(requester=user).order_by("-created_at", "-id")
 
 
 def history_of(request: QuotaRequest) -> QuerySet[Event]:
-    """The request's events, newest first."""
+    """Return the request's events, newest first."""
     found = Event.objects.filter(targets__kind=TargetKind.QUOTA_REQUEST, targets__key=str(request.pk))
     return found.order_by("-pk")
 
 
 def grants_for(actor: User) -> QuerySet[Grant]:
-    """Grants that the actor may see, newest first."""
+    """Return grants that the actor may see, newest first."""
     found: GrantQuerySet = Grant.objects.select_related("team", "user", "request").order_by(
         "-starts_at", "-id"
     )
@@ -107,7 +107,7 @@ def grants_for(actor: User) -> QuerySet[Grant]:
 
 
 def grant_by_id(actor: User, grant_id: UUID) -> Grant:
-    """The grant, or `NotFound`."""
+    """Return the grant. Raises `NotFound`."""
     found = grants_for(actor).filter(pk=grant_id).first()
     if found is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_GRANT))
@@ -115,14 +115,14 @@ def grant_by_id(actor: User, grant_id: UUID) -> Grant:
 
 
 def may_decide(actor: User, request: QuotaRequest) -> bool:
-    """Whether the request is open and the actor may decide it."""
+    """Return whether the request is open and the actor may decide it."""
     if request.state != RequestState.OPEN:
         return False
     return QuotaRequest.objects.filter(policies.decidable_by(actor), pk=request.pk).exists()
 
 
 def may_revoke(actor: User, grant: Grant) -> bool:
-    """Whether the actor may take the grant back; whether it still lasts is not asked."""
+    """Return whether the actor may revoke the grant, regardless of whether it has ended."""
     if grant.user_id is None:
         return approvers.may_decide_all(actor)
     return actor.operates or is_owner(actor, grant.team)
@@ -130,7 +130,7 @@ def may_revoke(actor: User, grant: Grant) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """What a rule would grant a team at once: so much of a resource for so many hours."""
+    """What a rule would approve at once: an amount of a resource for a number of hours."""
 
     resource: str
     amount: int
@@ -138,7 +138,7 @@ class AtOnce:
 
 
 def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
-    """The most that a rule still grants the actor's team of the resource without anybody, or None."""
+    """Return the most that a rule still approves at once for the actor's team, or None."""
     now = timezone.now()
     best: AtOnce | None = None
     for rule in rules_for(team, resource, actor):
@@ -149,7 +149,7 @@ def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
 
 
 def rules(actor: User) -> QuerySet[AutoApproveRule]:
-    """Rules that the actor may see: all for who decides or operates, else those of one's teams and of all."""
+    """Return all rules for approvers and operators, else general rules and those of the actor's teams."""
     found = AutoApproveRule.objects.select_related("team", "created_by").order_by(
         "resource", "created_at", "id"
     )
@@ -159,7 +159,7 @@ def rules(actor: User) -> QuerySet[AutoApproveRule]:
 
 
 def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
-    """The rule, or `NotFound`."""
+    """Return the rule. Raises `NotFound`."""
     found = rules(actor).filter(pk=rule_id).first()
     if found is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
@@ -167,7 +167,7 @@ def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
 
 
 def delegations(actor: User) -> QuerySet[Delegation]:
-    """Delegations that the actor may see: those given or held, all for approvers and operators."""
+    """Return delegations that the actor may see: given or held ones, or all for approvers and operators."""
     found = Delegation.objects.select_related("approver", "delegate").order_by("-starts_at", "-id")
     if actor.sees_all or approvers.is_approver(actor):
         return found
@@ -175,7 +175,7 @@ def delegations(actor: User) -> QuerySet[Delegation]:
 
 
 def delegation_by_id(actor: User, delegation_id: UUID) -> Delegation:
-    """The delegation, or `NotFound`."""
+    """Return the delegation. Raises `NotFound`."""
     found = delegations(actor).filter(pk=delegation_id).first()
     if found is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))

@@ -1,4 +1,4 @@
-"""Requests for more, grants, rules and delegations as the API shows them. Amounts are in base units."""
+"""Serializers of requests, grants, rules and delegations. Amounts are in base units."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def amount_field(**more: Any) -> serializers.IntegerField:
 
 
 class GrantSerializer(serializers.ModelSerializer[Grant]):
-    """More than the quota says, for a team or as the cap of one member (`username`); ends by itself."""
+    """An increase of a team's quota, or of the cap of one member (`username`), until `ends_at` if set."""
 
     team = serializers.CharField(source="team.slug")
     username = serializers.CharField(
@@ -63,7 +63,7 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
 
 
 class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
-    """A request for more, and what became of it."""
+    """A request for more, and its result."""
 
     team = serializers.CharField(source="team.slug")
     requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
@@ -118,14 +118,14 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
 
 class BorrowerSerializer(serializers.Serializer[Any]):
-    """A team that has borrowed what is missing."""
+    """A team that borrows what is missing."""
 
     team = serializers.CharField(help_text="Short name of the team that has borrowed it.")
     amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
 
 
 class EvidenceSerializer(serializers.Serializer[Evidence]):
-    """What helps to decide, in the base unit of `counted_in`; null is not measured or not limited."""
+    """Evidence for the decision, in the base unit of `counted_in`; null: not measured or no limit."""
 
     counted_in = serializers.CharField(help_text="The resource that use is counted in.")
     used = serializers.IntegerField(help_text="Held now: by the team, of a cap by the member.")
@@ -170,7 +170,7 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
 
 
 class RequestDetailSerializer(RequestSerializer):
-    """A request with its evidence, which is null for who may not decide it."""
+    """A request with its evidence, which is null for readers who may not decide it."""
 
     evidence = serializers.SerializerMethodField(
         help_text="Facts for the decision; null if you may not decide."
@@ -187,7 +187,7 @@ class RequestDetailSerializer(RequestSerializer):
 
 
 class StartSerializer(WorkspaceOrderSerializer):
-    """A workspace that waits for the approval and then starts by itself."""
+    """A workspace that waits for the approval and then starts."""
 
 
 class AskSerializer(StrictSerializer):
@@ -225,7 +225,7 @@ class RevokeSerializer(StrictSerializer):
 
 
 class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):
-    """What is approved at once: a team holds at most so much by such rules, each time for so many hours."""
+    """An auto-approve rule: the maximum total of its team's grants from rules, and of their duration."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
@@ -263,7 +263,7 @@ class RuleChangeSerializer(StrictSerializer):
 
 
 class DelegationSerializer(serializers.ModelSerializer[Delegation]):
-    """While it lasts, the delegate may decide in place of the approver."""
+    """A period in which the delegate may decide instead of the approver."""
 
     approver = serializers.CharField(source="approver.username", help_text="Username of the approver.")
     delegate = serializers.CharField(source="delegate.username", help_text="Username of the delegate.")

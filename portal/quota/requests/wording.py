@@ -1,4 +1,4 @@
-"""Texts of the refusals about requests for more, their rules and delegations. Times are ISO 8601."""
+"""Texts of errors about requests, rules and delegations. Times are ISO 8601."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IN_MINUTES = timedelta(hours=2)
 
 
 def _amounts(params: Params) -> Params:
-    """`resource` by name, `amount` with unit and name; `days` where the amount is one of so many days."""
+    """Format `resource` by name and `amount` with unit and name, per `days` if given."""
     resource = params["resource"]
     found = {**params, "resource": format_resource(resource)}
     if "amount" in params:
@@ -31,7 +31,7 @@ def _amounts(params: Params) -> Params:
 
 
 def _decided(params: Params) -> Params:
-    """Who was faster, and when: in minutes while that is short."""
+    """Format the decider and the time, in minutes if recent."""
     at = datetime.fromisoformat(params["at"])
     ago = timezone.now() - at
     minutes = int(ago.total_seconds() // 60)

@@ -1,4 +1,4 @@
-"""Reservations over REST."""
+"""REST views of reservations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DECIDING = {"*": Scope.QUOTAS_DECIDE}
 
 
 class ReservationSerializer(serializers.ModelSerializer[Reservation]):
-    """Capacity for a team and a time. Title and note are empty where the team is not yours to see."""
+    """Capacity for a team and a period. Title and note are empty if you may not see the team."""
 
     team = serializers.CharField(source="team.slug")
     state = serializers.ChoiceField(ReservationState.choices)
@@ -130,7 +130,7 @@ class ReservationViewSet(ReadViewSet):
 
     def answer(self, row: Reservation, *, status: int = 200, **headers: str) -> Response:
         answered = super().answer(row, status=status, **headers)
-        # Made of the title, too, which is not everybody's to guess at.
+        # The ETag depends on the title, which must not be guessable.
         if policies.may_view_team(self.request.user, row.team):
             etags.tagged(answered, row)
         return answered
@@ -228,7 +228,7 @@ class ReservationViewSet(ReadViewSet):
 
 
 class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]):
-    """Somebody books without approval: for a team, or (null) for every team that they are not in."""
+    """Permission to book without approval: for a team, or (null) for every team that the user is not in."""
 
     username = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
@@ -280,7 +280,7 @@ class BookingPermissionViewSet(ListViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, PermitSerializer)
-        # Before names are looked up, which not everybody may learn.
+        # Check first: name lookups would reveal teams and users.
         permissions.require_grant(request.user)
         with named_in("team"):
             team = limits.team_for(request.user, given["team"]) if "team" in given else None

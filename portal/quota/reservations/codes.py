@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ReservationCode(StrEnum):
-    """Refusals about reservations, and whether one fits."""
+    """Errors about reservations, and results of availability checks."""
 
     BEYOND_QUOTA = "beyond_quota"
     BOOKED_BY_OTHERS = "booked_by_others"

@@ -1,4 +1,4 @@
-"""Capacity that is booked for a team and a time."""
+"""Models of reservations: capacity reserved for a team and a period."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.quota.limits.resources import validate_amounts
 
 
 class ReservationState(models.TextChoices):
-    """Whether a reservation holds."""
+    """The state of a reservation."""
 
     REQUESTED = "requested", _("Waits for approval")
     BOOKED = "booked", _("Booked")
@@ -21,9 +21,9 @@ class ReservationState(models.TextChoices):
 
 
 class BookingPermission(models.Model):
-    """Somebody's word that `user` books for `team` without asking. Nobody gives it to themself.
+    """Permission for `user` to book for `team` without approval, granted by another user.
 
-    Without a team it holds for every team that the user is not in.
+    Without a team, it covers every team that the user is not in.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -51,10 +51,10 @@ class BookingPermission(models.Model):
 
 
 class Reservation(models.Model):
-    """Capacity for a team from `starts_at` until just before `ends_at`.
+    """Capacity for a team from `starts_at` (inclusive) to `ends_at` (exclusive).
 
-    Until it begins preemptible work of others may use it; only BOOKED ones keep capacity free.
-    `amounts` are counted as workspaces' are (`portal.quota.reservations.slots.counted`).
+    Until it begins, preemptible work of other teams may use it; only BOOKED ones keep capacity free.
+    `amounts` count like those of workspaces (`portal.quota.reservations.slots.counted`).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -106,5 +106,5 @@ class Reservation(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What of it is edited (`portal.common.etags`)."""
+        """The editable fields (`portal.common.etags`)."""
         return (self.pk, self.title, self.amounts, self.starts_at, self.ends_at, self.state)

@@ -1,4 +1,4 @@
-"""Who books without approval; templates/reservations/permissions.html says what the page expects."""
+"""The page of booking permissions (context: templates/reservations/permissions.html)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_TEAMS = 500
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def permissions(request: SignedInRequest) -> HttpResponse:
-    """Who books without approval, and on whose word. Approvers add to it; who decides or operates looks."""
+    """Show booking permissions to approvers and operators; approvers create them."""
     if not policies.sees_every_team(request.user):
         policies.require_book(request.user)
     error: PortalError | None = None
@@ -55,7 +55,7 @@ def permissions(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def end(request: SignedInRequest, permission_id: UUID) -> HttpResponse:
-    """Take a permission back. A GET, as after signing in anew, only shows the list."""
+    """Revoke a permission. A GET, as after signing in again, only shows the list."""
     if request.method == "POST":
         services.end(actor=request.user, permission_id=permission_id)
         messages.success(request, _("The permission has ended. What is booked stays."))

@@ -1,4 +1,4 @@
-"""Permissions to book without asking: given by approvers, to somebody else, and on record."""
+"""Permissions to book without approval, granted by approvers to other users and recorded."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from portal.quota.reservations.models import BookingPermission
 
 
 def require_grant(actor: User) -> None:
-    """Raises `NotAllowed` for all but approvers and administrators; a delegate is none."""
+    """Raises `NotAllowed` unless the actor is an approver or administrator; delegates do not qualify."""
     if not approvers.is_approver(actor):
         raise NotAllowed(Reason(ReservationCode.ONLY_APPROVERS_PERMIT))
 
 
 def permissions_for(actor: User) -> QuerySet[BookingPermission]:
-    """Those that the actor may see: all for who decides or operates, else the own ones."""
+    """Return permissions that the actor may see: all for approvers and operators, else their own."""
     found = BookingPermission.objects.select_related("user", "team", "granted_by").order_by(
         "created_at", "id"
     )
@@ -42,9 +42,9 @@ def permissions_for(actor: User) -> QuerySet[BookingPermission]:
 
 @transaction.atomic
 def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPermission:
-    """Let somebody book without asking, for `team` or for every team that they are not in. Twice is success.
+    """Permit a user to book for `team`, or for every team that they are not in. Idempotent.
 
-    Approvers only, and never for themselves. Raises `NotAllowed` and `InvalidInput`.
+    For approvers, never for themselves. Raises `NotAllowed` and `InvalidInput`.
     """
     require_grant(actor)
     user = User.objects.filter(username=strip_nul(username).strip().lower(), is_active=True).first()
@@ -54,7 +54,7 @@ def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPe
         raise InvalidInput(Reason(AccountCode.NO_SUCH_USER, params), errors={"username": [unknown]})
     if user.pk == actor.pk:
         raise NotAllowed(Reason(ReservationCode.NOBODY_PERMITS_THEMSELF))
-    # Of two who give the same, the second finds it.
+    # Serialise per user, so that a concurrent duplicate is detected.
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     present = BookingPermission.objects.filter(user=user, team=team).first()
     if present is not None:
@@ -73,7 +73,7 @@ def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPe
 
 @transaction.atomic
 def end(*, actor: User, permission_id: UUID) -> None:
-    """Take a permission back; what is booked stays. Approvers, and who holds it.
+    """Revoke a permission; existing bookings stay. For approvers and the holder.
 
     Raises `NotFound` and `NotAllowed`.
     """
@@ -86,13 +86,13 @@ def end(*, actor: User, permission_id: UUID) -> None:
 
 
 def end_all_of(user: User, actor: User | SystemActor) -> None:
-    """End the permissions that a deactivated user holds, in the caller's transaction."""
+    """Revoke the permissions of a deactivated user, in the caller's transaction."""
     for found in BookingPermission.objects.filter(user=user).select_related("user", "team"):
         _end(actor, found)
 
 
 def teams_of(permission: BookingPermission) -> str:
-    """For which teams it holds, in words."""
+    """Return its teams as text."""
     return permission.team.name if permission.team else _("every team that they are not in")
 
 

@@ -1,7 +1,8 @@
-"""Who decides a reservation that is asked for, and who books without asking.
+"""Permissions to decide reservations, and to book without approval.
 
-Nobody decides their own, as with requests for more: what somebody asked for or changed last is decided by
-another, whichever roles the first one holds. Who books without asking does so on somebody else's word.
+As with quota requests, no user decides their own: whoever requested or last changed a reservation needs
+another user to decide it, whatever their roles. Booking without approval requires a permission from another
+user.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from portal.quota.reservations.models import BookingPermission, Reservation, Res
 
 
 def permission_for(actor: User, team: Team) -> BookingPermission | None:
-    """By which the actor books for the team without asking, or None.
+    """Return the permission by which the actor books for the team without approval, or None.
 
-    One for every team does not hold for teams that the actor is in: these have to be named.
+    A permission for every team excludes the actor's own teams, which have to be named.
     """
     wanted = Q(team=team) if is_member(actor, team) else Q(team=team) | Q(team=None)
     found = BookingPermission.objects.filter(wanted, user=actor).select_related("granted_by")
@@ -32,12 +33,15 @@ def permission_for(actor: User, team: Team) -> BookingPermission | None:
 
 
 def books_at_once(actor: User, team: Team) -> bool:
-    """Whether what the actor asks for is booked at once. The only administrator needs nobody's word."""
+    """Return whether the actor's requests are booked at once. The only administrator needs no permission."""
     return permission_for(actor, team) is not None or approvers.is_only_superuser(actor)
 
 
 def _decided_elsewhere(actor: User) -> Q:
-    """Those of the actor's own, and of the one approver by whose delegation alone the actor decides."""
+    """Return the filter for reservations that another user must decide.
+
+    These are the actor's own, and those of an approver for whom the actor is only a delegate.
+    """
     whose = [actor] if not approvers.is_only_superuser(actor) else []
     if not actor.operates and (lender := approvers.decides_only_for(actor)) is not None:
         whose.append(lender)
@@ -45,7 +49,7 @@ def _decided_elsewhere(actor: User) -> Q:
 
 
 def awaiting(actor: User) -> Q:
-    """Reservations that wait for the actor's decision."""
+    """Return the filter for reservations for the actor to decide."""
     if not quotas.may_book(actor):
         return Q(pk__in=[])
     wait = Q(state=ReservationState.REQUESTED, ends_at__gt=timezone.now())
@@ -54,12 +58,12 @@ def awaiting(actor: User) -> Q:
 
 
 def may_decide(actor: User, row: Reservation) -> bool:
-    """Whether the reservation waits and the actor may decide it."""
+    """Return whether the reservation is pending and the actor may decide it."""
     return Reservation.objects.filter(awaiting(actor), pk=row.pk).exists()
 
 
 def require_decide(actor: User, row: Reservation) -> None:
-    """Raises `NotAllowed` unless the actor may decide this very reservation."""
+    """Raises `NotAllowed` unless the actor may decide this reservation."""
     quotas.require_book(actor)
     whose = {row.created_by_id, row.changed_by_id}
     if actor.pk in whose and not approvers.is_only_superuser(actor):
@@ -70,7 +74,7 @@ def require_decide(actor: User, row: Reservation) -> None:
 
 
 def deciders_of(row: Reservation) -> Iterable[User]:
-    """All for whom the reservation waits; they are notified of it."""
+    """Return the users who may decide the reservation and are notified of it."""
     whose = {row.created_by_id, row.changed_by_id}
     operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
     found = {user.pk: user for user in [*approvers.approvers(), *operators]}

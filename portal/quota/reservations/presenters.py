@@ -1,4 +1,4 @@
-"""A week of reservations as a table: a row for each resource, a cell for each day."""
+"""Presents a week of reservations as a table: one row per resource, one cell per day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A reservation in one cell; `titled` where the reader may know what it is for."""
+    """A reservation in one cell. `titled`: the reader may see its title."""
 
     row: Reservation
     amount: str
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A day of a resource: the reservations that touch it, and the most that is booked at once."""
+    """A day of a resource: its reservations, and the peak of booked amounts."""
 
     day: date
     today: bool
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A resource over the week, with what the site has of it."""
+    """A resource over the week, with the site's amount."""
 
     label: str
     total: str
@@ -54,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """Seven days from `first`, in UTC."""
+    """7 days from `first`, in UTC."""
 
     first: date
     lines: tuple[Line, ...]
@@ -77,13 +77,13 @@ class Week:
 
 
 def format_amounts(amounts: Mapping[str, int]) -> str:
-    """Amounts with their resources: "2 × H100 and 1 × A100"."""
+    """Format amounts: "2 × H100 and 1 × A100"."""
     parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
     return names_joined(parts) or _("nothing")
 
 
 def bounds(first: date) -> tuple[datetime, datetime]:
-    """When the week begins, and when the next one does."""
+    """Return the start of the week and of the next one."""
     start = datetime.combine(first, time(), UTC)
     return start, start + timedelta(days=DAYS)
 
@@ -95,7 +95,7 @@ def week(
     known: set[object] | None,
     today: date,
 ) -> Week:
-    """`rows` of the week in order of their start, `there` what the site has, `known` as `known_teams`."""
+    """Return the week of `rows`, sorted by start. `there`: the site's amounts; `known`: as `known_teams`."""
     listed = list(rows)
     names = in_order({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
     booked = [

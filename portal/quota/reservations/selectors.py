@@ -1,4 +1,4 @@
-"""What is reserved, and whether more fits beside it."""
+"""Queries for reservations, and whether more fits in addition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Amounts = Mapping[str, int]
 
 
 def bookable() -> dict[str, int]:
-    """What can be reserved, and how much the site has of it: accelerators that are there and work."""
+    """Return resources that can be reserved with the site's amounts: accelerators in service."""
     there = {
         name: amount
         for name, amount in site_capacity().items()
@@ -40,7 +40,7 @@ def bookable() -> dict[str, int]:
 
 
 def visible_to(actor: User | SystemActor) -> Q:
-    """What is booked is everybody's business; what is only asked for, or was, the team's and approvers'."""
+    """Return the filter for visible reservations: booked, of own teams, or all for approvers."""
     if isinstance(actor, SystemActor) or policies.sees_every_team(actor):
         return Q()
     own = Team.objects.filter(memberships__user=actor)
@@ -52,7 +52,7 @@ def may_see(actor: User | SystemActor, row: Reservation) -> bool:
 
 
 def reservations_for(actor: User) -> QuerySet[Reservation]:
-    """All that the actor may see; `team`, `created_by` and `decided_by` are there without a query each."""
+    """Return reservations that the actor may see, with `team`, `created_by` and `decided_by` joined."""
     rows = Reservation.objects.select_related("team", "created_by", "decided_by")
     return rows.filter(visible_to(actor))
 
@@ -65,27 +65,27 @@ def reservation_by_id(actor: User, reservation_id: UUID) -> Reservation:
 
 
 def awaiting(actor: User) -> QuerySet[Reservation]:
-    """Those that wait for the actor's decision; the next to begin comes first."""
+    """Return reservations for the actor to decide, earliest start first."""
     rows = Reservation.objects.select_related("team", "created_by")
     return rows.filter(decisions.awaiting(actor)).order_by("starts_at", "pk")
 
 
 def known_teams(actor: User) -> set[UUID] | None:
-    """The teams whose reservations the actor sees with their titles; None for all."""
+    """Return the teams whose titles the actor may see; None for all."""
     if policies.sees_every_team(actor):
         return None
     return set(actor.memberships.values_list("team_id", flat=True))
 
 
 def of_team(team: Team) -> QuerySet[Reservation]:
-    """The team's reservations that last or are to come."""
+    """Return the team's current and future reservations."""
     return Reservation.objects.filter(team=team, ends_at__gt=timezone.now()).exclude(
         state=ReservationState.CANCELLED
     )
 
 
 def booked_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
-    """What is booked at any time between the two moments, for `bookings`."""
+    """Return what is booked within the period, for `slots`."""
     rows = Reservation.objects.filter(state=ReservationState.BOOKED, ends_at__gt=start)
     if end is not None:
         rows = rows.filter(starts_at__lt=end)
@@ -108,7 +108,7 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        """What is booked of it, or who is in the way."""
+        """The result as a sentence: booked amounts, or the conflict."""
         return message_of(self.reason)
 
     @property
@@ -118,7 +118,7 @@ class Check:
 
 
 def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | None = None) -> Check:
-    """Whether `amounts` fit beside what is booked (but for one reservation) at every moment of the time."""
+    """Return whether `amounts` fit beside other reservations (except `but`) at every moment of the period."""
     there = bookable()
     start_s, end_s = int(starts_at.timestamp()), int(ends_at.timestamp())
     others = booked_between(starts_at, but=but)
@@ -153,7 +153,7 @@ def _clash_reason(found: Clash, next_start: datetime | None) -> Reason:
 
 
 def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
-    """What of the amounts the team may never hold at once by its quota, as sentences."""
+    """Return sentences on amounts beyond the team's quota."""
     found = []
     for name in in_order(amounts):
         bar = limits.bar_of(team, name)
@@ -164,7 +164,7 @@ def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
 
 
 def booked_from(now: datetime) -> Iterable[tuple[str, str, dict[str, int], int, int]]:
-    """What is booked from now on: id, team, amounts, start and end in seconds."""
+    """Yield current and future bookings: id, team, amounts, start and end in seconds."""
     for pk, team, amounts, start, end in Reservation.objects.filter(
         state=ReservationState.BOOKED, ends_at__gt=now
     ).values_list("pk", "team__slug", "amounts", "starts_at", "ends_at"):

@@ -1,7 +1,7 @@
-"""Reservations: capacity for a team and a time. Owners, approvers and operators ask, another decides.
+"""Reservations: capacity for a team and a period. Owners, approvers and operators request, another decides.
 
-What is booked never exceeds what the site has of a resource, at any moment: each write that books holds
-the queue's row, so that of two at once for the last capacity one is refused, with the other named.
+Booked amounts never exceed the site's capacity of a resource at any moment. Each write that books locks the
+queue's row: of two concurrent requests for the last capacity, one is denied and names the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from portal.quota.reservations.presenters import format_amounts
 MIN_LENGTH = timedelta(minutes=15)
 MAX_AHEAD = timedelta(days=366)
 MAX_PAST = timedelta(minutes=5)
-"""Who books for now has looked at the clock a moment ago."""
+"""Maximum age of the start time, for reservations that start now."""
 REMIND_BEFORE = timedelta(minutes=15)
 MAX_RESOURCES = 16
 MAX_TITLE = 80
@@ -62,10 +62,10 @@ def request(
     ends_at: datetime,
     note: str = "",
 ) -> Reservation:
-    """Ask for capacity (base units by resource); booked at once on another approver's word (`permissions`).
+    """Request capacity (base units by resource). Booked at once with a permission (`permissions`).
 
-    Raises `NotFound`, `NotAllowed`, `InvalidInput` (what, when) and `StateConflict` where others have
-    booked too much of it; the conflict names them and, as `next_start`, the first time that is free.
+    Raises `NotFound`, `NotAllowed`, `InvalidInput`, and `StateConflict` if too much is already booked; the
+    conflict names these reservations and, as `next_start`, the first free time.
     """
     policies.require_reserve(actor, team)
     wanted = _clean(title, amounts, starts_at, ends_at, timezone.now())
@@ -109,10 +109,10 @@ def request(
 
 @transaction.atomic
 def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
-    """Book what was asked for. Approvers and operators; raises as `request` does.
+    """Book a requested reservation. For approvers and operators; raises as `request`.
 
-    `StateConflict` also where somebody has decided, or its time is over; `PreconditionFailed` where what is
-    asked for is no longer what was `expected`.
+    Also raises `StateConflict` if it has been decided or is over, and `PreconditionFailed` if it differs from
+    what was `expected`.
     """
     _lock_calendar()
     found = _locked(actor, reservation_id)
@@ -136,7 +136,7 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
 def deny(
     *, actor: User, reservation_id: UUID, note: str, expected: frozenset[str] = etags.ANY
 ) -> Reservation:
-    """Deny what was asked for, with a note. Approvers and operators; raises as `approve` does."""
+    """Deny a requested reservation, with a note. For approvers and operators; raises as `approve`."""
     found = _locked(actor, reservation_id)
     decisions.require_decide(actor, found)
     _require_open(found)
@@ -156,7 +156,7 @@ def deny(
 
 @transaction.atomic
 def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
-    """Give it up; its capacity is free at once. Owners of the team and who books. Twice is success."""
+    """Cancel a reservation and free its capacity. For owners of the team and approvers. Idempotent."""
     found = _locked(actor, reservation_id)
     policies.require_reserve(actor, found.team)
     etags.require_expected(expected, found, name=found.title)
@@ -187,7 +187,7 @@ def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etag
 
 
 def pass_on_all_of(event: UserDeactivated) -> None:
-    """Cancel what a deactivated user has asked for; what is booked stays the team's, in an owner's name."""
+    """Cancel the requests of a deactivated user; booked reservations pass to an owner of the team."""
     now = timezone.now()
     theirs = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
     for row in theirs.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):
@@ -212,11 +212,11 @@ def change(
     ends_at: datetime,
     expected: frozenset[str] = etags.ANY,
 ) -> Reservation:
-    """Book or ask for something else in its place. Raises as `request` does, and `PreconditionFailed`.
+    """Change a reservation. Raises as `request`, and `PreconditionFailed`.
 
-    What waits for approval is changed freely, and is then the wish of who changed it. Of what is booked one
-    only gives back, less of it or a shorter time inside it, but for who books at once. What has begun keeps
-    its start.
+    A requested one can be changed freely, and its last editor becomes the requester. A booked one can only be
+    reduced, in amounts or to a shorter period within its own, except by users who book without approval. The
+    start cannot change once it has passed.
     """
     _lock_calendar()
     found = _locked(actor, reservation_id)
@@ -252,7 +252,7 @@ def change(
         setattr(found, name, value)
     found.reminded_at = None if found.starts_at > now else found.reminded_at
     if not booked:
-        # Also those for whom it waited until now, and does not any more.
+        # Also refreshes pages of users who no longer have to decide it.
         _decided(found)
         found.changed_by = actor
     found.save(update_fields=[*wanted, "reminded_at", "changed_by"])
@@ -266,11 +266,11 @@ def change(
     return found
 
 
-# --- what time brings -----------------------------------------------------------------------------------
+# --- time-based transitions -----------------------------------------------------------------------------
 
 
 def due(*, now: datetime | None = None) -> int:
-    """Act on what begins, ends, or begins soon; returns how many. Each is notified of once, late or not."""
+    """Process reservations that begin, end or begin soon, each once, even if late. Returns how many."""
     now = now or timezone.now()
     booked, asked = ReservationState.BOOKED, ReservationState.REQUESTED
     soon = Reservation.objects.filter(
@@ -283,7 +283,8 @@ def due(*, now: datetime | None = None) -> int:
     for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _miss)):
         for key in list(rows.order_by("starts_at", "pk").values_list("pk", flat=True)[:BATCH]):
             with transaction.atomic():
-                # Under its lock it may be another one by now: cancelled, changed, or done by another worker.
+                # Under lock its state is checked again: it may have been cancelled, changed or processed
+                # meanwhile.
                 row = rows.select_for_update(of=("self",)).select_related("team").filter(pk=key).first()
                 if row is not None:
                     act(row, now)
@@ -344,7 +345,7 @@ def _span(row: Reservation) -> str:
 
 
 def _words(row: Reservation) -> str:
-    """What is kept, for whom and when."""
+    """Return the amounts, the team and the period as text."""
     words = {"amounts": format_amounts(row.amounts), "team": row.team.name, "span": _span(row)}
     return _("%(amounts)s for %(team)s, %(span)s") % words
 
@@ -360,7 +361,7 @@ def url(row: Reservation) -> str:
 def _clean(
     title: str, amounts: Amounts, starts_at: datetime, ends_at: datetime, earliest: datetime
 ) -> dict[str, Any]:
-    """What is to be booked, in the form in which it is kept; all that is wrong with it at once."""
+    """Validate and normalise the fields. Raises `InvalidInput` with all errors at once."""
     problems: dict[str, list[Reason]] = {}
     title = " ".join(strip_nul(title).split())
     if not 0 < len(title) <= MAX_TITLE:
@@ -383,7 +384,7 @@ def _clean(
 
 
 def _clean_amounts(amounts: Amounts) -> dict[str, int] | Reason:
-    """The amounts by the one spelling of their resources, or what is wrong with them."""
+    """Return the amounts with normalised resource names, or the reason why they are invalid."""
     if not 0 < len(amounts) <= MAX_RESOURCES:
         return Reason(ReservationCode.RESOURCES_COUNT, {"max": MAX_RESOURCES})
     there = selectors.bookable()
@@ -414,13 +415,13 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _less(wanted: Mapping[str, Any], row: Reservation) -> bool:
-    """Whether it takes nothing that is not booked already."""
+    """Return whether the change only reduces what is booked."""
     inside = row.starts_at <= wanted["starts_at"] and wanted["ends_at"] <= row.ends_at
     return inside and all(amount <= row.amounts.get(name, 0) for name, amount in wanted["amounts"].items())
 
 
 def _lock_calendar() -> None:
-    """Whoever books waits for whoever is booking, and for the cycle that is under way."""
+    """Serialise bookings with each other and with the scheduling cycle."""
     PlacementLock.hold()
 
 
@@ -467,7 +468,7 @@ def _record(actor: User | SystemActor, row: Reservation, word: str, message: str
 
 
 def _how(actor: User, row: Reservation) -> dict[str, Any]:
-    """What the record says of a decision beside who made it: in whose place, and whether it is their own."""
+    """Return the audit data of a decision: the delegating approver, and whether the request is their own."""
     found: dict[str, Any] = {}
     if actor.pk in (row.created_by_id, row.changed_by_id):
         found["own"] = True
@@ -477,12 +478,12 @@ def _how(actor: User, row: Reservation) -> dict[str, Any]:
 
 
 def _decided(row: Reservation) -> None:
-    """It waits for nobody any more, or for others: their open pages look again."""
+    """Refresh open pages of users who decide: the reservation no longer waits for them."""
     events.refresh_pages(decisions.deciders_of(row))
 
 
 def _notify(row: Reservation, title: str, actor: User | SystemActor, body: str = "") -> None:
-    """The team's owners and who made it, but for who has just done it."""
+    """Notify the team's owners and the creator, except the actor."""
     found = {user.pk: user for user in owners_of(row.team)}
     if row.created_by is not None:
         found[row.created_by.pk] = row.created_by

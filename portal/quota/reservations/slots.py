@@ -1,8 +1,8 @@
-"""Whether what is to be booked fits beside what is booked already, at every moment. Pure.
+"""Whether a reservation fits in addition to others at every moment. Pure.
 
-Times are seconds since 1970, ends are exclusive, amounts in base units. They are kept and compared as
-workspaces' amounts are (`counted`): GPUs of a model are among the GPUs of any model too. People say them
-the other way (`plain`): so many of a model, and so many more of any.
+Times are seconds since 1970, ends are exclusive, amounts in base units. Stored amounts count like those of
+workspaces (`counted`): GPUs of a model also count as GPUs of any model. Users enter them separately
+(`plain`): GPUs of a model, and additional GPUs of any model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Capacity of a team from `start_s` until just before `end_s`."""
+    """Capacity reserved for a team from `start_s` (inclusive) to `end_s` (exclusive)."""
 
     team: str
     amounts: Amounts
@@ -27,10 +27,10 @@ class Booked:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """The first moment and resource at which it does not fit.
+    """The first moment and resource at which a reservation does not fit.
 
-    `booked` is what `holders` (those who have booked most come first) have of the `capacity` then,
-    until `until_s` at least; `wanted` was asked for beside it.
+    `booked` of the `capacity` is reserved by `holders` (largest first) until at least `until_s`; `wanted` was
+    requested in addition.
     """
 
     resource: str
@@ -47,13 +47,13 @@ class Clash:
 
 
 def counted(amounts: Amounts) -> dict[str, int]:
-    """What people say, with GPUs of a model counted among GPUs of any model."""
+    """Return entered amounts with GPUs of a model included in GPUs of any model."""
     every = amounts.get(resources.GPU, 0) + _of_models(amounts)
     return {**amounts, **({resources.GPU: every} if every else {})}
 
 
 def plain(amounts: Amounts) -> dict[str, int]:
-    """What `counted` was given: GPUs of any model are those beside the ones of a model."""
+    """Return the inverse of `counted`: GPUs of any model exclude those of a model."""
     more = amounts.get(resources.GPU, 0) - _of_models(amounts)
     found = {name: amount for name, amount in amounts.items() if name != resources.GPU}
     return {**found, **({resources.GPU: more} if more > 0 else {})}
@@ -70,9 +70,9 @@ def _of_models(amounts: Amounts) -> int:
 def clash(
     amounts: Amounts, start_s: int, end_s: int, others: Iterable[Booked], capacity: Amounts
 ) -> Clash | None:
-    """Where `amounts` do not fit beside `others` between the two moments; None where they always do."""
+    """Return where `amounts` do not fit beside `others` within the period, or None."""
     near = [each for each in others if each.start_s < end_s and each.end_s > start_s]
-    # What is booked grows only where something begins.
+    # Booked amounts increase only at starts.
     moments = sorted({start_s, *(each.start_s for each in near if each.start_s > start_s)})
     for at_s in moments:
         present = [each for each in near if each.start_s <= at_s < each.end_s]
@@ -97,14 +97,14 @@ def clash(
 
 
 def _models_first(amounts: Amounts) -> list[str]:
-    """A model is the clearer reason than GPUs of any model."""
+    """Order models before GPUs of any model: they make a clearer reason."""
     return sorted(amounts, key=lambda resource: (resource == resources.GPU, resource))
 
 
 def first_fit(
     amounts: Amounts, start_s: int, end_s: int, others: Sequence[Booked], capacity: Amounts
 ) -> int | None:
-    """The earliest start from `start_s` on at which the same span fits; None where it never does."""
+    """Return the earliest start from `start_s` on at which the same period fits, or None if never."""
     lasts_s = end_s - start_s
     later = sorted({each.end_s for each in others if each.end_s > start_s})
     for at_s in (start_s, *later):
@@ -114,7 +114,7 @@ def first_fit(
 
 
 def peak(resource: str, start_s: int, end_s: int, booked: Iterable[Booked]) -> int:
-    """The most of a resource that is booked at once between the two moments."""
+    """Return the peak of a booked resource within the period."""
     near = [
         each for each in booked if each.start_s < end_s and each.end_s > start_s and resource in each.amounts
     ]
@@ -128,7 +128,7 @@ def peak(resource: str, start_s: int, end_s: int, booked: Iterable[Booked]) -> i
 
 
 def lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """A lane for each span (in order of their starts), so that none covers another in its lane."""
+    """Return a lane for each period (sorted by start), so that periods in one lane do not overlap."""
     free_at: list[int] = []
     found = []
     for start, end in spans:

@@ -1,4 +1,4 @@
-"""The calendar and a reservation's page; templates/reservations/ says what each expects."""
+"""The calendar and pages of reservations. Their contexts are documented in templates/reservations/."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from portal.quota.reservations.models import Reservation, ReservationState
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def board(request: SignedInRequest) -> HttpResponse:
-    """A week of what is reserved; asking for a reservation, with a live check of whether it fits."""
+    """Show a week of reservations and the request form with a live availability check."""
     user = request.user
     data = request.POST if request.method == "POST" else request.GET
     error: PortalError | None = None
@@ -118,7 +118,7 @@ def _amounts(resource: str, amount: str) -> dict[str, int]:
 
 
 def _moment(text: str, field: str) -> datetime:
-    """A date and time as a browser sends it, in UTC. Raises `InvalidInput`."""
+    """Parse a date and time from a browser as UTC. Raises `InvalidInput`."""
     try:
         found = parse_datetime(strip_nul(text))
     except ValueError:
@@ -137,7 +137,7 @@ def _day(text: str) -> date | None:
 
 
 def _check(form: dict[str, str]) -> selectors.Check | None:
-    """Whether what stands in the form fits; None while something is missing or wrong."""
+    """Return whether the form's values fit; None while they are incomplete or invalid."""
     try:
         amounts = slots.counted(_amounts(form["resource"], form["amount"]))
         starts, ends = _moment(form["starts"], "starts_at"), _moment(form["ends"], "ends_at")
@@ -149,7 +149,7 @@ def _check(form: dict[str, str]) -> selectors.Check | None:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
-    """One reservation: approve, deny, cancel by whoever may."""
+    """Show one reservation; approve, deny or cancel it."""
     found = selectors.reservation_by_id(request.user, reservation_id)
     if request.method == "POST":
         try:

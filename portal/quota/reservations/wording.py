@@ -1,4 +1,4 @@
-"""Texts of the refusals about reservations, and of whether one fits. Times are ISO 8601."""
+"""Texts of errors about reservations, and of availability checks. Times are ISO 8601."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.quota.reservations.codes import ReservationCode
 
 
 def _amounts(params: Params) -> Params:
-    """`resource` and `capacity` by name, the other amounts with their units."""
+    """Format `resource` and `capacity` with names, other amounts with units."""
     resource = params["resource"]
     found = {**params, "resource": format_resource(resource)}
     if "capacity" in params:
@@ -41,7 +41,7 @@ _CALENDAR = _("Look at the calendar.")
 
 
 def _clash(params: Params) -> Params:
-    """Who has booked it at the first moment at which it does not fit, and what would."""
+    """Format the holders at the first conflict, and what would fit."""
     resource, holders = params["resource"], params["holders"]
     named = [
         gettext("%(amount)s by %(team)s") % {"amount": format_amount(resource, amount), "team": team}
@@ -59,7 +59,7 @@ def _clash(params: Params) -> Params:
 
 
 def _advised(params: Params) -> Params:
-    """The amounts, and as `advice` what could be taken or when; another model where there is neither."""
+    """Format the amounts, and as `advice` a smaller amount, a later start, or another model."""
     amount = format_amount(params["resource"], params["left"])
     start = params.get("next_start")
     values = {"amount": amount, "start": format_moment(datetime.fromisoformat(start)) if start else ""}
@@ -75,7 +75,7 @@ def _advised(params: Params) -> Params:
 
 
 def _fits(params: Params) -> Params:
-    """`peaks`: resource, how much others have booked of it at most, how much there is."""
+    """Format `peaks`: resource, peak of amounts booked by others, and capacity."""
     return {"peaks": "; ".join(_peak(*peak) for peak in params["peaks"])}
 
 

@@ -1,4 +1,4 @@
-"""What is taken back, and when: pure functions of what was seen, of a policy and of the time.
+"""The reclaim engine: what is reclaimed and when. Pure functions of observations, policy and time.
 
 Times are seconds since the epoch, by the portal's clock.
 """

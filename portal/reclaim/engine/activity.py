@@ -1,7 +1,7 @@
-"""What counts as activity: one function for each signal, and a clock that adds up idleness that was seen.
+"""Activity signals, one function each, and a clock that adds up observed idle time.
 
-Nobody is idle by absence of data: what was not measured counts as active, and time that nobody watched, as
-while the portal or the agent was away, counts for nothing and makes the clock begin anew.
+Missing data never counts as idle: unmeasured signals are active, and unobserved time, such as an outage of
+the portal or the agent, resets the clock.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CPU_CORES = 0.05
-"""From how many cores on average on a workspace computes: an app that only waits takes less."""
+"""Average cores from which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
-"""From how many bytes a second on average on somebody works by the gateway; open tabs move less."""
+"""Average bytes per second through the gateway that count as work. Open tabs cause less."""
 MAX_GAP_S = 150.0
-"""A longer time between two reports was not watched."""
+"""Maximum seconds between two reports for the time to count as observed."""
 
 
 class SignalKind(StrEnum):
-    """What is looked at. Its values are kept in histories: they stay."""
+    """The kinds of signals. Values are stored in histories and must not change."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -31,11 +31,11 @@ class SignalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an agent reported at `at_s`; None for what was not measured.
+    """An agent's report at `at_s`. None: not measured.
 
-    `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it could have reported some.
-    `gpu_idle_since_s` is since when every report, those between two looks too, had all GPUs at 0 %. Stamps
-    are texts: only their change counts. `traffic_bytes` are those since its start.
+    `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
+    `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
+    Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
     """
 
     at_s: float
@@ -57,7 +57,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A value against its threshold. `value` is None where it was not measured, which counts as active."""
+    """A value against its threshold. None: not measured, which counts as active."""
 
     kind: SignalKind
     value: float | None
@@ -67,7 +67,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class IdleClock:
-    """For how long a workspace was seen to do nothing, up to the report `last`."""
+    """How long a workspace has been idle up to the report `last`."""
 
     last: Report
     idle_s: float = 0.0
@@ -79,7 +79,7 @@ def _unknown(kind: SignalKind, threshold: float) -> Signal:
 
 
 def gpu(report: Report, before: Report) -> Signal | None:
-    """Any GPU above 0 %, now or in a report since the last look."""
+    """Return the GPU signal: any GPU above 0 %, now or in a report since the last observation."""
     if not report.has_gpus:
         return None
     if report.gpu_percent is None:
@@ -91,19 +91,19 @@ def gpu(report: Report, before: Report) -> Signal | None:
 
 
 def cpu(report: Report, before: Report) -> Signal:
-    """Cores that everything in the workspace took on average since the last look."""
+    """Return the CPU signal: average cores used by the workspace since the last observation."""
     over_s = report.at_s - before.at_s
     if report.cpu_seconds is None or before.cpu_seconds is None or over_s <= 0:
         return _unknown(SignalKind.CPU, CPU_CORES)
     cores = (report.cpu_seconds - before.cpu_seconds) / over_s
     if cores < 0:
-        # A process whose time nobody has inherited: how much was used is not known.
+        # A process ended without its CPU time being counted, so the usage is unknown.
         return _unknown(SignalKind.CPU, CPU_CORES)
     return Signal(SignalKind.CPU, round(cores, 3), CPU_CORES, cores >= CPU_CORES)
 
 
 def kernels(report: Report, before: Report) -> Signal | None:
-    """A kernel that runs something, waits for input or stands at a breakpoint, or has run something since."""
+    """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since."""
     if not report.has_kernels:
         return None
     if report.kernels is None or report.kernels_busy is None:
@@ -113,7 +113,7 @@ def kernels(report: Report, before: Report) -> Signal | None:
 
 
 def terminals(report: Report, before: Report) -> Signal | None:
-    """A terminal in which something was typed or written since the last look."""
+    """Return the terminal signal: input or output since the last observation."""
     if not report.has_terminals:
         return None
     if report.terminals is None:
@@ -123,14 +123,14 @@ def terminals(report: Report, before: Report) -> Signal | None:
 
 
 def jobs(report: Report, _before: Report) -> Signal:
-    """Commands of shells, in the foreground or behind, whether they compute or wait."""
+    """Return the job signal: commands of shells, in foreground or background, computing or waiting."""
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
     return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0)
 
 
 def traffic(report: Report, before: Report) -> Signal | None:
-    """Bytes a second that came and went through the gateway on average since the last look."""
+    """Return the traffic signal: average bytes per second through the gateway since the last observation."""
     if not report.has_traffic:
         return None
     over_s = report.at_s - before.at_s
@@ -138,22 +138,22 @@ def traffic(report: Report, before: Report) -> Signal | None:
         return _unknown(SignalKind.TRAFFIC, TRAFFIC_BYTES_S)
     rate = (report.traffic_bytes - before.traffic_bytes) / over_s
     if rate < 0:
-        # It was counted anew from a moment that nobody knows.
+        # The counter was reset at an unknown time.
         return _unknown(SignalKind.TRAFFIC, TRAFFIC_BYTES_S)
     return Signal(SignalKind.TRAFFIC, round(rate), TRAFFIC_BYTES_S, rate >= TRAFFIC_BYTES_S)
 
 
 SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kernels, terminals, jobs, traffic)
-"""All that is looked at. Connections are not: an open tab is no work."""
+"""All signals. Connections do not count: an open tab is not work."""
 
 
 def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
-    """All signals that there are for this workspace."""
+    """Return all signals that apply to this workspace."""
     return tuple(found for each in SIGNALS if (found := each(report, before)) is not None)
 
 
 def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[Signal, ...]]:
-    """The clock after another report, and the signals in it. The same report again changes nothing."""
+    """Return the clock after a report, and its signals. Idempotent for the same report."""
     if clock is None:
         return IdleClock(report), signals_of(report, report)
     over_s = report.at_s - clock.last.at_s

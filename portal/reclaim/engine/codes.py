@@ -1,4 +1,4 @@
-"""Codes of the place of a workspace."""
+"""Codes of placements and rebalancing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RebalanceCode(StrEnum):
-    """What speaks against the place of a workspace, why it should move, and why it does not."""
+    """What is wrong with a placement, why a workspace should move, and why it does not."""
 
     SLOWED = "gpu_slowed"
     CROWDED = "gpu_crowded"

@@ -1,8 +1,8 @@
-"""How content a workspace is with where it runs, from 0 to 100. Pure: values in, a verdict out.
+"""How good a workspace's placement is for it, from 0 to 100. Pure.
 
-Each part is what it gets of what it should get, in percent, and the lowest one counts. What was not measured
-is 100: nothing is ever held against a place that nobody has looked at. Only what another place would make
-better counts: a GPU at its power limit, or one that has little to do, is as it would be anywhere.
+Each part compares, in percent, what it gets with what it should get; the lowest counts. Unmeasured parts are
+100: a placement is never penalised without data. Only problems that another placement would solve count; a
+GPU at its power limit or with little work is the same anywhere.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
 
 CONTENT = 80
-"""From here on nothing is said."""
+"""Score from which no reasons are reported."""
 FULLY = 100
 LEAST_MEASURED_S = 300
-"""Of the ten minutes that are looked at so much has to be measured."""
+"""Seconds that must be measured within the window of 10 minutes."""
 BUSY_PCT = 50
 SATURATED_PCT = 95
 LEAST_S = 240
-"""The same of the five minutes of a node."""
+"""The same for nodes, within 5 minutes."""
 SLOWED_PCT = 50
-"""Held down in less than this part of its time it is as fast as others, for all that can be said."""
+"""Percent of time with throttling below which a device counts as full speed."""
 WHOLE = 1000
 IDLE_PCT = 2.0
-"""A machine with less idle CPU has none to spare,"""
+"""A machine with at most this much idle CPU has none to spare,"""
 WAITED_PCT = 50.0
-"""where somebody waits for so much of the time,"""
+"""if processes wait for CPU at least this part of the time,"""
 COMPUTES_MILLI = 500
 ALL_TAKEN = 900
-"""but not for who takes less than half a core, or gets so many thousandths of what it was given."""
+"""except for workspaces that use less than half a core, or get this many thousandths of their CPU."""
 LEFT_PCT = 3.0
 STALLED_PCT = 10.0
 SIGN_PCT = 10
-"""Held down for so much of the time a device may be why work is slower than elsewhere."""
+"""Percent of time with throttling from which a device may explain slow work."""
 HELD_DOWN, NEIGHBOURS, OVERCOMMITTED, SHORT = "held_down", "neighbours", "overcommitted", "node_short"
-"""What may be seen of a place on which work is slower than elsewhere."""
+"""Possible explanations for slow work on a node."""
 OF_NODE = frozenset({RebalanceCode.OVERCOMMITTED, RebalanceCode.SHORT_OF_CPU, RebalanceCode.SHORT_OF_MEMORY})
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A device in the last minutes, as its holder has it. None is not measured.
+    """A device in the last minutes, as its user experiences it. None: not measured.
 
-    Of `watched_s` seconds its clocks were held down by heat or by its hardware for `held_down_s`.
-    `best_clock_mhz` is the most that a busy GPU of its model was seen to have of late. `at_work` says of each
-    that shares it, the holder included, whether it was seen at work.
+    - `watched_s`, `held_down_s`: seconds observed, and seconds throttled by heat or hardware.
+    - `best_clock_mhz`: highest recent clock of a busy GPU of the model.
+    - `at_work`: for each workspace that shares it, including its user, whether it was seen working.
     """
 
     model: str = ""
@@ -63,11 +63,11 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What a machine has left and what is waited for there, over the same minutes. None: not measured.
+    """The spare capacity of a machine and the waiting for it, over the same minutes. None: not measured.
 
-    In percent: how much of its CPU was idle, for how much of the time somebody waited for CPU, how much of
-    its memory was left at most, and for how much of the time all waited for memory. `runnable` processes at a
-    time had work for its `cores`. Where `cpu_limited`, each workspace has its own CPU, whatever others do.
+    In percent: idle CPU, time in which processes waited for CPU, memory left at most, and time in which all
+    processes waited for memory. `runnable` is the average number of processes ready to run on `cores`. With
+    `cpu_limited`, each workspace has a CPU limit of its own.
     """
 
     watched_s: int | None = None
@@ -85,10 +85,9 @@ ROOMY = Headroom()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a workspace does: what CPU it takes of what it was given.
+    """The work of a workspace, and its CPU usage.
 
-    `percent` is how fast its work goes on, of what it did elsewhere: `rate` against `best`, by a `name` of
-    its own. None is not known.
+    `percent` is its pace relative to elsewhere: `rate` / `best` of the metric `name`. None: unknown.
     """
 
     cpu_milli: int | None = None
@@ -104,8 +103,7 @@ UNKNOWN_WORK = Work()
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is known of the place of a workspace: its devices, what its node has, gives out and has left, and
-    how its work goes on."""
+    """The known state of a placement: devices, size, commitments and spare capacity of the node, and pace."""
 
     devices: tuple[DeviceView, ...] = ()
     node: str = ""
@@ -119,14 +117,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Contentment:
-    """`score` in percent, and what speaks against the place, the worst first; none where it is content."""
+    """The score in percent, and the reasons against the placement, worst first; empty if it is good."""
 
     score: int = FULLY
     reasons: tuple[Reason, ...] = ()
 
 
 def contentment(view: View) -> Contentment:
-    """The verdict over a place."""
+    """Return the verdict on a placement."""
     judged = [*(_slowed(each) for each in view.devices), *(_crowded(each) for each in view.devices)]
     of_node = (_overcommitted(view), _short_of_cpu(view), _short_of_memory(view.headroom))
     parts = [part for part in (*judged, *of_node, _slower(view)) if part is not None]
@@ -138,39 +136,39 @@ def contentment(view: View) -> Contentment:
 
 
 def is_blameless(view: DeviceView, *, shared: bool) -> bool:
-    """Whether nothing can speak against a device, whoever holds it; `shared` if somebody has a part of it."""
+    """Return whether a device is good for any workspace. `shared`: part of it is granted to one."""
     return _slowed(view) is None and not (shared and _saturated(view))
 
 
 def is_overcommitted(has: int | None, given: int | None) -> bool:
-    """Whether a node has given out more of something than it has."""
+    """Return whether a node has granted more of something than it has."""
     return bool(has and given and given > has)
 
 
 def is_of_node(reason: Reason) -> bool:
-    """Whether a reason speaks against a node, and so against every device of it."""
+    """Return whether a reason concerns a node, and thus all of its devices."""
     return reason.code in OF_NODE or reason.params.get("sign") in (OVERCOMMITTED, SHORT)
 
 
 def is_short(headroom: Headroom) -> bool:
-    """Whether a machine has nothing left of something that is waited for."""
+    """Return whether a machine is out of something that processes wait for."""
     return node_score(headroom) < FULLY
 
 
 def node_score(headroom: Headroom) -> int:
-    """What a node is worth to who comes there: of one of which nothing is known all."""
+    """Return the score of a node for a new workspace; `FULLY` if unknown."""
     parts = (_cpu_left(headroom), _short_of_memory(headroom))
     return min((part[0] for part in parts if part is not None), default=FULLY)
 
 
 def device_score(view: DeviceView) -> int:
-    """What a device alone is worth to who holds it whole: of one that stands still nothing is known."""
+    """Return the score of a device for exclusive use; `FULLY` if it is idle and thus unknown."""
     part = _slowed(view)
     return FULLY if part is None else part[0]
 
 
 def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
-    """By model the highest clock of GPUs that were busy and not held down."""
+    """Return the highest clock of busy GPUs without throttling, by model."""
     found: dict[str, int] = {}
     for view in views:
         if _busy(view) and view.clock_mhz and not is_held_down(view):
@@ -187,13 +185,13 @@ def _saturated(view: DeviceView) -> bool:
 
 
 def is_held_down(view: DeviceView) -> bool:
-    """Whether heat or hardware slowed it: only then the best clock of others matters."""
+    """Return whether heat or hardware throttled it; only then does the best clock of others matter."""
     watched = view.watched_s or 0
     return watched >= LEAST_MEASURED_S and 100 * (view.held_down_s or 0) >= SLOWED_PCT * watched
 
 
 def _slowed(view: DeviceView) -> tuple[int, Reason] | None:
-    """Its clock against the best of its model, where heat or hardware hold it down while it works."""
+    """Return its clock relative to the best of its model, if throttled while busy."""
     if not (_busy(view) and is_held_down(view) and view.clock_mhz and view.best_clock_mhz):
         return None
     score = min(FULLY, FULLY * view.clock_mhz // view.best_clock_mhz)
@@ -206,10 +204,10 @@ def _slowed(view: DeviceView) -> tuple[int, Reason] | None:
 
 
 def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
-    """Its part of the time of a GPU that is never free, against the share that it was given.
+    """Return its part of the time of a saturated GPU, relative to its share.
 
-    A GPU divides its time evenly among those who have work for it, whatever their shares are. What one of
-    them takes cannot be measured, so it counts only where each was seen at work.
+    A GPU divides its time evenly among its busy users, regardless of their shares. Individual usage cannot be
+    measured, so this counts only if all of them were seen working.
     """
     sharers = len(view.at_work)
     if view.share_milli >= WHOLE or sharers < 2 or not all(view.at_work):
@@ -222,7 +220,7 @@ def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
 
 
 def _overcommitted(view: View) -> tuple[int, Reason] | None:
-    """What its node has against what it has given out: it may have less than when that was given."""
+    """Return the node's size relative to what it has granted: it may have shrunk since."""
     worst: tuple[int, Reason] | None = None
     for what, has, given in (
         ("cpu", view.cpu_milli, view.cpu_given_milli),
@@ -237,7 +235,7 @@ def _overcommitted(view: View) -> tuple[int, Reason] | None:
 
 
 def _short_of_cpu(view: View) -> tuple[int, Reason] | None:
-    """Its node's cores against who has work for them, where it computes and gets less than it was given."""
+    """Return the node's cores relative to runnable processes, if the workspace gets less CPU than granted."""
     work = view.work
     if work.cpu_milli is None or not work.cpu_given_milli or work.cpu_milli < COMPUTES_MILLI:
         return None
@@ -247,9 +245,9 @@ def _short_of_cpu(view: View) -> tuple[int, Reason] | None:
 
 
 def _cpu_left(seen: Headroom) -> tuple[int, Reason] | None:
-    """The kernel divides cores evenly among processes that have work for them.
+    """Return the node's CPU score: the kernel divides cores evenly among runnable processes.
 
-    Where each workspace is held to its own, that many wait is its limit, as it would be anywhere.
+    With CPU limits per workspace, waiting is due to its own limit and would be the same anywhere.
     """
     if seen.cpu_limited or (seen.watched_s or 0) < LEAST_S or seen.cpu_idle_pct is None:
         return None
@@ -262,7 +260,7 @@ def _cpu_left(seen: Headroom) -> tuple[int, Reason] | None:
 
 
 def _short_of_memory(seen: Headroom) -> tuple[int, Reason] | None:
-    """The time in which nothing on its node went on, where the machine has no memory left."""
+    """Return the score by the time in which nothing ran, if the machine has no memory left."""
     left, stalled = seen.memory_left_pct, seen.memory_stalled_pct
     if (seen.watched_s or 0) < LEAST_S or left is None or stalled is None:
         return None
@@ -273,9 +271,9 @@ def _short_of_memory(seen: Headroom) -> tuple[int, Reason] | None:
 
 
 def _slower(view: View) -> tuple[int, Reason] | None:
-    """How fast its work goes on against elsewhere, where something is seen of its place that may be why.
+    """Return its pace relative to elsewhere, if the placement shows a possible explanation.
 
-    Else it is as likely that the job does other work than before: that is no reason to stop it.
+    Otherwise the job may simply do other work, which does not justify a move.
     """
     work = view.work
     sign = _sign(view)
@@ -288,9 +286,9 @@ def _slower(view: View) -> tuple[int, Reason] | None:
 
 
 def _sign(view: View) -> str:
-    """What is seen of a place that may slow work down, though it may not be enough to say by how much.
+    """Return a possible explanation of slow work, even if it cannot be quantified, or an empty string.
 
-    None of it is what the work itself brings about: neither waiting for disks nor its own use of its devices.
+    Excludes effects of the work itself, such as waiting for disks or its own use of devices.
     """
     for each in view.devices:
         watched = each.watched_s or 0
@@ -304,5 +302,5 @@ def _sign(view: View) -> str:
 
 
 def _has_busy_neighbours(view: DeviceView) -> bool:
-    """Whether more than one of those that share it was seen at work."""
+    """Return whether more than one of its users was seen working."""
     return sum(each is True for each in view.at_work) > 1

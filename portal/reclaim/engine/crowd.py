@@ -1,4 +1,4 @@
-"""Who runs, as the search for moves asks for it: of a few nodes, though there may be ten thousand. Pure."""
+"""Running workspaces as needed by the search for moves, read per node. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from provisioning.types import Placement, ResourceRequest
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A workspace that runs on one node. `request` is what it would be placed with again, in its own pool,
-    and `held` what it has of its node. `milli` is what it has of accelerators. `score` and `reasons` are its
-    contentment. One that is not `free` to move is not looked at: it is just changing, or asked already.
+    """A workspace on one node.
+
+    - `held`: what it uses of its node.
+    - `request`: its request for a new placement in its pool.
+    - `milli`: its accelerators in milli-GPU.
+    - `score`, `reasons`: its contentment.
+    - `free`: False while it is changing or under notice; then it is skipped.
     """
 
     id: str
@@ -40,25 +44,25 @@ class Movable:
         return frozenset(grant.uuid for grant in self.placement.nodes[0].devices)
 
     def lost(self, now_s: int) -> int:
-        """What is done again after a move: milli-GPU-seconds, of one without accelerators CPU time as one."""
+        """Return the work to repeat after a move, in milli-GPU-seconds; without accelerators in seconds."""
         return max(self.milli, 1) * max(0, now_s - self.started_s) if self.loses_work else 0
 
 
 class Crowd(Protocol):
-    """All that runs, of whom only those are asked for who may be in the way: they may be ten thousand."""
+    """Running workspaces, read on demand: there may be 10,000."""
 
     def discontent(self) -> Sequence[Movable]:
-        """Those that have a reason to go elsewhere, at least."""
+        """Return at least the workspaces with a reason to move."""
 
     def nodes(self, pool: str) -> Collection[str]:
-        """The nodes of a pool on which somebody runs."""
+        """Return the nodes of a pool that are in use."""
 
     def on(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
-        """All that runs on these nodes of a pool."""
+        """Return the workspaces on these nodes of a pool."""
 
 
 class Everybody:
-    """A crowd of those that are given."""
+    """A crowd from a list."""
 
     def __init__(self, running: Sequence[Movable]) -> None:
         self._running = running
@@ -78,14 +82,16 @@ class Everybody:
 
 
 def may_go(each: Movable, resting: Collection[str]) -> bool:
-    """Whether it may be moved, as far as it is for itself to say."""
+    """Return whether the workspace itself allows a move."""
     return each.free and each.id not in resting and len(each.placement.nodes) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Those on a node that may move, in the order in which they would: how many devices they have together,
-    and the least that one of them has and loses."""
+    """The movable workspaces of a node in order of preference.
+
+    `devices` is their total number of devices; `lost` and `milli` are minimums.
+    """
 
     movable: Sequence[Movable]
     devices: int
@@ -103,7 +109,7 @@ class Crew:
 
 
 class Crews:
-    """The crews of nodes, of preemptible work alone; each is asked for once."""
+    """The crews of nodes, preemptible workspaces only. Reads each node once."""
 
     def __init__(self, people: Crowd, resting: Collection[str], now_s: int) -> None:
         self._people = people
@@ -113,7 +119,7 @@ class Crews:
         self._crews: dict[tuple[str, str], Crew] = {}
 
     def nodes(self, pool: str) -> list[str]:
-        """Where there may be one."""
+        """Return the nodes that may have a crew."""
         return [
             name
             for name in self._people.nodes(pool)
@@ -121,11 +127,11 @@ class Crews:
         ]
 
     def know(self, pool: str, names: Collection[str]) -> bool:
-        """Whether all of these nodes have been asked for."""
+        """Return whether all of these nodes have been read."""
         return all((pool, name) in self._asked for name in names)
 
     def ask(self, pool: str, names: Collection[str]) -> None:
-        """Ask who runs on these nodes."""
+        """Read the workspaces on these nodes."""
         fresh: dict[str, list[Movable]] = {name: [] for name in names if (pool, name) not in self._asked}
         for each in self._people.on(pool, fresh):
             if each.preemptible and may_go(each, self._resting):
@@ -134,11 +140,11 @@ class Crews:
             self._set(pool, name, there)
 
     def on(self, pool: str, names: Collection[str]) -> list[Crew]:
-        """Those of these nodes, which have been asked for."""
+        """Return the crews of these nodes, which must have been read."""
         return [crew for name in names if (crew := self._crews.get((pool, name))) is not None]
 
     def leave(self, pool: str, moved: Collection[str], names: Collection[str]) -> None:
-        """Those that move from these nodes do so for nobody else."""
+        """Remove the moved workspaces: each moves for one request only."""
         for name in names:
             there = self._crews.pop((pool, name)).movable
             self._set(pool, name, [each for each in there if each.id not in moved])
@@ -147,7 +153,7 @@ class Crews:
         now_s = self._now_s
         self._asked.add((pool, name))
         if there:
-            # Those first that cost nothing, of these the largest: so few have to go.
+            # Those without loss first, the largest of them first: so fewer have to leave.
             order = sorted(
                 there,
                 key=lambda each: (

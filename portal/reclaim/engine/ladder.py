@@ -1,11 +1,10 @@
-"""The ladder: warn, release its GPUs, stop. `decide` says which step of one workspace is due, and why.
+"""The ladder: warn, release GPUs, stop. `decide` returns the step that is due for one workspace, and why.
 
-What holds of every decision, whatever came before it:
-
-- nothing is stopped or released without a notice of the same cause, whose time is over;
-- where a policy releases GPUs, what has some is not stopped for idleness before it has given them back;
-- a notice gives at least the time that the policy says;
-- what is kept, has been used since or was extended is not stopped, and its notice is taken back.
+Every decision guarantees:
+- nothing is stopped or released without an expired notice of the same cause;
+- if a policy releases GPUs, an accelerated workspace is not stopped as idle before it has released them;
+- a notice lasts at least as long as the policy requires;
+- a workspace that is kept, used or extended is not stopped, and its notice is withdrawn.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from portal.reclaim.engine.week import Week
 
 
 class Cause(StrEnum):
-    """Why something is taken back."""
+    """Why capacity is reclaimed."""
 
     LIFETIME = "lifetime"
     GPU_IDLE = "gpu_idle"
@@ -31,16 +30,16 @@ class Cause(StrEnum):
 
 
 RELEASES = frozenset({Cause.RELEASE, Cause.RELEASE_GPU_IDLE})
-"""Those for which its GPUs are taken back, and it goes on without them."""
+"""Causes that release GPUs; the workspace continues without them."""
 KEEPABLE = frozenset({Cause.GPU_IDLE, Cause.IDLE, Cause.SCHEDULE, *RELEASES})
-"""Those against which a word helps that it is needed."""
+"""Causes that a user can avert by keeping the workspace."""
 ENDS = frozenset({Cause.LIFETIME, Cause.LONGEST})
 UNUSED_S = 900
-"""For how long a workspace has to be unused before a schedule stops it: work goes on beyond its hour."""
+"""Seconds without use after which a schedule stops a workspace; work may continue beyond the hour."""
 
 
 class Step(StrEnum):
-    """What is to be done with a workspace now."""
+    """The step that is due for a workspace."""
 
     NONE = "none"
     WARN = "warn"
@@ -52,13 +51,14 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Seconds. None: nothing is stopped for that. `notice_s` is the least time between notice and stop.
+    """Limits in seconds; None disables one.
 
-    `gpu_idle_s` is for its GPUs alone, `idle_s` for all that it does, `longest_s` for its whole life.
-    `weeks` have working hours with another idle limit outside them, and hours at which they stop what is not
-    used. `stop_when_spent`: accelerators are given back when the team's GPU-hours are spent.
-    `release_s`, of one with accelerators: after so long without work it gives these back and goes on without.
-    The two idle limits then do no more than that, and do it no later than they would have stopped it.
+    - `gpu_idle_s`, `idle_s`, `longest_s`: limits for idle GPUs, any idleness, and the whole life.
+    - `notice_s`: minimum time between notice and stop.
+    - `weeks`: working hours with another idle limit outside them, and hours at which unused workspaces stop.
+    - `stop_when_spent`: stop accelerated workspaces when the team's GPU-hours are spent.
+    - `release_s`: idle time after which an accelerated workspace releases its GPUs. The idle limits then only
+      release, no later than they would have stopped.
     """
 
     gpu_idle_s: int | None
@@ -72,12 +72,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A running workspace as it stands.
+    """The state of a running workspace.
 
-    `ends_at_s` is the end of its life, None for no end, and `lifetime_s` how long that was to be.
-    `gpu_idle_s` and `idle_s` are for how many seconds it was seen to do nothing on its GPUs, and at all:
-    None where that is not known. It is not stopped for idleness before `kept_until_s`. `began_s` is since
-    when it runs, without time in which nobody watched; `spent` says that its GPU-hours are.
+    - `ends_at_s`, `lifetime_s`: end of its life (None: no end), and its planned length.
+    - `gpu_idle_s`, `idle_s`: observed idle seconds of its GPUs, and of all; None if unknown.
+    - `kept_until_s`: not stopped as idle before this time.
+    - `began_s`: start, moved forward by the time without observation.
+    - `spent`: its GPU-hours are spent.
     """
 
     ends_at_s: float | None = None
@@ -91,7 +92,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What its user has been told: that it stops at `due_at_s`, and why."""
+    """The notice given to its user: it stops at `due_at_s` for `cause`."""
 
     cause: Cause
     warned_at_s: float
@@ -100,7 +101,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is held against a workspace: a value that has come near its threshold, both in seconds."""
+    """A value close to its threshold, both in seconds."""
 
     cause: Cause
     value_s: float
@@ -114,7 +115,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The step that is due. `held` is what speaks for it; `due_at_s` is when it stops, if it does."""
+    """The step that is due. `held` lists the causes; `due_at_s` is when it stops, if it does."""
 
     step: Step
     cause: Cause | None = None
@@ -123,24 +124,24 @@ class Verdict:
 
 
 def notice_of(policy: Policy, standing: Standing, cause: Cause = Cause.LIFETIME) -> int:
-    """How long the notice before a stop is: before an end never more than a quarter of a short life."""
+    """Return the notice in seconds; before the end of a life, at most a quarter of its length."""
     whole_s = {Cause.LIFETIME: standing.lifetime_s, Cause.LONGEST: policy.longest_s}.get(cause)
     return policy.notice_s if whole_s is None else min(policy.notice_s, whole_s // 4)
 
 
 def idle_limit_s(policy: Policy, now_s: float) -> int | None:
-    """After how long without work it stops at this moment, or releases its GPUs where the policy says so.
+    """Return the current idle limit in seconds, after which it stops or releases its GPUs.
 
-    Outside working hours that may be less.
+    May be shorter outside working hours.
     """
     limits = [each.after_hours_s for each in policy.weeks if each.after_hours_s and not each.works(now_s)]
     found = min([*limits, *(each for each in (policy.idle_s, policy.release_s) if each)], default=None)
-    # Never shorter than the notice: there would be nothing idle to tell of.
+    # At least the notice: otherwise there would be no idle time to report.
     return None if found is None else max(found, policy.notice_s)
 
 
 def held_against(standing: Standing, policy: Policy, now_s: float) -> tuple[Held, ...]:
-    """All that is close enough to its threshold for a notice, the soonest due first."""
+    """Return all causes close enough to their threshold for a notice, soonest due first."""
     found = [*_ends(standing, policy, now_s)]
     if standing.spent and policy.stop_when_spent:
         found.append(Held(Cause.BUDGET, 0.0, 0.0, now_s))
@@ -175,7 +176,7 @@ def _ends(standing: Standing, policy: Policy, now_s: float) -> Iterator[Held]:
 
 
 def _schedule(standing: Standing, policy: Policy, now_s: float) -> Iterator[Held]:
-    """The hour at which it is stopped, if it ran before, once nothing happens in it any more."""
+    """Yield the hour at which it stops, if it ran before and is unused."""
     if standing.began_s is None or standing.idle_s is None or standing.idle_s < UNUSED_S:
         return
     stops = [
@@ -189,7 +190,7 @@ def _schedule(standing: Standing, policy: Policy, now_s: float) -> Iterator[Held
 
 
 def decide(standing: Standing, policy: Policy, notice: Notice | None, now_s: float) -> Verdict:
-    """The step that is due for a running workspace, of which `notice` has been given."""
+    """Return the step that is due for a running workspace with this `notice`."""
     held = held_against(standing, policy, now_s)
     if notice is not None:
         same = next((each for each in held if each.cause == notice.cause), None)

@@ -1,7 +1,7 @@
-"""How fast the work of a workspace goes on, as it tells itself, against the best at another place. Pure.
+"""The pace of a workspace's work by its own metrics, compared with the best elsewhere. Pure.
 
-Rates are compared under one name of one workspace with the same amounts of everything. They are those of ten
-minutes, so one slow minute is none; and a rate says nothing as long as it is slow for less than `SLOW_FOR_S`.
+Rates are compared for the same metric of the same workspace with equal amounts. They are averages of 10
+minutes, so a single slow minute does not matter, and slow work counts only after `SLOW_FOR_S`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 SLOW_PCT = 80
-"""Below this part of its best elsewhere work is slow."""
+"""Percent of the best rate elsewhere below which work is slow."""
 SLOW_FOR_S = 600.0
 KEPT_S = 7 * 86_400.0
-"""A best that is older was of other work, for all that can be said."""
+"""Maximum age of a best rate: older ones may stem from other work."""
 MAX_GAP_S = 150.0
-"""A longer time between two reports was not watched."""
+"""Maximum seconds between two reports for the time to count as observed."""
 BETTER = 1.01
-"""A best is told of again only from so much better on: else it would be written with every look."""
+"""Factor from which a new best is recorded, to avoid a write with every observation."""
 
 
 MAX_KEPT = 8
-"""Names of one workspace that are kept: a job may tell others every minute."""
+"""Maximum number of metrics per workspace: a job may report new names every minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node and the devices of it. `kind` is equal for the same amounts of the same devices."""
+    """A node and devices of it. `kind` is equal for equal amounts of equal devices."""
 
     node: str
     devices: frozenset[str]
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The highest rate at a place, and when that was."""
+    """The highest rate at a placement, and its time."""
 
     node: str
     devices: frozenset[str]
@@ -45,9 +45,9 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What is kept of a name: the best here and elsewhere, and of slow work since when it is.
+    """The stored state of a metric: best rates here and elsewhere, and since when it is slow.
 
-    `rate` and `at_s` are of the last look that was kept: those of work that is not slow may be old.
+    `rate` and `at_s` are from the last stored observation; they may be old unless the work is slow.
     """
 
     place: Place
@@ -59,17 +59,17 @@ class Pace:
 
     @property
     def percent(self) -> int | None:
-        """The rate against the best elsewhere; None where there is none."""
+        """The rate relative to the best elsewhere, or None."""
         return None if self.elsewhere is None else int(100 * self.rate / self.elsewhere.rate)
 
 
 def observe(
     before: Mapping[str, Pace], told: Mapping[str, float], place: Place, at_s: float
 ) -> dict[str, Pace]:
-    """The paces of a workspace after a report, by name; of names that it does not tell as they were.
+    """Return the paces after a report by metric. Metrics not reported are unchanged.
 
-    Work is slow where all is slow of what it tells and has told elsewhere: where one count goes on as it did,
-    it is the job that has changed, and not its place.
+    Work is slow if all reported metrics with a known rate elsewhere are slow. If one keeps its pace, the job
+    has changed rather than its placement.
     """
     found = {name: _one(before.get(name), rate, place, at_s) for name, rate in told.items()}
     known = [pace.percent for pace in found.values() if pace.percent is not None]
@@ -83,7 +83,7 @@ def observe(
 
 
 def _one(before: Pace | None, rate: float, place: Place, at_s: float) -> Pace:
-    """A name after a report that has it, as if it were slow."""
+    """Return the pace of a metric after a report, assuming it is slow."""
     here = Best(place.node, place.devices, rate, at_s)
     if before is None or before.place.kind != place.kind:
         return Pace(place, rate, at_s, here, None, at_s)
@@ -108,7 +108,7 @@ def _is_fresh(best: Best, at_s: float) -> bool:
 
 
 def slow_work(paces: Mapping[str, Pace], now_s: float) -> tuple[str, Pace] | None:
-    """Of work that has been slow for long enough, until now, the name that goes on best; else None."""
+    """Return the best metric of work that has been slow long enough, else None."""
     slow = {
         name: pace
         for name, pace in paces.items()
@@ -120,7 +120,7 @@ def slow_work(paces: Mapping[str, Pace], now_s: float) -> tuple[str, Pace] | Non
 
 
 def is_worth_keeping(before: Mapping[str, Pace], after: Mapping[str, Pace]) -> bool:
-    """Whether paces have to be written: of work that goes on as it did nothing is."""
+    """Return whether the paces have to be written."""
     if before.keys() != after.keys():
         return True
     return any(_is_new(before[name], pace) for name, pace in after.items())

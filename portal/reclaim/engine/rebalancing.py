@@ -1,12 +1,11 @@
-"""Which running workspaces should go elsewhere, and where: pure, over clusters that answer for placement.
+"""Which running workspaces should move, and where. Pure, over the clusters of the placement engine.
 
-Two things are worth a move. A workspace that is not content goes where it is better off. And where a request
-waits although enough is free, but not in one place, those go to other places that stand in its way at the
-least cost. Each move has a place, found by the placement engine with all moves before it carried out, so all
-that is proposed at once can be done at once.
+Two things justify a move. A workspace with a low contentment score moves to a better placement. And if a
+request waits although enough is free, but scattered, the workspaces in its way move at the least cost. The
+placement engine finds each target with all earlier moves applied, so all proposals can be executed at once.
 
-Nothing goes back and forth: who was moved stays for `cool_down_s`, and does not come back to where it was for
-`return_s`; a move has to gain `min_gain`; a request is made room for only by what costs less than it brings.
+Moves do not oscillate: a moved workspace stays for `cool_down_s`, and does not return to its old devices for
+`return_s`. A move must gain `min_gain`, and freeing capacity for a request must cost less than it gains.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import DeviceKind, Placement, ResourceRequest
 
 TRIES = 4
-"""Places that are looked at for one workspace: the best for placement may be no better for it."""
+"""Maximum number of placements tried per workspace: the best one for packing may not be better for it."""
 NODES_LOOKED_AT = 8
-"""Of the nodes on which room could be made the nearest to it are looked at."""
+"""Maximum number of nodes where capacity could be freed; those that lack the least come first."""
 ASKED_AHEAD = 32
-"""Of so many nodes who runs there is asked for at once, at first."""
+"""Number of nodes whose workspaces are read in the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request for one node that only its place keeps waiting, in the order of the queue.
+    """A request for one node that is blocked by placement only, in queue order.
 
-    `requests` are what its pools would be asked for, by pool, the first to be tried first. `eta_s` is when it
-    is expected to start without anybody's moving, None where that is not known.
+    `requests` are its requests by pool, in order of preference. `eta_s` is its expected start without any
+    moves, None if unknown.
     """
 
     id: str
@@ -48,13 +47,13 @@ class Waiting:
 
     @property
     def worth(self) -> int:
-        """What it is expected to do, as `Movable.lost` counts."""
+        """Its expected work, in the unit of `Movable.lost`."""
         return max(self.milli, 1) * self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A workspace was asked to move at `at_s`, away from these devices of a node."""
+    """An earlier request to move: the workspace left these devices of a node at `at_s`."""
 
     workspace: str
     at_s: int
@@ -64,10 +63,13 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`low` is the contentment up to which somebody is moved, `min_gain` what that has to gain, in percent.
+    """Thresholds of rebalancing.
 
-    Nobody moves for a request that starts within `patience_s` anyhow, or has waited for less than
-    `least_wait_s`, nor more than `max_moves` for one.
+    - `low`: contentment, in percent, up to which a workspace is moved.
+    - `min_gain`: minimum gain of a move, in percent.
+    - `patience_s`, `least_wait_s`: no moves for a request that starts within the former anyway, or has waited
+      less than the latter.
+    - `max_moves`: maximum number of moves for one request.
     """
 
     low: int = 70
@@ -85,7 +87,7 @@ RULES = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A workspace goes from one place of its pool to another."""
+    """The move of a workspace within its pool."""
 
     workspace: str
     pool: str
@@ -95,8 +97,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Moves that belong together. `gain` is in percent of what the workspace could get, or with `waiting`
-    the milli-GPU of the request that starts; `lost` is what is done again for it (`Movable.lost`)."""
+    """Moves that belong together.
+
+    `gain` is in percent of what the workspace could get; with `waiting`, the milli-GPU of the request that
+    starts. `lost` is the work to repeat (`Movable.lost`).
+    """
 
     moves: tuple[Move, ...]
     reason: Reason
@@ -106,15 +111,15 @@ class Proposal:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Equal for proposals that mean the same: the same workspaces for the same sake."""
+        """Equal for equivalent proposals: the same workspaces for the same request."""
         return (self.waiting, *sorted(each.workspace for each in self.moves))
 
 
 @dataclass(slots=True)
 class _Site:
-    """The clusters with what is proposed carried out, and how to take it back.
+    """The clusters with all proposals applied, and the steps to undo.
 
-    `known` is what nodes lack for a request, each with the version of the node for which that holds.
+    `known` caches what nodes lack for a request, by version of the node.
     """
 
     clusters: Mapping[str, Cluster]
@@ -130,7 +135,7 @@ class _Site:
         self.steps.append((pool, placement, request, False))
 
     def lacks(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
-        """How many devices with room a node has too few for the request, at least, and how much CPU."""
+        """Return how many devices with room, and how much CPU, the node lacks for the request at least."""
         cluster = self.clusters[pool]
         version, known = cluster.version(name), self.known.setdefault((pool, request), {})
         found = known.get(name)
@@ -156,11 +161,10 @@ def propose(
     rules: Rules = RULES,
     scores: Mapping[str | tuple[str, str], int] | None = None,
 ) -> list[Proposal]:
-    """What is worth doing now. The clusters are left as they were.
+    """Return the worthwhile proposals. The clusters are unchanged afterwards.
 
-    `scores` has what devices are worth to who gets them, in percent, by UUID, and nodes, by pool and name;
-    what is not in it is not known, and as good as any. Requests that wait come first: they have nothing, and
-    the others have something.
+    `scores` rates devices by UUID and nodes by (pool, name), in percent. Missing ones are unknown and count
+    as good. Pending requests come first: they have nothing, and running workspaces have something.
     """
     history = list(past)
     resting = {gone.workspace for gone in history if now_s - gone.at_s < rules.cool_down_s}
@@ -173,7 +177,7 @@ def propose(
     try:
         found = _make_room(site, Crews(people, resting, now_s), waiting, left, now_s, rules)
         stay = resting | {move.workspace for proposal in found for move in proposal.moves}
-        # What there is no reason for is not measured, and nothing to move for.
+        # Without a reason nothing was measured, so there is no cause for a move.
         low = [
             each
             for each in people.discontent()
@@ -191,7 +195,7 @@ def propose(
         site.undo()
 
 
-# --- who is not content ------------------------------------------------------------------------------
+# --- workspaces with a low score ---------------------------------------------------------------------
 
 
 def _better_off(
@@ -202,10 +206,10 @@ def _better_off(
     rules: Rules,
     scores: Mapping[str | tuple[str, str], int],
 ) -> Proposal | None:
-    """A place that gains it enough, while it still has its own: so its new one is free already."""
+    """Return a move with sufficient gain to a target that is free while the workspace still runs."""
     before = len(site.steps)
     wanted = each.request.accelerators
-    # One that shares a GPU is better off only on one that it has for itself; it still gets its share alone.
+    # A workspace with a share is better off only on an unused GPU; it still receives only its share.
     alone = replace(
         each.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
     )
@@ -222,14 +226,14 @@ def _better_off(
             site.commit(each.pool, target, each.request)
             move = Move(each.id, each.pool, each.placement, target)
             return Proposal((move,), each.reasons[0], gain, each.lost(now_s))
-        # Not that one: it is taken for the moment, and the next best is asked for.
+        # Not good enough: taken temporarily to get the next best.
         site.commit(each.pool, place, asked)
     site.undo(before)
     return None
 
 
 def _worth(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], int]) -> int:
-    """What a place is worth: as much as the least of its devices and its node."""
+    """Return the score of a placement: the minimum over its devices and nodes."""
     of_node = (scores.get((pool, part.node), FULLY) for part in target.nodes)
     return min((*of_node, *(scores.get(uuid, FULLY) for uuid in _devices(target))))
 
@@ -239,7 +243,7 @@ def _devices(place: Placement) -> frozenset[str]:
 
 
 def _elsewhere(each: Movable, target: Placement) -> bool:
-    """Whether nothing of the new place is the old one: another node, where its node is what is wrong."""
+    """Return whether the target is another node or, if the node is not the problem, other devices."""
     if target.nodes[0].node != each.node:
         return True
     suffers = any(is_of_node(reason) for reason in each.reasons)
@@ -247,14 +251,14 @@ def _elsewhere(each: Movable, target: Placement) -> bool:
 
 
 def _back(target: Placement, left: Iterable[Past]) -> bool:
-    """Whether that leads back to where it has come from."""
+    """Return whether the target leads back to an earlier placement."""
     devices = _devices(target)
     return any(
         bool(devices & past.devices) if past.devices else past.node == target.nodes[0].node for past in left
     )
 
 
-# --- room for who waits ------------------------------------------------------------------------------
+# --- capacity for pending requests --------------------------------------------------------------------
 
 
 def _make_room(
@@ -266,7 +270,7 @@ def _make_room(
     rules: Rules,
 ) -> list[Proposal]:
     found: list[Proposal] = []
-    # By what who waits would do with it: for more of that more may be lost.
+    # Failed searches by expected work: a request with more of it may cost more.
     in_vain: dict[tuple[str, ResourceRequest], int] = {}
     for asks in waiting:
         if len(found) >= rules.max_proposals:
@@ -277,7 +281,7 @@ def _make_room(
         if any(
             pool in site.clusters and site.clusters[pool].find(request) for pool, request in asks.requests
         ):
-            # Something else keeps it.
+            # Something other than placement blocks it.
             continue
         for pool, request in asks.requests:
             if pool not in site.clusters or request.nodes != 1:
@@ -289,10 +293,10 @@ def _make_room(
                 in_vain[pool, request] = asks.worth
                 continue
             found.append(proposal)
-            # They move for nobody else.
+            # Each workspace moves for one request only.
             moved = {move.workspace for move in proposal.moves}
             crews.leave(pool, moved, {move.source.nodes[0].node for move in proposal.moves})
-            # The site is another now: what was looked for in vain may be possible.
+            # The clusters have changed, so failed searches may succeed now.
             in_vain.clear()
             break
     return found
@@ -308,15 +312,15 @@ def _room_in(
     now_s: int,
     rules: Rules,
 ) -> Proposal | None:
-    """The cheapest way to make room for it on one node of the pool; what comes of it stays carried out."""
+    """Return the cheapest way to free capacity on one node of the pool, and apply it to the clusters."""
     cluster = site.clusters[pool]
     nearest = _nearest(site, pool, request, crews)
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
-    # No other way is cheaper than one that loses nothing and moves one of the smallest.
+    # Nothing is cheaper than moving one of the smallest without any loss.
     least = min((crew.milli for crew in nearest), default=0)
     cheapest = (1, 0, least)
     for movable in (crew.movable for crew in nearest):
-        # A few large ones, or the smallest that do: the cheaper of both.
+        # Try a few large ones, and the smallest that suffice; the cheaper wins.
         smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
         sizes = {each.milli for each in movable}
         for order in (movable, smallest) if len(sizes) > 1 else (movable,):
@@ -338,7 +342,7 @@ def _room_in(
     for each in chosen:
         site.release(pool, each.placement, each.held)
     place = cluster.find(request)
-    assert place is not None  # found a moment ago, on the same site
+    assert place is not None  # just found on the same clusters
     site.commit(pool, place, request)
     requests = {each.id: each.request for each in chosen}
     for move in moves:
@@ -348,9 +352,9 @@ def _room_in(
 
 
 def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> list[Crew]:
-    """Those on the nodes that lack the least for the request, of whom those are first who lose the least.
+    """Return the crews on the nodes that lack the least for the request, least loss first.
 
-    Who runs on other nodes is not asked for, but for those next to them: a few questions do for any site.
+    Reads only these nodes and their next ones, so a few queries suffice for any site.
     """
     alike: dict[tuple[int, int], list[str]] = {}
     for name in crews.nodes(pool):
@@ -371,7 +375,7 @@ def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> 
 
 
 def _short(node: NodeCapacity, request: ResourceRequest) -> int:
-    """How many more of its devices would have to have room for the request, at least."""
+    """Return how many more devices with room the request needs at least."""
     wanted = request.accelerators
     if not wanted.count or wanted.mig_profile:
         return 0
@@ -390,9 +394,9 @@ def _short(node: NodeCapacity, request: ResourceRequest) -> int:
 def _who_goes(
     site: _Site, pool: str, movable: Sequence[Movable], request: ResourceRequest, rules: Rules
 ) -> list[Movable]:
-    """The first of these that have to leave for the request to fit there, and none that need not; else none.
+    """Return the workspaces that must leave for the request to fit; empty if impossible.
 
-    Those that are returned have left the site.
+    The returned ones are released from the clusters.
     """
     cluster = site.clusters[pool]
     name = movable[0].node
@@ -406,7 +410,7 @@ def _who_goes(
         gone.append(each)
     if filters.reason(cluster.node(name), request) is not None:
         return []
-    # Who was sent away first may not have been in the way: the dearest come back first.
+    # Earlier victims may be unnecessary: restore them, latest first.
     for each in reversed(list(gone)):
         site.commit(pool, each.placement, each.held)
         if filters.reason(cluster.node(name), request) is None:
@@ -423,7 +427,7 @@ def _places(
     chosen: Sequence[Movable],
     left: Mapping[str, Sequence[Past]],
 ) -> list[Move]:
-    """Where those go that have left, once the request has its place; none where one finds none."""
+    """Return the moves of the released workspaces after the request is placed; empty if one has no target."""
     cluster = site.clusters[pool]
     place = cluster.find(request)
     if place is None:

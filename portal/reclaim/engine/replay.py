@@ -1,4 +1,4 @@
-"""What a policy would have done to a recorded past: the ladder walked over it, by the same `decide`."""
+"""Replays the ladder on recorded activity, with the same `decide` as live passes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from portal.reclaim.engine.ladder import UNUSED_S, Cause, Notice, Policy, Standi
 
 MAX_STEPS = 5000
 MIN_GAIN_S = 60.0
-"""A stop that came this much earlier than what happened anyway is none."""
+"""Minimum seconds by which a replayed stop must precede the actual end to count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """A time in which nothing was done, from one moment to another."""
+    """A period without activity."""
 
     begin_s: float
     end_s: float
@@ -22,10 +22,10 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One start of a workspace: from when until when it ran, and the times without work in it.
+    """One start of a workspace: its run and idle periods.
 
-    `idle` is of all that it does, `gpu_idle` of its GPUs; whatever else was is taken for work. `kept` are
-    the times for which somebody said that it is needed.
+    `idle` is for all signals, `gpu_idle` for GPUs; other times count as work. `kept` are the periods for
+    which it was kept by a user.
     """
 
     begin_s: float
@@ -37,9 +37,9 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """It would have been stopped then, or its GPUs `released`: what it does not free beside them stays.
+    """A replayed stop, or with `released` the release of GPUs only.
 
-    `freed_s` is until it was used again, or stopped as it really was.
+    `freed_s` lasts until it was used again, or actually stopped.
     """
 
     at_s: float
@@ -50,9 +50,9 @@ class Stopped:
 
 
 def replay(past: Past, policy: Policy) -> list[Stopped]:
-    """Where the policy would have stopped it, or released its GPUs.
+    """Return where the policy would have stopped the workspace or released its GPUs.
 
-    It is taken to be started anew, with its GPUs, when it was used again.
+    Assumes that it is restarted with its GPUs when it is used again.
     """
     found: list[Stopped] = []
     began_s, notice = past.begin_s, None
@@ -84,7 +84,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             heapq.heappush(moments, verdict.due_at_s)
         elif verdict.step is Step.WAIT:
             assert verdict.due_at_s is not None
-            # Not at this very moment again, where a threshold is missed by a rounding.
+            # One second later at least, in case rounding misses a threshold.
             heapq.heappush(moments, max(verdict.due_at_s, now_s + 1))
         elif verdict.step in (Step.STOP, Step.RELEASE):
             assert verdict.cause is not None
@@ -106,7 +106,7 @@ def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
 
 
 def _moments(past: Past, policy: Policy) -> list[float]:
-    """When something may come to be held against it, or cease to be."""
+    """Return the times at which the ladder's decision may change."""
     found = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
     for each in past.kept:
         found += [each.begin_s, each.end_s]
@@ -130,7 +130,7 @@ def _moments(past: Past, policy: Policy) -> list[float]:
 
 
 def _of_life(policy: Policy, began_s: float, end_s: float) -> list[float]:
-    """Ends of a life that began then, with their notices."""
+    """Return the ends of a life that began then, with their notices."""
     found = []
     if policy.longest_s is not None:
         end = began_s + policy.longest_s

@@ -1,7 +1,7 @@
-"""What holds for a workspace, put together of several policies: which value, and where it comes from.
+"""Merges several policies into the values that apply to a workspace, with their sources.
 
-The closest of site, pool, template and flavor decides about each value. A team may only tighten: of a limit
-the shorter holds, a week comes beside the others, and a notice is not for the team to change.
+The narrowest of site, pool, template and flavor decides each value. A team can only be stricter: the shorter
+limit applies, weeks are added, and the notice is not affected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from portal.reclaim.engine.week import Week
 
 
 class ScopeKind(StrEnum):
-    """What a policy is for, from the widest to the closest; a team's comes last, and tightens."""
+    """The scope of a policy, from the widest to the narrowest; the team's can only be stricter."""
 
     SITE = "site"
     POOL = "pool"
@@ -30,7 +30,7 @@ LIMITS = ("idle_s", "idle_gpu_s", "gpu_unused_s", "longest_s", "release_s")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value comes from: a policy (`kind`, slug of what it is for), or the site's settings (None)."""
+    """The source of a value: a policy (`kind`, slug of its target), or the site's settings (None)."""
 
     kind: ScopeKind | None
     name: str = ""
@@ -41,7 +41,7 @@ SETTINGS = Source(None)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one policy says, in seconds. None: nothing. 0, of a limit: nothing is stopped for that.
+    """The values of one policy, in seconds. None inherits; a limit of 0 disables.
 
     `idle_s` is for workspaces without accelerators, `idle_gpu_s` for those with; `archive_s` and `delete_s`
     are for homes (`engine.unused`).
@@ -62,14 +62,14 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The policy that holds, and the source of each of its values by name."""
+    """The effective policy, and the sources of its values by name."""
 
     policy: Policy
     sources: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
 
 
 def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
-    """What holds where all `layers` apply: settings first, then in the order of `ORDER`."""
+    """Merge `layers`: settings first, then in the order of `ORDER`."""
     found: dict[str, int] = {}
     sources: dict[str, tuple[Source, ...]] = {}
     weeks: list[tuple[Week, Source]] = []
@@ -94,7 +94,7 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
 
     def limit(name: str) -> int | None:
         value = found.get(name, 0)
-        # Never shorter than the notice: there would be nothing idle to tell of.
+        # At least the notice: otherwise there would be no idle time to report.
         return max(value, notice_s) if value else None
 
     policy = Policy(

@@ -1,8 +1,8 @@
-"""The last steps of the ladder: homes of users who do not come any more. Pure, and without a clock.
+"""The ladder for unused homes: warn, archive, and allow deletion. Pure, without a clock.
 
-Time is what was watched, in seconds: `advance` adds it up, and what nobody watched, because the portal was
-away or a clock was set, is nobody's. A home that is used begins anew. What lies there as ever is archived,
-what was archived may be deleted by an administrator; both after a notice whose whole time was watched.
+Time is counted in observed seconds: `advance` adds it up, and gaps, such as outages of the portal or clock
+changes, do not count. Using a home resets its time. Unused homes are archived, and archives may later be
+deleted by an administrator; both after a fully observed notice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import StrEnum
 from portal.reclaim.engine.terms import ScopeKind, Source, Terms
 
 MAX_LOOK_S = 3600.0
-"""Between two looks: more, or less than nothing, was not watched."""
+"""Maximum seconds between two passes; longer or negative gaps do not count."""
 
 
 class HomeStep(StrEnum):
-    """What is due. `TAKE` archives a home; of one that is archived it allows that it is deleted."""
+    """The step that is due. `TAKE` archives a home, or allows the deletion of an archived one."""
 
     NOTHING = "nothing"
     WARN = "warn"
@@ -28,7 +28,7 @@ class HomeStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HomeRules:
-    """What holds for a home, in seconds. None: it is never archived, or deleted."""
+    """The rules for a home, in seconds. None disables."""
 
     archive_s: int | None = None
     delete_s: int | None = None
@@ -36,14 +36,14 @@ class HomeRules:
     sources: Mapping[str, Source] = field(default_factory=dict)
 
     def limit_s(self, *, archived: bool) -> int | None:
-        """After how long it is archived, or may be deleted; never shorter than the notice."""
+        """Return the time until archiving or deletion; at least the notice."""
         limit = self.delete_s if archived else self.archive_s
         return max(limit, self.notice_s) if limit else None
 
 
 @dataclass(frozen=True, slots=True)
 class HomeStanding:
-    """For how long it was not used, or is archived, and since when its user was told of what follows."""
+    """How long a home has been unused or archived, and how long ago its user was warned."""
 
     archived: bool = False
     unused_s: float = 0.0
@@ -52,7 +52,7 @@ class HomeStanding:
 
 @dataclass(frozen=True, slots=True)
 class HomeVerdict:
-    """What is due, and how long it lasts at least until it is taken; None: it is not."""
+    """The step that is due, and the minimum time left; None if there is no limit."""
 
     step: HomeStep
     left_s: float | None = None
@@ -60,9 +60,9 @@ class HomeVerdict:
 
 
 def rules(layers: Iterable[Terms], *, notice_s: int) -> HomeRules:
-    """What holds where all `layers` apply: settings first, then in the order of `terms.ORDER`.
+    """Merge `layers`: settings first, then in the order of `terms.ORDER`.
 
-    Of site and pool the closest says. A team archives earlier at most, and says nothing about deletion.
+    The narrower of site and pool wins. A team can only archive earlier, and cannot set deletion.
     """
     found: dict[str, int] = {}
     sources: dict[str, Source] = {}
@@ -79,7 +79,7 @@ def rules(layers: Iterable[Terms], *, notice_s: int) -> HomeRules:
 
 
 def advance(standing: HomeStanding, elapsed_s: float, *, used: bool, archived: bool) -> HomeStanding:
-    """How it stands `elapsed_s` seconds after the last look."""
+    """Return the state `elapsed_s` seconds after the last pass."""
     if used or archived != standing.archived:
         return HomeStanding(archived)
     if not 0 < elapsed_s <= MAX_LOOK_S:
@@ -89,7 +89,7 @@ def advance(standing: HomeStanding, elapsed_s: float, *, used: bool, archived: b
 
 
 def decide_home(standing: HomeStanding, held: HomeRules) -> HomeVerdict:
-    """What is due for a home."""
+    """Return the step that is due for a home."""
     limit_s = held.limit_s(archived=standing.archived)
     warned = standing.warned_s is not None
     if limit_s is None:

@@ -1,4 +1,4 @@
-"""A week: working hours and the hour at which what is not used is stopped, in a time zone of its own."""
+"""Weekly schedules: working hours, and the hours of stops and starts, each in its own time zone."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from zoneinfo import ZoneInfo
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY = timedelta(days=1)
 NIGHT_S = 12 * 3600
-"""For how long an hour of stopping holds where no hours of work end it."""
+"""Seconds for which a stop hour applies without working hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """`days` are those of `DAYS` on which people work, but for `holidays`, from `begins` until `ends`.
+    """A weekly schedule. Times are local in `zone` (IANA).
 
-    `after_hours_s` is the idle limit outside these hours, None where it is the usual one. `stop_at` is when
-    what is not used is stopped on these days, on holidays too; None: never. It holds until people work again.
-    `start_at` is when what was stopped so is started again, on these days but not on holidays; None: never.
-    Times are local, in `zone` (IANA): one that a clock is put forward over comes as much later, and of one
-    that comes twice the first counts.
+    - `days`: working days from `DAYS`, except `holidays`; working hours last from `begins` to `ends`.
+    - `after_hours_s`: idle limit outside working hours; None: the usual one.
+    - `stop_at`: hour at which unused workspaces stop on these days, holidays included; None: never. It
+      applies until working hours begin.
+    - `start_at`: hour at which workspaces stopped that way start again on these days except holidays; None:
+      never.
+
+    A time skipped by daylight saving comes later by the shift; of a repeated time the first counts.
     """
 
     zone: str
@@ -34,40 +37,39 @@ class Week:
     start_at: time | None = None
 
     def works(self, now_s: float) -> bool:
-        """Whether people work now. Without hours of work that is always so."""
+        """Return whether it is working time now. Always true without working hours."""
         return _works(self, now_s)
 
     def stop_near(self, now_s: float, notice_s: float) -> float | None:
-        """The hour of stopping that holds now, or does in less than `notice_s`; None where there is none."""
+        """Return the stop hour that applies now or within `notice_s`, or None."""
         return _stop_near(self, now_s, notice_s)
 
     def stops(self, from_s: float, until_s: float) -> list[float]:
-        """All hours of stopping from one moment to another."""
+        """Return all stop hours from `from_s` (inclusive) to `until_s` (exclusive)."""
         if self.stop_at is None:
             return []
         return _moments(self, self.stop_at, from_s, until_s, holidays=True)
 
     def starts(self, from_s: float, until_s: float) -> list[float]:
-        """All hours of starting from one moment to another."""
+        """Return all start hours from `from_s` (inclusive) to `until_s` (exclusive)."""
         if self.start_at is None:
             return []
         return _moments(self, self.start_at, from_s, until_s, holidays=False)
 
     def start_due(self, stopped_s: float, now_s: float) -> bool:
-        """Whether what was stopped at a moment before now is to be started again.
+        """Return whether a workspace stopped at `stopped_s` is due to start.
 
-        An hour of starting has come since, and none of stopping after it: a morning that was missed is made
-        up for on the same day, and otherwise on the next.
+        A start hour has passed, and no stop hour since. A missed start is made up for within `NIGHT_S`.
         """
         past = self.starts(max(stopped_s + 1, now_s - 8 * 86_400), now_s + 1)
         return bool(past) and not self.stops(past[-1] + 1, now_s + 1) and now_s < past[-1] + NIGHT_S
 
     def next_start(self, now_s: float) -> float | None:
-        """The next hour of starting; None where there is none in the next month."""
+        """Return the next start hour, or None if there is none within a month."""
         return next(iter(self.starts(now_s, now_s + 31 * 86_400)), None)
 
     def borders(self, from_s: float, until_s: float) -> list[float]:
-        """When hours of work begin or end from one moment to another."""
+        """Return the begins and ends of working hours from `from_s` to `until_s`."""
         return [
             moment
             for at in (self.begins, self.ends)
@@ -77,7 +79,7 @@ class Week:
 
 
 def _moments(week: Week, at: time, from_s: float, until_s: float, *, holidays: bool) -> list[float]:
-    """When it is `at` on one of the days, from one moment to another."""
+    """Return the occurrences of `at` on the schedule's days."""
     zone = ZoneInfo(week.zone)
     day = datetime.fromtimestamp(from_s, zone).date() - DAY
     last = datetime.fromtimestamp(until_s, zone).date()
@@ -91,7 +93,7 @@ def _moments(week: Week, at: time, from_s: float, until_s: float, *, holidays: b
     return found
 
 
-# A pass asks the same of thousands of workspaces.
+# Cached: a pass asks the same for thousands of workspaces.
 @lru_cache(maxsize=1024)
 def _works(week: Week, now_s: float) -> bool:
     if week.begins is None or week.ends is None:

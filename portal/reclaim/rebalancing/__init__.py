@@ -1,1 +1,1 @@
-"""Where running work would be better off, proposed to operators and carried out by them or by policy."""
+"""Rebalancing: proposes moves of running work, applied by operators or automatically by policy."""

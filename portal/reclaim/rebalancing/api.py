@@ -1,4 +1,4 @@
-"""Proposals to move running work, over REST: for operators and auditors."""
+"""REST views of proposals to move running work, for operators and auditors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.reclaim.rebalancing.presenters import MoveRow, ProposalRow
 
 
 class ProposedMoveSerializer(serializers.Serializer[Any]):
-    """A running workspace that would go from one place of its pool to another."""
+    """A move of a running workspace within its pool."""
 
     workspace = serializers.UUIDField(allow_null=True, help_text="Null where it was deleted since.")
     name = serializers.CharField(allow_null=True)
@@ -39,7 +39,7 @@ class ProposedMoveSerializer(serializers.Serializer[Any]):
 
 
 class RebalanceProposalSerializer(serializers.Serializer[Any]):
-    """Running workspaces that should go elsewhere, all of them or none."""
+    """A proposal to move running workspaces, all or none."""
 
     id = serializers.UUIDField()
     state = serializers.ChoiceField(ProposalState.choices)

@@ -1,4 +1,4 @@
-"""Who may be moved: made of what runs for those alone for whom the search asks."""
+"""Movable workspaces, read on demand for the search."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AT_EASE = Contentment()
 
 
 class Crowd:
-    """Those that could be placed again in their own pool: on one node, by a request that names its model.
+    """Workspaces that could be placed again in their pool: on one node, by a request with a fixed model.
 
-    A request for GPUs of any model is left where it is: elsewhere it would be charged otherwise. Who has no
-    verdict is content. Nobody is moved in pools that are `off`.
+    Requests for any model are excluded, since another model would be charged differently. Workspaces without
+    a verdict count as content. Pools in `off` are excluded.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Crowd:
                 self._nodes.setdefault(str(key), set()).add(name)
         self._templates: dict[UUID, Template] = {}
         self._flavors: dict[UUID, Flavor] = {}
-        # Thousands ask for the same.
+        # Cached: thousands have equal requests.
         self._again: dict[object, ResourceRequest | None] = {}
         self._movable: dict[UUID, Movable | None] = {}
 
@@ -87,7 +87,7 @@ class Crowd:
             return None
         shares = any(grant.milli < WHOLE_DEVICE_MILLI for grant in placement.nodes[0].devices)
         if shares and self._pools[pool].pool.scrub_required:
-            # Nobody would get its part before all have left that GPU: to move it makes no room, but less.
+            # The shared GPU is scrubbed before reuse, after all have left: a move would free nothing.
             return None
         key = (pool, each.template, each.flavor, each.resources, frozenset(homes.items()))
         if key not in self._again:
@@ -122,7 +122,7 @@ class Crowd:
 def _in_its_pool(
     requests: PlacementRequests, pool: UUID, template: Template, flavor: Flavor, data: Any, homes: Homes
 ) -> ResourceRequest | None:
-    """What its pool would be asked for again; None where it would not be, or in more ways than one."""
+    """Return its request for a new placement in its pool; None if impossible or ambiguous."""
     try:
         asked = requests.of(template, flavor, data, homes=homes)
     except ValueError:

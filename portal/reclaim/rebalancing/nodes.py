@@ -1,4 +1,4 @@
-"""What nodes have, what of it is given out, and what the machines themselves have left."""
+"""Size, commitments and spare capacity of nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from portal.reclaim.engine.contentment import ROOMY, Headroom
 from provisioning.types import HEADROOM, LimitedResource
 
 TOLD_WITHIN = timedelta(minutes=5)
-"""How old what a node has told of itself may be."""
+"""Maximum age of a node's report."""
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class _Told(msgspec.Struct):
-    """`HEADROOM` of a node's facts."""
+    """The `HEADROOM` part of a node's facts."""
 
     watched_s: Annotated[int, msgspec.Meta(ge=0)] | None = None
     cores: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -33,7 +33,7 @@ class _Told(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a node has, and what of it is given out."""
+    """The size of a node, and the amounts granted on it."""
 
     cpu_milli: int
     cpu_given_milli: int
@@ -43,7 +43,7 @@ class Given:
 
 
 def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
-    """The nodes of all pools; two queries."""
+    """Return the nodes of all pools; two queries."""
     given = {
         node: (cpu, memory)
         for node, cpu, memory in Allocation.objects.filter(released_at=None)
@@ -70,7 +70,7 @@ def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
 
 
 def _headroom(told: Any, limited: Any) -> Headroom:
-    """What a node has told; nothing of it where one of its figures cannot be so."""
+    """Return a node's reported spare capacity; empty if any figure is invalid."""
     try:
         seen = msgspec.convert(told, _Told)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""What holds for the work of a pool: whether it is moved, and whether without an operator."""
+"""Rebalancing policies of pools: off, propose or automatic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.fleet.inventory.models import Pool, RebalancingPolicy
 
 
 def policy_of(pool: Pool) -> RebalancingPolicy:
-    """The pool's own word, else the site's; never `SITE`."""
+    """Return the pool's own policy, else the site's; never `SITE`."""
     own = RebalancingPolicy(pool.rebalancing)
     if own is not RebalancingPolicy.SITE:
         return own
@@ -19,16 +19,16 @@ def policy_of(pool: Pool) -> RebalancingPolicy:
 
 
 def policies() -> dict[UUID, RebalancingPolicy]:
-    """What holds in each pool that is there."""
+    """Return the policy of each pool."""
     return {pool.pk: policy_of(pool) for pool in Pool.objects.filter(deleted_at=None)}
 
 
 def names_where(policy: RebalancingPolicy) -> list[str]:
-    """Names of the pools in which that holds."""
+    """Return the names of pools with this policy."""
     return [pool.name for pool in Pool.objects.filter(deleted_at=None) if policy_of(pool) is policy]
 
 
 def is_off(pools: Iterable[UUID]) -> bool:
-    """Whether nothing is moved in one of these pools."""
+    """Return whether rebalancing is off in any of these pools."""
     found = Pool.objects.filter(pk__in=set(pools))
     return any(policy_of(pool) is RebalancingPolicy.OFF for pool in found)

@@ -1,4 +1,4 @@
-"""What pages and REST show of proposals."""
+"""Presents proposals for pages and REST."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """One that moves. `workspace` is None where it has been deleted since."""
+    """A move of a proposal. `workspace` is None if it has been deleted."""
 
     workspace: Workspace | None
     source: str
@@ -44,7 +44,7 @@ class MoveRow:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRow:
-    """A proposal in words. `stops_at` is when those stop that were asked, while one still has to."""
+    """A proposal as text, with its moves."""
 
     proposal: RebalanceProposal
     moves: tuple[MoveRow, ...]
@@ -66,7 +66,7 @@ class ProposalRow:
 
 
 def rows(proposals: Sequence[RebalanceProposal]) -> list[ProposalRow]:
-    """Three queries, however many they are."""
+    """Return the rows of proposals; three queries for any number."""
     planned = {row.pk: services.planned_of(row) for row in proposals}
     every = [move for moves in planned.values() for move in moves]
     workspaces = {
@@ -126,7 +126,7 @@ def _uuids(place: Placement) -> tuple[str, ...]:
 
 
 def _place(place: Placement, names: dict[str, tuple[str, int]]) -> str:
-    """A node, with its devices by number as the map of GPUs has them."""
+    """Return a node with the numbers of its devices, as on the GPU map."""
     part = place.nodes[0]
     if not part.devices:
         return part.node
@@ -157,7 +157,7 @@ def _interrupts(row: RebalanceProposal, workspaces: Sequence[Workspace]) -> str:
 
 
 def question(row: ProposalRow) -> dict[str, Any]:
-    """The context of the page that asks before it is carried out."""
+    """Return the context of the page that confirms applying a proposal."""
     notice = format_duration(moving.notice_s())
     loses = [
         _("%(name)s of %(owner)s in %(team)s: its app stops in %(notice)s, kernels lose their variables")
@@ -191,7 +191,7 @@ def question(row: ProposalRow) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DiscontentRow:
-    """A workspace that is not content, and why."""
+    """A workspace with a low score, and the reason."""
 
     workspace: Workspace
     score: int

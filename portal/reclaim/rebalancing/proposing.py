@@ -1,7 +1,7 @@
-"""Once a minute: how content what runs is, what should move, and what of it may go without an operator.
+"""Rebalancing once a minute: contentment scores, proposals, and automatic moves.
 
-Kill-safe: every step is written for itself, and the next pass makes all of it anew from what is so. An open
-proposal is withdrawn where it is of no use any more; one that was dismissed does not come back for a day.
+Safe to interrupt: every step is committed separately, and each pass starts from current data. Open proposals
+that are no longer useful are withdrawn; a dismissed one does not return for a day.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from provisioning import messages
 
 log = logging.getLogger(__name__)
 STANDS_FOR = timedelta(minutes=5)
-"""A proposal has to hold for so long before it is carried out without an operator."""
+"""Minimum age of a proposal before it is applied automatically."""
 DISMISSED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
 MAX_UNDER_WAY = 8
-"""With so many on their way nobody else is moved without an operator."""
+"""No automatic moves from this many moves in progress."""
 NEW_AT_ONCE = 3
 TRIES_FOR_S = 0.25
-"""So many new proposals are played through in one pass, and no further one after that much processor time."""
+"""Limits of one pass for the simulation of new proposals: their number, and processor seconds."""
 STILL_LOW = 10
-"""What is proposed stays so until its contentment is so far above the limit: proposals do not flicker."""
+"""Hysteresis: an open proposal stays until the score is this far above the limit."""
 
 
 Agreed = tuple[Proposal, list[PlannedMove]]
@@ -54,7 +54,7 @@ Agreed = tuple[Proposal, list[PlannedMove]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a pass has found: workspaces that are not content, open proposals, and those carried out by it."""
+    """The result of a pass: workspaces with a low score, open proposals, and applied ones."""
 
     discontent: int = 0
     proposed: int = 0
@@ -62,7 +62,7 @@ class Report:
 
 
 def rules() -> Rules:
-    """The engine's rules; for how long nobody is asked again follows the setting."""
+    """Return the engine's rules. The cool-down follows the site's settings."""
     rest_s = settings.BERTH_MOVE_REST_HOURS * 3600
     return replace(
         RULES,
@@ -73,7 +73,7 @@ def rules() -> Rules:
 
 
 def run(now: datetime | None = None) -> Report:
-    """One pass."""
+    """Run one pass."""
     now = now or timezone.now()
     moves.settle(now)
     there = reading.places(now)
@@ -82,7 +82,7 @@ def run(now: datetime | None = None) -> Report:
     low: Mapping[UUID, Contentment] = {}
     generations: Mapping[UUID, int] = {}
     good: Mapping[str, Agreed] = {}
-    # Most of the time nobody can be low and nobody waits for a place: then nothing else has to be read.
+    # Usually no score can be low and no request waits: then nothing else is read.
     if there.suspects or asking or slow:
         with reading.seen(now) as (snapshot, running):
             beside = running.devices_of([str(pk) for pk in slow])
@@ -107,7 +107,7 @@ def _proposals(
     asking: Sequence[Workspace],
     now: datetime,
 ) -> list[Proposal]:
-    """What the engine proposes."""
+    """Return the engine's proposals."""
     asks = reading.waiting(pools, asking)
     if not asks and all(verdict.score >= CONTENT for verdict in verdicts.values()):
         return []
@@ -127,7 +127,7 @@ def _proposals(
     proposed = propose(clusters, may_move, asks, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
     if open_keys - {key_of(each) for each in proposed}:
-        # What is open already stands a little longer than it would take to propose it.
+        # Open proposals stay slightly longer than new ones need.
         gentler = replace(limits, low=limits.low + STILL_LOW)
         again = propose(clusters, may_move, asks, past, int(now.timestamp()), gentler, scores)
         taken = {move.workspace for each in proposed for move in each.moves}
@@ -140,12 +140,12 @@ def _proposals(
 
 
 def key_of(proposal: Proposal) -> str:
-    """Short and equal for proposals that mean the same."""
+    """Return a short key that is equal for equivalent proposals."""
     return hashlib.sha256(" ".join(proposal.key).encode()).hexdigest()
 
 
 def _note(low: Mapping[UUID, Contentment], generations: Mapping[UUID, int], now: datetime) -> None:
-    """Keep who is not content: few rows, and none of those that are."""
+    """Store the workspaces with low scores. The others have no rows."""
     kept = {row.workspace_id: row for row in Discontent.objects.all()}
     gone = [pk for pk in kept if pk not in low]
     rows = []
@@ -177,7 +177,7 @@ def _note(low: Mapping[UUID, Contentment], generations: Mapping[UUID, int], now:
 def _agreed(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, Agreed]:
-    """Those by key that nobody has dismissed and that the queue has played through."""
+    """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
     found = {key_of(each): each for each in proposals}
     dismissed = RebalanceProposal.objects.filter(
         state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(found)
@@ -190,7 +190,7 @@ def _agreed(
 
 
 def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
-    """Bring the open proposals up to date."""
+    """Update the open proposals."""
     with transaction.atomic():
         rows = {
             row.key: row
@@ -217,10 +217,10 @@ def _that_work_out(
     generations: Mapping[UUID, int],
     now: datetime,
 ) -> dict[str, Agreed]:
-    """Those that the queue itself would carry out as they are; a few new ones in each pass.
+    """Return proposals that the queue would execute unchanged; includes a few new ones per pass.
 
-    What it has played through and is still proposed in the same way is played through again when it is
-    applied, since that takes a decision of the whole queue for each.
+    A proposal that passed before and is unchanged is simulated again only when applied, since each simulation
+    takes a decision of the whole queue.
     """
     good: dict[str, Agreed] = {}
     fresh: list[str] = []
@@ -231,7 +231,7 @@ def _that_work_out(
         else:
             fresh.append(key)
     if fresh:
-        # Others each time, so that those that do not work out keep none from being looked at.
+        # Rotates, so that failing proposals do not block others.
         first = int(now.timestamp()) // 60 * NEW_AT_ONCE % len(fresh)
         fresh = (fresh[first:] + fresh[:first])[:NEW_AT_ONCE]
         began = time.process_time()
@@ -258,7 +258,7 @@ def _planned(proposal: Proposal, generations: Mapping[UUID, int]) -> list[Planne
 
 
 def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
-    """Carry out what may go without an operator: one at a time, the oldest first."""
+    """Apply the oldest proposal that needs no operator. Returns how many were applied."""
     automatic = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.AUTOMATIC}
     if not automatic:
         return 0
@@ -277,7 +277,7 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
 
 
 def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
-    """Whether all that it moves is preemptible, and in a pool where that goes without an operator."""
+    """Return whether all its workspaces are preemptible and in pools with automatic rebalancing."""
     if not {each.pool for each in services.planned_of(row)} <= set(automatic):
         return False
     keys = [each["workspace"] for each in row.moves]
@@ -285,7 +285,7 @@ def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
 
 
 def forget_old(now: datetime) -> int:
-    """Delete proposals that have been decided long ago."""
+    """Delete old proposals that are no longer open. Returns how many."""
     old: Any = RebalanceProposal.objects.exclude(state=ProposalState.OPEN).filter(
         decided_at__lt=now - KEPT_FOR
     )

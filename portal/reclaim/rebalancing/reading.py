@@ -1,7 +1,7 @@
-"""What the engine of rebalancing decides on, read with a number of queries that nothing makes grow.
+"""Reads the input of rebalancing with a constant number of queries.
 
-Samples of the last ten minutes, allocations and the last look at activity: no history is read but moves of
-the last days, which rests limit.
+Reads samples of the last 10 minutes, allocations and the last activity; of the history only the moves of the
+last days, which cool-down times keep few.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, Placement, ResourceRequest
 
 WINDOW_S = 600
 LOOKED_AT = timedelta(minutes=5)
-"""How old the last look at activity may be."""
+"""Maximum age of the last observed activity."""
 BEST_KEPT = timedelta(days=7)
 WAITING_LOOKED_AT = 200
 FEW = 1000
@@ -58,9 +58,9 @@ COLUMNS = (
     "resources_text", "preemptible", "loses_work", "placed_at", "reclaim_activity__signals",
 )  # fmt: skip
 AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
-"""Read as text: most are alike, and each would be made into a value by itself."""
+"""Read as text: most values are equal, and parsing each is expensive."""
 Held = tuple[UUID, Placement, ResourceRequest]
-"""What somebody holds of a node: pool, placement and amounts."""
+"""What a workspace uses of a node: pool, placement and amounts."""
 UNKNOWN = DeviceView()
 
 
@@ -79,8 +79,10 @@ _resources = msgspec.json.Decoder(_Resources).decode
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A running workspace, what it has asked for, and what it holds on each of its nodes: pool, placement and
-    amounts. `home` is of whom in which team its home is; `resources` is text."""
+    """A running workspace, its request, and what it uses on each node.
+
+    `home` is (user, team) of its home. `resources` is JSON text.
+    """
 
     pk: UUID
     generation: int
@@ -95,15 +97,14 @@ class Runs:
     loses_work: bool
     placed_at: datetime | None
     signals: str | None = None
-    """As `WorkspaceActivity.signals`; only what is fresh counts, as of `at_work`."""
+    """As `WorkspaceActivity.signals`; only if fresh, as `at_work`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What devices did, by UUID, and nodes, by pool and name.
+    """Measurements of devices by UUID, and of nodes by (pool, name).
 
-    `suspects` are the devices and nodes against which something may speak: nothing does against any other,
-    so that those who run there are content.
+    `suspects` are devices and nodes that may have problems. Workspaces elsewhere need no check.
     """
 
     devices: Mapping[str, DeviceView]
@@ -112,10 +113,10 @@ class Places:
 
 
 def places(now: datetime) -> Places:
-    """Read what there is, without anybody who runs there."""
+    """Read the measurements of all devices and nodes, without workspaces."""
     devices = _devices(now)
     bests = _bests(list(devices.values()), now)
-    # Where nothing holds a device down, what others reach says nothing of it.
+    # The best clock matters only for throttled devices.
     devices |= {
         uuid: replace(each, best_clock_mhz=bests.get(each.model))
         for uuid, each in devices.items()
@@ -137,13 +138,13 @@ def places(now: datetime) -> Places:
 
 @contextmanager
 def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
-    """The pools as the queue knows them, and what runs in them."""
+    """Yield the queue's snapshot and its running workspaces."""
     with snapshot_cache.previews.use(now) as snapshot:
         yield snapshot, Running(snapshot.placer.held(), now)
 
 
 class Running:
-    """What runs, with what the queue's snapshot says that it holds. Only those are read who are asked for."""
+    """Running workspaces and what they use according to the queue's snapshot. Rows are read on demand."""
 
     def __init__(self, held: Mapping[str, Sequence[Held]], now: datetime) -> None:
         self._held = held
@@ -151,13 +152,13 @@ class Running:
         self._asked: set[str] = set()
         self._rows: dict[str, Runs] = {}
         self.on: dict[tuple[UUID, str], list[str]] = {}
-        """By pool and node who holds something there."""
+        """Users of each (pool, node)."""
         for name, places in held.items():
             for pool, placement, _request in places:
                 self.on.setdefault((pool, placement.nodes[0].node), []).append(name)
 
     def of(self, names: Collection[str]) -> list[Runs]:
-        """Those of these that run; a fixed number of queries."""
+        """Return the running ones of these workspaces, with a constant number of queries."""
         fresh = [name for name in names if name not in self._asked]
         if fresh:
             self._asked.update(fresh)
@@ -165,7 +166,7 @@ class Running:
         return [self._rows[name] for name in names if name in self._rows]
 
     def devices_of(self, names: Collection[str]) -> frozenset[str | tuple[UUID, str]]:
-        """The devices that these hold, and the nodes of those that hold none."""
+        """Return the devices that these use, and the nodes of those without devices."""
         found: set[str | tuple[UUID, str]] = set()
         for name in names:
             for pool, placement, _request in self._held.get(name, ()):
@@ -176,7 +177,7 @@ class Running:
         return frozenset(found)
 
     def at(self, suspects: Collection[str | tuple[UUID, str]]) -> list[Runs]:
-        """Those who hold something of these devices, or on these nodes."""
+        """Return the workspaces that use these devices or run on these nodes."""
         return self.of(
             [
                 name
@@ -190,13 +191,13 @@ class Running:
         )
 
     def generations(self) -> dict[UUID, int]:
-        """Of all who have been read."""
+        """Return the generations of all workspaces read so far."""
         return {each.pk: each.generation for each in self._rows.values()}
 
     def _read(self, names: Collection[str]) -> None:
         running = Workspace.objects.filter(state=State.RUNNING)
         if len(names) <= FEW:
-            # Named by their keys where they are few; a list of thousands would be slower than to read all.
+            # Filter by key only for few workspaces: a list of thousands is slower than reading all.
             running = running.filter(pk__in=names)
         else:
             self._asked.update(self._held)
@@ -205,7 +206,7 @@ class Running:
         keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
         for row in rows:
             each = _runs(row, self._held, keys, self._now)
-            # One that was placed after the snapshot was read holds something else than that says.
+            # The snapshot does not reflect later placements.
             if each.placed_at is None or each.placed_at <= self._now:
                 self._rows[str(each.pk)] = each
 
@@ -232,9 +233,9 @@ def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID],
 
 
 def _at_work(active: str | None) -> bool | None:
-    """Whether it was seen at work by what is its own: the use of a shared GPU is everybody's.
+    """Return whether it was seen working by its own signals. A shared GPU's usage is not specific.
 
-    What comes and goes by the gateway needs no GPU.
+    Traffic through the gateway needs no GPU.
     """
     if active is None:
         return None
@@ -242,14 +243,14 @@ def _at_work(active: str | None) -> bool | None:
 
 
 def _devices(now: datetime) -> dict[str, DeviceView]:
-    """What devices did in the last ten minutes, by UUID; two queries."""
+    """Return the measurements of devices in the last 10 minutes by UUID; two queries."""
     from_s = int(now.timestamp()) - WINDOW_S - 60
     fresh = DeviceSeries.objects.filter(newest_s__gte=from_s)
     named = {
         pk: (uuid, model) for pk, uuid, model in fresh.values_list("pk", "device__uuid", "device__model")
     }
     minutes = DeviceMinute.objects.filter(series__newest_s__gte=from_s, start_s__gte=from_s)
-    # By the key of the rows, so that they come in their order and need not be sorted.
+    # Group by the rows' key, which avoids sorting.
     rows = (
         minutes.order_by()
         .values_list("series_id")
@@ -259,7 +260,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             throttle=Sum("throttle_s"),
             thermal=Sum("thermal_s"),
             slowed=Sum("slowed_s"),
-            # Both are small numbers of two bytes, and their product is none.
+            # Both are 2-byte integers whose product overflows.
             clock_s=Sum(Cast("sm_clock_mhz", IntegerField()) * F("measured_s")),
             measured=Sum("measured_s"),
         )
@@ -267,7 +268,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
     found = {}
     for series, gpu_s, pct_s, throttle, thermal, slowed, clock_s, measured in rows:
         if series not in named:
-            # Its first minute has come between the two.
+            # Its first minute was written between the two queries.
             continue
         uuid, model = named[series]
         found[uuid] = DeviceView(
@@ -275,7 +276,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             gpu_s=gpu_s,
             gpu_pct=pct_s // gpu_s if gpu_s and pct_s is not None else None,
             watched_s=throttle,
-            # A second may count as both; so the larger of the two, and not their sum.
+            # A second may count as both, so take the maximum instead of the sum.
             held_down_s=max(thermal or 0, slowed or 0) if throttle else None,
             clock_mhz=clock_s // measured if clock_s is not None and measured else None,
         )
@@ -283,7 +284,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
 
 
 def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
-    """The best clock of each model within a week, with those of now taken in; a row for each model."""
+    """Return the best clock of each model within a week, and store new ones; one row per model."""
     kept = {row.model: row for row in BestClock.objects.all()}
     fresh = best_clocks(devices)
     for model, clock in fresh.items():
@@ -295,7 +296,7 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
 
 
 def _work(each: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
-    """What it does, of those alone for whom that matters."""
+    """Return the work of a workspace, as far as it matters for its score."""
     used = given = None
     if is_short(headroom):
         try:
@@ -316,12 +317,12 @@ def _work(each: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work
 def views(
     found: Places, running: Sequence[Runs], slow: Mapping[UUID, tuple[str, Pace]] | None = None
 ) -> dict[UUID, View]:
-    """The place of each against which something may speak. Where none is suspect nobody has to be read.
+    """Return the placements that may have problems, by workspace.
 
-    `slow` are those whose work is slower than elsewhere, as `pacing.slow` has them.
+    `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow`.
     """
     slow = slow or {}
-    # Who shares a device with slow work is asked for, too.
+    # Also read the users of devices that are shared with slow work.
     watched = found.suspects | {
         grant.uuid
         for each in running
@@ -332,7 +333,7 @@ def views(
     sharers: dict[str, list[bool | None]] = {}
     suspected = []
     for each in running:
-        # What runs on several nodes is as it is, but its devices may have others on them.
+        # Multi-node workspaces are not scored, but their devices may be shared.
         single = len(each.held) == 1
         for pool, placement, _request in each.held:
             part = placement.nodes[0]
@@ -365,11 +366,11 @@ def views(
     }
 
 
-# --- what may move, and what waits -----------------------------------------------------------------------
+# --- movable workspaces and pending requests --------------------------------------------------------------
 
 
 def first_waiting() -> list[Workspace]:
-    """Requests that only their place keeps waiting, the first of the queue first."""
+    """Return requests that are blocked by placement only, in queue order."""
     rows = (
         Workspace.objects.filter(
             state=State.PENDING,
@@ -384,7 +385,7 @@ def first_waiting() -> list[Workspace]:
 
 
 def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[Waiting]:
-    """Of these, the requests for one node."""
+    """Return those that need a single node."""
     homes = home_places.of_users([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
     found = []
@@ -416,7 +417,7 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
 
 
 def past(since: datetime) -> list[Past]:
-    """Who was asked to move since then, and from where; also who stayed: nobody is asked again so soon."""
+    """Return all requests to move since then with their sources, including those that stayed."""
     rows = Move.objects.filter(asked_at__gte=since).values_list("workspace_id", "asked_at", "source")
     found = []
     for workspace, asked_at, source in rows:
@@ -427,6 +428,6 @@ def past(since: datetime) -> list[Past]:
 
 
 def device_names(uuids: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Model and index of devices, for people."""
+    """Return model and index of devices, for display."""
     rows = Device.objects.filter(uuid__in=uuids).values_list("uuid", "model", "index")
     return {uuid: (model, index) for uuid, model, index in rows}

@@ -1,4 +1,4 @@
-"""Reads of proposals and of who is not content, for operators and auditors."""
+"""Queries for proposals and low scores, for operators and auditors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 FRESH = timedelta(minutes=5)
-"""How old a look may be for what it says to be true now."""
+"""Maximum age of an observation that counts as current."""
 
 
 def proposals(actor: User) -> QuerySet[RebalanceProposal]:
-    """All that are kept, the newest first."""
+    """Return all stored proposals, newest first."""
     require_see_all(actor)
     return RebalanceProposal.objects.select_related("waiting__team", "waiting__owner")
 
@@ -32,7 +32,7 @@ def open_proposals(actor: User) -> QuerySet[RebalanceProposal]:
 
 
 def decided(actor: User) -> QuerySet[RebalanceProposal]:
-    """Those that somebody has decided on, the last first."""
+    """Return applied and dismissed proposals, latest first."""
     chosen = (ProposalState.APPLIED, ProposalState.DISMISSED)
     return proposals(actor).filter(state__in=chosen).order_by("-decided_at", "-id")
 
@@ -53,12 +53,12 @@ def _fresh() -> QuerySet[Discontent]:
 
 
 def discontent(actor: User) -> QuerySet[Discontent]:
-    """What runs and is not content, the worst first."""
+    """Return running workspaces with low scores, worst first."""
     require_see_all(actor)
     rows = _fresh().select_related("workspace__team", "workspace__flavor", "workspace__pool")
     return rows.order_by("score", "since", "workspace")
 
 
 def discontent_of(workspace: Workspace) -> Discontent | None:
-    """Why a workspace, which the actor may see, is not content; None where it is, or nobody knows."""
+    """Return why a workspace's score is low, or None. The caller checks visibility."""
     return _fresh().filter(workspace=workspace).first() if workspace.state == State.RUNNING else None

@@ -1,4 +1,4 @@
-"""What operators do with proposals: carry one out, dismiss it, take back what has not begun."""
+"""Writes of proposals: apply, dismiss and take back."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from provisioning import messages
 
 
 def planned_of(row: RebalanceProposal) -> list[PlannedMove]:
-    """Its moves as values."""
+    """Return the moves of a proposal as values."""
     return messages.load(row.moves, list[PlannedMove])
 
 
 def _locked(proposal_id: UUID) -> RebalanceProposal:
-    """The proposal, under the queue's lock and then its own: the order in which a pass takes them."""
+    """Lock and return the proposal: first the queue, then the row, as a pass does."""
     PlacementLock.hold()
     row = RebalanceProposal.objects.select_for_update().filter(pk=proposal_id).first()
     if row is None:
@@ -42,9 +42,9 @@ def _locked(proposal_id: UUID) -> RebalanceProposal:
 def apply(
     *, actor: User | SystemActor, proposal_id: UUID, preemptible_only: bool = False
 ) -> RebalanceProposal:
-    """Ask its workspaces to move. Applying twice is success.
+    """Ask the workspaces of a proposal to move. Idempotent.
 
-    Raises `NotAllowed`, `NotFound`, and `StateConflict` where it is not open any more or does not work out.
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` if it is no longer open or no longer works.
     """
     require_operator(actor)
     row = _locked(proposal_id)
@@ -54,7 +54,7 @@ def apply(
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     planned = planned_of(row)
     if policies.is_off(each.pool for each in planned):
-        # Switched off since it was proposed; the next pass withdraws it.
+        # Disabled since it was proposed; the next pass withdraws it.
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     reason = message_of(Reason.from_json(row.reason))
     moving.ask(
@@ -69,9 +69,9 @@ def apply(
 
 @transaction.atomic
 def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
-    """Do not propose this again for a day. Of one that was applied, who has not begun to move may stay.
+    """Dismiss a proposal for a day. For an applied one, cancels moves that have not begun. Idempotent.
 
-    Dismissing twice is success. Raises `NotAllowed`, `NotFound`, `StateConflict` for one that was withdrawn.
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` if it was withdrawn.
     """
     require_operator(actor)
     row = _locked(proposal_id)

@@ -1,4 +1,4 @@
-"""Pages of proposals to move running work; templates/reclaim/ says what each expects."""
+"""Pages of proposals to move running work. Their contexts are documented in templates/reclaim/."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DECIDED_SHOWN = 20
 @require_safe
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
-    """What is proposed now, what was decided of late, and who is not content."""
+    """Show open proposals, recent decisions, and workspaces with low scores."""
     page = Paginator(selectors.open_proposals(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     discontent = selectors.discontent(request.user)
     context = {
@@ -46,7 +46,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def apply(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
-    """Say what it interrupts, then ask its workspaces to move."""
+    """Confirm, then apply a proposal. The page shows what it interrupts."""
     require_operator(request.user)
     (row,) = presenters.rows([selectors.proposal(request.user, proposal_id)])
     back = reverse("reclaim:rebalancing")
@@ -66,7 +66,7 @@ def apply(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def dismiss(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
-    """Do not propose it for a day, or take it back. A GET only shows the list."""
+    """Dismiss a proposal for a day, or cancel its moves. A GET only shows the list."""
     require_operator(request.user)
     selectors.proposal(request.user, proposal_id)
     if request.method == "POST":

@@ -1,4 +1,4 @@
-"""What speaks against the place of a workspace, and why it moves or does not."""
+"""Texts: what is wrong with a placement, and why a workspace moves or does not."""
 
 from __future__ import annotations
 

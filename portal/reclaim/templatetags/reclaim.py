@@ -1,4 +1,4 @@
-"""What the pages of rooms below show of a workspace's end."""
+"""Template tags: the end of a workspace's life and unused homes, for pages of other apps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ register = template.Library()
 
 @register.inclusion_tag("reclaim/life.html", takes_context=True)
 def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """How long it lives on, and the way to extend it."""
+    """Render the remaining life and the form to extend it."""
     user: User = context["request"].user
     found = presenters.life_of(workspace, user)
     return {"life": found, "workspace": workspace, "csrf_token": context.get("csrf_token")}
@@ -36,26 +36,26 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/discontent.html")
 def discontent(workspace: Workspace) -> dict[str, Any]:
-    """Why it is not content with where it runs, in one line; nothing where it is."""
+    """Render why its contentment score is low, in one line; empty if it is not."""
     found = contentment.discontent_of(workspace)
     return {"found": found, "why": rebalancing.why_of(found) if found is not None else ""}
 
 
 @register.inclusion_tag("reclaim/progress.html")
 def progress(workspace: Workspace) -> dict[str, Any]:
-    """How fast its work goes on, as it tells itself; nothing where it tells nothing."""
+    """Render the reported pace of its work; empty without reports."""
     return {"rows": pacing.progress_of(workspace)}
 
 
 @register.simple_tag(takes_context=True)
 def home_stays(context: dict[str, Any], rows: Iterable[Any]) -> dict[int, HomeLine]:
-    """How the homes in rows with a `place` stand, by key."""
+    """Return the state of the homes in rows with a `place`, by key."""
     return home_presenters.lines(context["request"].user, [row.place for row in rows])
 
 
 @register.simple_tag
 def home_words(place: HomePlace, stays: dict[int, HomeLine]) -> str:
-    """How one of them stands where nothing is to be done: in a paragraph, or nothing."""
+    """Return a paragraph on a home that needs no action; empty if there is nothing to say."""
     line = stays.get(place.pk)
     if line is None or line.matters or not line.words:
         return ""
@@ -64,13 +64,13 @@ def home_words(place: HomePlace, stays: dict[int, HomeLine]) -> str:
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_cards(context: dict[str, Any], stays: dict[int, HomeLine]) -> dict[str, Any]:
-    """What is announced or was done with some of them, and what may be done."""
+    """Render announcements and archives of these homes with their actions."""
     return _notes(context, [line for line in stays.values() if line.matters], _("Not used for long"))
 
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """What is announced or was done with homes that the workspace may use, for who decides about them."""
+    """Render announcements and archives of a workspace's homes, for users who decide about them."""
     user: User = context["request"].user
     lines: list[HomeLine] = []
     if may_move(user, workspace.owner_id):
@@ -81,7 +81,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
-    """What is announced or was done with one's own homes; one query where there is nothing."""
+    """Render announcements and archives of the user's own homes; one query without any."""
     user: User = context["request"].user
     told = Q(warned_s__isnull=False) | Q(archive__isnull=False)
     stays = HomeStay.objects.filter(told, place__owner=user).select_related("place")
@@ -104,13 +104,13 @@ def _notes(context: dict[str, Any], lines: list[HomeLine], title: str) -> dict[s
 
 @register.simple_tag
 def next_start(workspace: Workspace) -> datetime | None:
-    """When it is started again, where a schedule has stopped it."""
+    """Return when a schedule starts the workspace again, or None."""
     return mornings.next_start_of(workspace)
 
 
 @register.simple_tag
 def lifetime_note(template: Template, flavor: Flavor) -> str:
-    """After what such a workspace stops where the field for hours is left empty, and how long it may live."""
+    """Return the default and maximum lifetime as a note for the form's hours."""
     terms = terms_of(template, flavor)
     if terms.default_s is None:
         return _("At no set time, if you leave the hours empty.")

@@ -1,4 +1,4 @@
-"""Who may have what, and when: quota, fair share, preemption, back-fill, reservations, GPU-hours.
+"""The scheduling engine: quota, fair share, preemption, back-fill, reservations, GPU-hours.
 
-Pure functions and values: no database, no clock, no chance. Times are UTC seconds, amounts integers.
+Pure functions and values: no database, clock or randomness. Times are UTC seconds, amounts integers.
 """

@@ -14,50 +14,50 @@ from portal.scheduling.engine.usage import Promised, Usage, within_nominal
 
 End = tuple[int, str, Workload]
 Room = tuple[int, tuple[str, ...]]
-"""A moment, and the names of those that have left by then."""
+"""A time (UTC seconds), and the ids of the workloads that have left by then."""
 MAX_GONE = 512
-"""A look ahead at the nodes takes at most so many workloads to have ended."""
+"""Maximum number of ended workloads that a look ahead at the nodes assumes."""
 
 
 class Placer(Protocol):
-    """Where a workload goes, if the caller has nodes: quota may be free where no single node is.
+    """Decides where a workload goes. Quota may be free where no single node is.
 
-    One that also has `keeps` (see `Keeper`) makes a reserved start keep its place on the nodes too.
+    A placer that also has `keeps` (see `Keeper`) makes reserved starts keep their capacity on the nodes too.
     """
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
-        """Whether it could be placed if the workloads named in `gone` had left."""
+        """Return whether the workload could be placed if the workloads in `gone` had left."""
 
     def take(self, workload: Workload) -> None:
-        """Place it: what follows sees the room gone."""
+        """Take the capacity of the workload for later calls."""
 
 
 @runtime_checkable
 class Keeper(Protocol):
-    """A placer that can imagine one placement and then ask for another."""
+    """A placer that can simulate one placement and then test another."""
 
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
-        """Whether `reserved` still finds a place with `gone` left once `other` has one with `left` left.
+        """Return whether `reserved` fits once `gone` have left and `other` has been placed with `left` gone.
 
-        Nothing is taken. False where `other` finds no place.
+        Takes no capacity. False if `other` does not fit.
         """
 
 
 @runtime_checkable
 class Stepper(Protocol):
-    """A placer that is quicker where one list of those who have left is asked of again and again."""
+    """A placer that answers repeated queries about prefixes of one list faster."""
 
     def stepping(self) -> AbstractContextManager[Callable[[Workload, Sequence[str]], bool]]:
-        """Asks like `fits`, of longer and shorter parts of one list; nothing else is asked meanwhile."""
+        """Return a context with a function like `fits` for prefixes of one list. Call nothing else inside."""
 
 
 @dataclass(slots=True)
 class ReservedStart:
-    """A back-fill reservation, and the usage at its start with the request in it.
+    """A back-fill reservation, and the usage at its start including the request.
 
-    `gone` names those whose leaving gives it its place on the nodes; None where nodes are not looked at.
-    `borrows` is set where its team would borrow for it: an owner of another team passes it. It is `passed`
-    once that has taken its start.
+    - `gone`: workloads whose end frees its capacity on the nodes; None without nodes.
+    - `borrows`: its team would borrow for it, so an owner of another team overtakes it.
+    - `passed`: an owner has taken its start.
     """
 
     backfill: BackfillReservation
@@ -69,7 +69,7 @@ class ReservedStart:
     passed: bool = False
 
     def allows(self, other: Workload, now_s: int, placer: Placer | None) -> bool:
-        """Whether starting `other` now leaves the reserved start where it is."""
+        """Return whether starting `other` now leaves the reserved start unchanged."""
         if now_s + other.duration_s <= self.backfill.start_s:
             return True
         if self.usage.shortfall(other, self.backfill.start_s) is not None:
@@ -81,7 +81,7 @@ class ReservedStart:
     def allows_swap(
         self, other: Workload, victims: Iterable[Running], from_s: int, placer: Placer | None
     ) -> bool:
-        """Whether `other` may have the place of `victims` from `from_s` on."""
+        """Return whether `other` may replace `victims` from `from_s` on."""
         start_s = self.backfill.start_s
         if from_s + other.duration_s <= start_s:
             return True
@@ -97,7 +97,7 @@ class ReservedStart:
         return placer.keeps(self.workload, [*self.gone, *left], other, left)
 
     def swap(self, other: Workload, victims: Iterable[Running], from_s: int) -> None:
-        """Take over what `allows_swap` has allowed."""
+        """Apply a swap that `allows_swap` has allowed."""
         for each in victims:
             if each.ends_s > self.backfill.start_s:
                 self.usage.remove(each.workload)
@@ -108,7 +108,10 @@ class ReservedStart:
 def binding_on(
     workload: Workload, usage: Usage, reserved_starts: Sequence[ReservedStart], promised: Promised
 ) -> Sequence[ReservedStart]:
-    """Those that the request has to leave alone: all, but an owner passes other teams that would borrow."""
+    """Return the reserved starts that the request must not delay.
+
+    All of them; but an owner overtakes those for which another team would borrow.
+    """
     others = [each for each in reserved_starts if not each.borrows or each.workload.team == workload.team]
     if len(others) < len(reserved_starts) and within_nominal(usage, workload, promised):
         return others
@@ -123,7 +126,7 @@ def expected_ends(
     asked: Iterable[str],
     more: Iterable[tuple[int, Workload]],
 ) -> Iterator[End]:
-    """What is expected to end, the first first: what runs (those `asked` to leave sooner), and `more`."""
+    """Yield expected ends in order: running workloads (those `asked` to leave sooner) and `more`."""
     moved = set(asked)
     early: list[End] = [(end_s, workload.id, workload) for end_s, workload in more]
     for name in moved:
@@ -151,14 +154,14 @@ def find_reserved_start(
     ends: Iterator[End],
     earlier: Sequence[ReservedStart],
 ) -> ReservedStart | None:
-    """When the request can start, as running workloads and those of `earlier` end; None: never."""
+    """Return the earliest start as running workloads and those of `earlier` end, or None if never."""
     later = usage.clone()
     for other in earlier:
         later.add(other.workload)
     following = next(ends, None)
     at_s = now_s
     while True:
-        # The next moment at which something is given back, or a booking ends.
+        # The next time at which capacity is freed or a reservation ends.
         moments = [following[0]] if following is not None else []
         moments += [each.end_s for each in later.calendar.reservations if each.end_s > at_s]
         if not moments:
@@ -174,7 +177,7 @@ def find_reserved_start(
 
 
 class Soon:
-    """The usage and the nodes as they will be once some have left. For one moment of one cycle (`key`)."""
+    """The usage and the nodes after some workloads have left, for one moment of a cycle (`key`)."""
 
     __slots__ = ("_found", "_names", "_usage", "key")
 
@@ -193,7 +196,7 @@ class Soon:
         reserved_starts: Sequence[ReservedStart],
         placer: Placer | None,
     ) -> bool:
-        """Whether it fits then, with those of `reserved_starts` in."""
+        """Return whether the workload fits at that time, in addition to `reserved_starts`."""
         for reserved_start in reserved_starts:
             self._usage.add(reserved_start.workload)
         fits = self._usage.shortfall(workload, at_s) is None
@@ -201,7 +204,7 @@ class Soon:
             self._usage.remove(reserved_start.workload)
         if not fits or placer is None:
             return fits
-        # Whose they are is nothing to the nodes.
+        # Nodes do not distinguish owners.
         alike = (workload.place, tuple(sorted(workload.amounts.items())))
         found = self._found.get(alike)
         if found is None:
@@ -210,9 +213,9 @@ class Soon:
 
 
 class Rooms:
-    """When the nodes will have room, of one cycle: of requests that are alike one is looked for.
+    """When nodes will have capacity, cached for one cycle: one look ahead per distinct request.
 
-    `key` tells moments of the cycle apart: who has been asked to leave by then, and what has been placed.
+    `key` identifies the moment of the cycle by its victims and placements so far.
     """
 
     __slots__ = ("_found",)
@@ -221,7 +224,7 @@ class Rooms:
         self._found: dict[object, Room | None] = {}
 
     def of(self, workload: Workload, key: object, ask: Callable[[], Room | None]) -> Room | None:
-        # Whose they are is nothing to the nodes.
+        # Nodes do not distinguish owners.
         alike = (key, workload.place, tuple(sorted(workload.amounts.items())))
         if alike not in self._found:
             self._found[alike] = ask()
@@ -229,9 +232,9 @@ class Rooms:
 
 
 def room_on_nodes(workload: Workload, ends: Iterator[End], placer: Placer) -> Room | None:
-    """When enough has ended for a place on the nodes, and what has by then; None: not among the first ends.
+    """Return when enough workloads have ended for the request to fit, and which, or None if not soon.
 
-    Looks at twice as much each time and then halves: few questions to the placer.
+    Doubles the number of ended workloads, then bisects, to keep calls to the placer few.
     """
     with placer.stepping() if isinstance(placer, Stepper) else nullcontext(placer.fits) as fits:
         known: list[End] = []

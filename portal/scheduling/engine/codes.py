@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class PlacementCode(StrEnum):
-    """Why a node or device does not take a request."""
+    """Why a node or device rejects a request."""
 
     NODE_OFFLINE = "node_offline"
     NODE_CORDONED = "node_cordoned"
@@ -50,7 +50,7 @@ class PlacementCode(StrEnum):
 MAY_PASS = frozenset(
     {PlacementCode.NODE_OFFLINE, PlacementCode.NODE_CORDONED, PlacementCode.POOL_UNREACHABLE}
 )
-"""Why a node takes nothing now though it may later, by itself or by an operator."""
+"""Reasons that can end without a change of the request."""
 NOT_SUITED = frozenset(
     {
         PlacementCode.NODE_RETIRED,
@@ -70,11 +70,11 @@ NOT_SUITED = frozenset(
         PlacementCode.MIG_PROFILE_MISSING,
     }
 )
-"""What a node lacks whatever becomes free on it: the reasons of other nodes say more to who waits."""
+"""Reasons that no freed capacity resolves. Reasons of other nodes are more useful to the user."""
 
 
 class WaitBasis(StrEnum):
-    """What an expected start rests on, or why none can be expected."""
+    """The basis of an expected start, or why there is none."""
 
     ENOUGH_FREE = "enough_free"
     EXPECTED_ENDS = "expected_ends"

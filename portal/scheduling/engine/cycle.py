@@ -1,7 +1,7 @@
-"""One cycle of the queue: which requests start now, which keep a start, which workloads are preempted.
+"""One scheduling cycle: which requests start now, which get a reserved start, which workloads are preempted.
 
-The phases are those of Kueue's `schedule`. Each head of the queue passes them before the next one is taken,
-because shares, and with them the order of the queue, change with every start.
+The phases are those of Kueue's `schedule`. Each head of the queue passes all phases before the next one,
+because every start changes shares and thus the order of the queue.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from portal.scheduling.engine.scheduler_state import CycleState
 from portal.scheduling.engine.usage import Shortfall, Usage, within_nominal
 
 OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
-"""Rules that only the request's own team can make room under: nothing is kept free for it meanwhile."""
+"""Rules under which only the request's own team can free capacity: no capacity is reserved meanwhile."""
 
 
 def decide(state: CycleState, now_s: int) -> Cycle:
     """Decide one cycle: snapshot, then for each head nominate and admit, or preempt and requeue.
 
-    Changes nothing in `state` but lapsed nominations and the order of overdue requests. With a placer, the
-    workloads of `starts` have been taken there.
+    Changes nothing in `state` except expired nominations and the order of overdue requests. With a placer,
+    the capacity of the started workloads is committed in the placer.
     """
     decision = _Decision(state, now_s)
     for workload, binding in decision.heads():
@@ -54,7 +54,7 @@ def decide(state: CycleState, now_s: int) -> Cycle:
 
 
 class _Decision:
-    """A cycle while it is decided. Until `result`, the usage includes the workloads that start."""
+    """A cycle in progress. Until `result`, the usage includes the started workloads."""
 
     __slots__ = (
         "_attempts", "_lapsed", "_nominees", "_now_s", "_overtakers", "_passed", "_pending", "_placer",
@@ -63,7 +63,7 @@ class _Decision:
     )  # fmt: skip
 
     def __init__(self, state: CycleState, now_s: int) -> None:
-        """Snapshot: order overdue requests, end nominations, and make room for reservations."""
+        """Take the snapshot: order overdue requests, end nominations and find victims of reservations."""
         self._state, self._now_s = state, now_s
         self._policy, self._usage, self._pending = state.policy, state.usage, state.pending
         self._placer = state.placer
@@ -76,7 +76,7 @@ class _Decision:
         self._reserved_starts: list[ReservedStart] = []
         self._passed: set[Shape] = set()
         self._nominees = self._pending.nominated()
-        # Room that others make for requests is held for them as far as the quota of their team goes.
+        # Preempted capacity is held for its requests up to the quota of their team.
         self._promised: dict[str, dict[str, int]] = {}
         self._attempts = 0
         self._soon: Soon | None = None
@@ -85,9 +85,9 @@ class _Decision:
     # --- the phases ---------------------------------------------------------------------------------------
 
     def heads(self) -> Iterator[tuple[Workload, Sequence[ReservedStart]]]:
-        """The requests to consider, best first, with the reserved starts that each must not delay.
+        """Yield the requests to consider, best first, with the reserved starts that each must not delay.
 
-        Once a start is reserved, only as many more requests are considered as back-fill allows.
+        After the first reserved start, at most `backfill_depth` more requests are considered.
         """
         considered = 0
         for workload in self._pending.pick(self._usage, self._passed):
@@ -101,14 +101,14 @@ class _Decision:
             yield workload, binding
 
     def nominate(self, workload: Workload) -> Shortfall | None:
-        """Why the request does not fit now, by quota or on the nodes. None: it fits."""
+        """Return why the request does not fit now, by quota or on the nodes, or None if it fits."""
         shortfall = self._usage.shortfall(workload, self._now_s)
         if shortfall is None and self._placer is not None and not self._placer.fits(workload, ()):
             return (Rule.PLACEMENT, "")
         return shortfall
 
     def admit(self, workload: Workload, binding: Sequence[ReservedStart]) -> None:
-        """Start the request, if that delays no reserved start in `binding` and no nominated request."""
+        """Start the request unless that delays a reserved start in `binding` or a nominated request."""
         if not all(self._allows(reserved_start, workload) for reserved_start in binding):
             return
         if not self._leaves_room_for_nominated(workload):
@@ -124,8 +124,8 @@ class _Decision:
     def preempt(
         self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
     ) -> tuple[Victim, ...]:
-        """Choose the workloads to preempt for the request, if it may preempt now."""
-        # Behind a reserved start, a request may only take back quota of its own team.
+        """Choose the workloads to preempt for the request. Empty if it may not preempt now."""
+        # Behind a reserved start, a request may only reclaim quota of its own team.
         is_allowed = self._policy.preemption and (
             not self._reserved_starts or within_nominal(self._usage, workload)
         )
@@ -142,11 +142,11 @@ class _Decision:
         return victims
 
     def requeue(self, workload: Workload, shortfall: Shortfall, *, has_victims: bool) -> None:
-        """Leave the request in the queue, with a reserved start if it gets one.
+        """Leave the request in the queue, with a reserved start if possible.
 
-        Requests of the same shape would not fit either, and are passed over in this cycle.
+        Requests of the same shape are skipped in this cycle: they would not fit either.
         """
-        # A booking is met by some durations and not by others of the same shape.
+        # A reservation blocks some durations and not others of the same shape.
         if shortfall[0] is not Rule.BOOKING:
             self._passed.add(shape_of(workload, self._usage.teams[workload.team].capped))
         is_nominated = has_victims or workload.id in self._nominees
@@ -158,7 +158,7 @@ class _Decision:
             self._reserve_start(workload, shortfall, is_nominated=is_nominated)
 
     def result(self) -> Cycle:
-        """The decision. Takes the started workloads out of the usage again."""
+        """Return the decision, and remove the started workloads from the usage."""
         for workload in self._starts:
             self._usage.remove(workload)
         beneficiaries = {victim.beneficiary for victim in self._victims}
@@ -175,7 +175,7 @@ class _Decision:
     def _lapse_nominations(self) -> list[str]:
         """End the nominations of requests that still do not fit after all their victims have left.
 
-        These wait in the usual order from now on, and may preempt again.
+        These requests return to the usual order and may preempt again.
         """
         lapsed = []
         for name in sorted(self._pending.nominated()):
@@ -187,7 +187,7 @@ class _Decision:
         return lapsed
 
     def _leaves_room_for_nominated(self, workload: Workload) -> bool:
-        """Whether nominated requests further back still find a place on the nodes that they wait for."""
+        """Return whether nominated requests further back still fit on the nodes where their victims run."""
         placer = self._placer
         if not isinstance(placer, Keeper):
             return True
@@ -205,7 +205,7 @@ class _Decision:
         return reserved_start.allows(workload, self._now_s, self._placer)
 
     def _start(self, workload: Workload) -> None:
-        """Count the workload as running from now on, also at the reserved starts before its end."""
+        """Count the workload as running from now on, also at reserved starts before its end."""
         self._usage.add(workload)
         self._starts.append(workload)
         if self._placer is not None:
@@ -219,9 +219,9 @@ class _Decision:
     def _find_victims(
         self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
     ) -> tuple[Victim, ...]:
-        """The workloads to preempt so that the request surely starts without delaying `binding`.
+        """Return the workloads to preempt so that the request starts without delaying `binding`.
 
-        Empty if enough ends within `patience_s`, or if waiting costs less than preemption.
+        Empty if enough capacity is freed within `patience_s`, or if waiting costs less than preemption.
         """
         patience_s = max(self._policy.patience_s, self._policy.grace_s)
         if self._starts_without_preemption(workload, self._now_s + patience_s, binding):
@@ -241,12 +241,12 @@ class _Decision:
         return victims
 
     def _search_victims(self, workload: Workload) -> tuple[Victim, ...]:
-        """The cheapest workloads whose end lets the request start beside nominated requests."""
+        """Return the cheapest victims that let the request start beside nominated requests."""
         nominated = [each for each in self._reserved_starts if each.nominated]
         placer = self._placer
 
         def fits(_: Usage, gone: Sequence[str]) -> bool:
-            assert placer is not None  # `find_victims` asks only then
+            assert placer is not None  # `find_victims` calls this only with a placer
             if not placer.fits(workload, gone):
                 return False
             return not isinstance(placer, Keeper) or all(
@@ -268,7 +268,7 @@ class _Decision:
 
     @contextmanager
     def _as_if_started(self, nominated: Sequence[ReservedStart]) -> Iterator[None]:
-        """The usage once the victims of nominated requests have left and these requests run."""
+        """Set the usage as if the victims of nominated requests had left and these requests ran."""
         victims = [self._state.running[name].workload for each in nominated for name in each.gone or ()]
         for victim in victims:
             self._usage.remove(victim)
@@ -290,9 +290,9 @@ class _Decision:
         patience_s: int,
         binding: Sequence[ReservedStart],
     ) -> bool:
-        """Whether preemption costs less than waiting for as long as the victims' lost work has taken.
+        """Return whether preemption costs less than waiting for the lost run time of the victims.
 
-        A request that holds up others must also have waited for as long as it holds them up.
+        A request that delays others must also have waited for at least their total delay.
         """
         running = [self._state.running[victim.workload] for victim in victims]
         wait_s = lost_time_s(workload, running, shortfall[1], self._now_s)
@@ -303,7 +303,7 @@ class _Decision:
             if self._now_s - workload.created_s < others_s:
                 return False
             if others_s > wait_s:
-                # More waits than the site holds: victims return no sooner than the request is done.
+                # More work waits than the site holds: victims restart only after the request has finished.
                 wait_s = others_s + workload.duration_s
         return wait_s <= patience_s or not self._starts_without_preemption(
             workload, self._now_s + wait_s, binding, overran=True
@@ -317,10 +317,10 @@ class _Decision:
         *,
         overran: bool = False,
     ) -> bool:
-        """Whether enough ends by `until_s`.
+        """Return whether enough capacity is freed by `until_s`.
 
-        Workloads that should have ended already do not count. With `overran` they are expected to go on for
-        as long as they have run: durations have long tails.
+        Workloads past their expected end do not count. With `overran` they are expected to run as long again:
+        run times have long tails.
         """
         gone = self._gone_by(until_s, overran=overran)
         if not gone:
@@ -331,7 +331,7 @@ class _Decision:
         return self._soon.fits(workload, until_s, binding, self._placer)
 
     def _gone_by(self, until_s: int, *, overran: bool) -> list[Workload]:
-        """The workloads that will have ended by then, of those that run and of those that start now."""
+        """Return the running and starting workloads that are expected to end by `until_s`."""
         now_s, running = self._now_s, self._state.running
         names = self._state.ending(now_s, until_s)
         names += [name for name in self._preempting if running[name].ends_s > until_s]
@@ -348,7 +348,7 @@ class _Decision:
     # --- reserved starts ----------------------------------------------------------------------------------
 
     def _may_reserve(self, shortfall: Shortfall, *, is_nominated: bool) -> bool:
-        """Nominated requests always may; others for a resource that no earlier request waits for."""
+        """Return whether the request may reserve a start: if nominated, or first to wait for its resource."""
         if is_nominated:
             return True
         return shortfall[0] not in OWN_RULES and all(
@@ -356,10 +356,10 @@ class _Decision:
         )
 
     def _reserve_start(self, workload: Workload, shortfall: Shortfall, *, is_nominated: bool) -> None:
-        """Keep a start for the request, if one can be foreseen."""
+        """Reserve a start for the request, if one can be predicted."""
         earlier: Sequence[ReservedStart] = self._reserved_starts
         if is_nominated:
-            # Room that others make for it is not shared with requests for which nobody makes room.
+            # Capacity preempted for a request is not shared with requests that preempt nothing.
             earlier = [each for each in earlier if each.nominated]
         reserved_start = self._find_reserved_start(workload, shortfall, earlier)
         if reserved_start is None:
@@ -376,12 +376,12 @@ class _Decision:
         self._reserved_starts.append(reserved_start)
 
     def _victims_of(self, workload_id: str) -> tuple[str, ...]:
-        """The workloads that leave for the request."""
+        """Return the ids of the workloads preempted for the request."""
         names = {victim.workload for victim in self._victims if victim.beneficiary == workload_id}
         return tuple(sorted(names | self._state.preempting_for(workload_id)))
 
     def renew_reserved_starts(self) -> bool:
-        """Find new starts for those that an owner has passed, and those after them. False: none passed."""
+        """Find new reserved starts from the first one overtaken by an owner. Returns False if none was."""
         passed = [place for place, each in enumerate(self._reserved_starts) if each.passed]
         if not passed:
             return False
@@ -398,7 +398,7 @@ class _Decision:
     def _find_reserved_start(
         self, workload: Workload, shortfall: Shortfall, earlier: Sequence[ReservedStart]
     ) -> ReservedStart | None:
-        """When the request can start by quota and on the nodes, after those of `earlier`. None: never."""
+        """Return the earliest start by quota and on the nodes, after those of `earlier`, or None if never."""
         reserved_start = find_reserved_start(
             workload,
             shortfall[1],
@@ -413,7 +413,7 @@ class _Decision:
             or not isinstance(self._placer, Keeper)
         ):
             return reserved_start
-        # Both only grow while a cycle is decided.
+        # Both only grow during a cycle.
         key = (len(self._preempting), len(self._starts))
         room = self._rooms.of(workload, key, lambda: self._state.room(workload, self._preempting))
         if room is None:
@@ -425,7 +425,7 @@ class _Decision:
         return reserved_start
 
     def _ends_of(self, reserved_starts: Iterable[ReservedStart]) -> list[tuple[int, Workload]]:
-        """The expected ends of the workloads that start in this cycle or have a reserved start."""
+        """Return the expected ends of workloads that start in this cycle or have a reserved start."""
         ends = [(self._now_s + other.duration_s, other) for other in self._starts]
         ends += [
             (each.backfill.start_s + each.workload.duration_s, each.workload) for each in reserved_starts

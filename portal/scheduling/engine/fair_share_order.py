@@ -1,7 +1,7 @@
-"""The order in which pending requests come up, while shares move as some start and others end.
+"""The order of pending requests while shares change as requests start and workloads end.
 
-The shares of teams are followed along the plan: what has its slot counts from then on, what ends before
-the last slot that was given counts no more. Shares of cohorts in cohorts stay as they are now.
+Shares of teams are tracked along the plan: a request counts from its slot on, and a workload that ends before
+the latest slot no longer counts. Shares of nested cohorts stay as they are now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from portal.scheduling.engine.usage import Usage
 
 
 class _Account:
-    """A team's share and the delay it brings, as what it holds changes."""
+    """A team's share and the resulting delay, as its usage changes."""
 
     __slots__ = (
         "_above",
@@ -53,7 +53,7 @@ class _Account:
         self.version = 0
 
     def change(self, workload: Workload, sign: int) -> bool:
-        """Whether the delay is another one with the workload (or without it)."""
+        """Add or remove the workload. Returns whether the delay changes."""
         touched = False
         for name, amount in workload.amounts.items():
             if name in self.usage:
@@ -74,7 +74,7 @@ class _Account:
 
 
 class FairShareOrder:
-    """Gives out the pending requests one by one; `starts` says when each gets its slot."""
+    """Yields pending requests one by one; `starts` records when each gets its slot."""
 
     def __init__(self, scheduler: SchedulerState, starting: frozenset[str]) -> None:
         self._items = scheduler.pending.items
@@ -90,7 +90,7 @@ class FairShareOrder:
         for shape, keys in without(self._pending, starting):
             self._accounts[shape[0]].entries.extend(keys)
         for account in self._accounts.values():
-            # The last comes first: it is taken off the end.
+            # Reversed: `pick` takes from the end.
             account.entries.sort(reverse=True)
         self._heap = [
             (rank_of(account.entries[-1], account.delay_ms), 0, team)
@@ -100,7 +100,7 @@ class FairShareOrder:
         heapify(self._heap)
 
     def pick(self) -> Workload | None:
-        """The next in the order; None: that was all."""
+        """Return the next request in the order, or None at the end."""
         while self._heap:
             rank, version, team = heappop(self._heap)
             account = self._accounts[team]
@@ -114,17 +114,17 @@ class FairShareOrder:
         return None
 
     def rest(self) -> Iterator[tuple[int, Sequence[Key]]]:
-        """All that have not been given out, by shape: the team's delay as it is now, and the keys."""
+        """Yield the remaining keys by shape, with the current delay of the team."""
         gone = self._starting.union(rank[4] for rank in self._given)
         for shape, keys in without(self._pending, gone):
             yield self._accounts[shape[0]].delay_ms, keys
 
     def rank_now(self, team: str, key: Key) -> Rank:
-        """The rank of a request of the team by shares as they are now."""
+        """Return the rank of a request of the team by current shares."""
         return rank_of(key, self._accounts[team].delay_ms)
 
     def starts(self, workload: Workload, start_s: int) -> None:
-        """It has its slot from then on."""
+        """Record that the request has its slot from `start_s` on."""
         self._change(workload, 1)
         heappush(self._ends, (start_s + workload.duration_s, workload.id))
         if start_s <= self._front_s:
@@ -137,7 +137,7 @@ class FairShareOrder:
             self._change(self._items[heappop(self._ends)[1]], -1)
 
     def index_of(self, team: str, key: Key) -> int:
-        """Before which of those given out another request of the team would have come."""
+        """Return the index among the picked requests at which another request of the team would have come."""
         history = self._accounts[team].history
         change = 0
         for place, rank in enumerate(self._given):
@@ -160,7 +160,7 @@ class FairShareOrder:
 
 
 def without(pending: PendingQueue, gone: Set[str]) -> Iterator[tuple[Shape, Sequence[Key]]]:
-    """The keys of each shape in their order, but for those `gone`."""
+    """Yield the sorted keys of each shape, except those in `gone`."""
     touched = {pending.shape_of(name) for name in gone}
     for shape, keys in pending.by_shape():
         left = [key for key in keys if key[4] not in gone] if shape in touched else keys

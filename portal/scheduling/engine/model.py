@@ -1,7 +1,7 @@
-"""The values of the scheduler: what goes in (a `Snapshot`) and what comes out.
+"""Values of the scheduler: the input (a `Snapshot`) and the results.
 
-Amounts are integers by resource name, in the unit that the name says (`cpu_milli`, `memory_mib`,
-`workspaces`; accelerators in milli-GPU by model, such as `gpu:h100`). Times are UTC seconds.
+Amounts are integers by resource name, in the unit of the name (`cpu_milli`, `memory_mib`, `workspaces`;
+accelerators in milli-GPU by model, such as `gpu:h100`). Times are UTC seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOREVER_S = 1 << 60
 
 
 class Outcome(StrEnum):
-    """What becomes of a request if it is made now."""
+    """The outcome of a request if it is made now."""
 
     FITS_NOW = "fits_now"
     QUEUED = "queued"
@@ -27,15 +27,18 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A request. `duration_s` is how long it is expected to run, or may run at most. `created_ms` is the
-    part of the second in which it was made: age decides between equals.
+    """A request for resources, pending or running.
 
-    `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests that
-    are equal in amounts and in this the nodes take both or neither. `nominated` is set while others
-    are being preempted for it. `backfill_seq` is the number of its `BackfillReservation`, 0 where it has
-    had none: from the first on only a higher priority goes before it, or a lower number.
-    `preempted` counts how often it has had to leave. `loses_work` says that it begins anew when it comes
-    back (a batch command, say): it is not asked to leave where waiting costs less than what it has done.
+    - `duration_s`: expected or maximum run time.
+    - `created_ms`: milliseconds part of the creation time; on a tie the older request goes first.
+    - `place`: key of all other placement conditions (labels, software, pools). Nodes treat two requests with
+      equal amounts and equal `place` alike.
+    - `nominated`: workloads are being preempted for this request.
+    - `backfill_seq`: number of its first `BackfillReservation`, 0 if none. From then on only a higher
+      priority or a lower number goes ahead of it.
+    - `preempted`: number of times it was preempted.
+    - `loses_work`: it restarts from the beginning (a batch command, for example). It is not preempted where
+      waiting costs less than the work lost.
     """
 
     id: str
@@ -56,9 +59,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A workload that holds its amounts. `preempt_at_s` is when it will be gone if it is being preempted,
-    `preempted_by` the workload (or reservation) that it leaves for. `idle_s` counts the seconds since its
-    accelerators were last used, -1 where that is not known."""
+    """A workload that uses its amounts.
+
+    - `preempt_at_s`: time by which it has left, if it is being preempted.
+    - `preempted_by`: workload or reservation for which it is preempted.
+    - `idle_s`: seconds since its accelerators were last used, -1 if unknown.
+    """
 
     workload: Workload
     started_s: int
@@ -68,7 +74,7 @@ class Running:
 
     @property
     def ends_s(self) -> int:
-        """When it is expected to be gone."""
+        """The expected end, in UTC seconds."""
         if self.preempt_at_s is not None:
             return self.preempt_at_s
         return self.started_s + self.workload.duration_s
@@ -76,7 +82,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Capacity booked on the calendar for a team, from `start_s` until just before `end_s`."""
+    """Capacity reserved for a team from `start_s` (inclusive) to `end_s` (exclusive)."""
 
     id: str
     team: str
@@ -87,14 +93,16 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The site's rules. A request that waited `max_wait_s` goes before all younger ones.
+    """The site's scheduling rules.
 
-    A request is due `due_after` times its duration after it was made, and `share_delay_s` later for each
-    fair part of what is lent that its team takes; who is due first comes first.
-
-    `backfill_depth` bounds how many requests a cycle looks at behind a reserved start. An
-    overrunning workload is expected to go on for `overdue_s`. Nobody has to leave before `min_run_s`, and
-    longer after each time it had to; nor where who wants its place would get one within `patience_s` anyhow.
+    - `min_run_s`: minimum run before preemption; protection grows with each preemption.
+    - `patience_s`: no preemption for a request that would start within this time anyway.
+    - `max_wait_s`: a request that has waited this long goes before all younger ones.
+    - `due_after`, `share_delay_s`: a request is due `due_after` times its duration after its creation, plus
+      `share_delay_s` for each fair share of lent capacity that its team uses. Requests go in order of due
+      time.
+    - `backfill_depth`: maximum number of requests that a cycle considers behind a reserved start.
+    - `overdue_s`: further run time expected of a workload past its expected end.
     """
 
     preemption: bool = True
@@ -112,7 +120,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a decision depends on. `capacity` is what the site has, `site_limits` what it allows."""
+    """All input of a decision. `capacity` is what the site has, `site_limits` what it allows."""
 
     now_s: int
     teams: tuple[Team, ...]
@@ -127,7 +135,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """When a request is expected to start (UTC seconds), or None; the basis is a `WaitBasis`."""
+    """When a request is expected to start (UTC seconds), or None. The code of `basis` is a `WaitBasis`."""
 
     eta_s: int | None
     basis: Reason
@@ -135,9 +143,9 @@ class Eta:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A team that holds `amount` of the resource, and when some of it is expected back (None: unknown).
+    """A team that uses `amount` of the resource, and its next expected end (None: unknown).
 
-    `idle` of it has not been used for `idle_s` seconds at least; 0 and -1 where none is known to be idle.
+    `idle` of it has not been used for at least `idle_s` seconds; 0 and -1 if none is known to be idle.
     """
 
     team: str
@@ -149,7 +157,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """The rule in the way: `wanted` of `resource`, of which `free` are left of `limit`."""
+    """The rule that blocks a request: it wants `wanted` of `resource`, of which `free` of `limit` is left."""
 
     rule: Rule
     resource: str = ""
@@ -160,8 +168,11 @@ class Blocker:
 
 
 class PreemptionCode(StrEnum):
-    """Why a workspace has to make room; the first three as Kueue's `InClusterQueue`, `InCohortReclamation`
-    and `InCohortFairSharing`. Rows and REST have its `PreemptionCause` instead."""
+    """Why a workload is preempted.
+
+    The first three are Kueue's `InClusterQueue`, `InCohortReclamation` and `InCohortFairSharing`. The
+    database and REST use `PreemptionCause` instead.
+    """
 
     IN_TEAM = "in_team"
     RECLAIM = "reclaim"
@@ -171,7 +182,7 @@ class PreemptionCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A running workload that has to leave for `beneficiary` (a workload's or reservation's id)."""
+    """A running workload to preempt for `beneficiary` (the id of a workload or reservation)."""
 
     workload: str
     team: str
@@ -181,7 +192,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReservation:
-    """A blocked request with a reserved start: back-fill behind it may not move `start_s` (Slurm's term)."""
+    """A blocked request with a reserved start: back-fill must not delay `start_s` (Slurm's term)."""
 
     workload: str
     start_s: int
@@ -190,10 +201,10 @@ class BackfillReservation:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What to do now: whom to start, in this order, and whom to ask to leave; and who is protected.
+    """The decision of one cycle: starts in order, victims and reserved starts.
 
-    `backfilled` names those of `starts` that overtook a reserved start, `lapsed_nominations` those for which
-    enough left in vain: they wait in the usual order again.
+    `backfilled` lists the `starts` that overtook a reserved start. `lapsed_nominations` lists requests that
+    still do not fit after all their victims have left: they return to the usual order.
     """
 
     starts: tuple[str, ...] = ()
@@ -205,9 +216,9 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class QueueVerdict:
-    """The outcome for one request. `position` counts from 1; `eta_s` is None where `basis` says why.
+    """The outcome for one request. `position` counts from 1; if `eta_s` is None, `basis` says why.
 
-    `blocker` is None only where it fits now; `basis` only where it never starts by itself.
+    `blocker` is None only if the request fits now; `basis` only if it never starts without a change.
     """
 
     outcome: Outcome

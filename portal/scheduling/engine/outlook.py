@@ -1,4 +1,4 @@
-"""How pending requests stand once a decision has been carried out: place, ETA, what is in the way."""
+"""The state of pending requests after a decision: position, ETA and blocker."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from portal.scheduling.engine.usage import Shortfall
 
 MAX_HOLDERS_NAMED = 3
 IDLE_FROM_S = 1800
-"""What has not been used for so long counts as idle."""
+"""Accelerators unused for at least this long count as idle."""
 IDLE_STEP_S = 900
-"""For how long it has been idle at least is said in such steps: what is said holds for a while."""
+"""Idle times are rounded down to this step, so that messages change rarely."""
 MAX_ROOMS = 64
-"""So many shapes at most are asked of the nodes in one outlook: each takes several looks at them."""
+"""Maximum number of shapes checked against the nodes in one outlook: each check is expensive."""
 NEEDS_CHANGE = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.LEDGER})
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A pending request's place from 1, its ETA, and the rule in the way.
+    """A pending request's position from 1, its ETA and the rule that blocks it.
 
-    Where `needs_change`, it waits for another limit and has neither place nor ETA.
+    If `needs_change`, a limit must change first; there is no position or ETA.
     """
 
     needs_change: bool
@@ -38,13 +38,13 @@ class Standing:
 
 
 class Outlook:
-    """The standings on a scheduler right after its decision has been carried out.
+    """The state of all pending requests right after a decision has been executed.
 
-    Nobody makes room for those that still wait: cycles have seen to that.
+    Considers no preemption: cycles have already done so.
     """
 
     def __init__(self, scheduler: Scheduler, settled: Cycle | None = None) -> None:
-        """`settled` is the last decision, where the next one would be the same (`Decided.settled`)."""
+        """`settled` is the last decision, if the next one would be the same (`Decided.settled`)."""
         self._scheduler = scheduler
         if settled is not None:
             self.cycle = settled
@@ -62,21 +62,21 @@ class Outlook:
 
     @property
     def plan(self) -> Plan:
-        """The plan of all that waits."""
+        """The plan of all pending requests."""
         if self._plan is None:
             self._plan = Plan(self._scheduler, self.cycle)
         return self._plan
 
     def share_plan(self, other: Outlook) -> None:
-        """Use the plan of an outlook that differs only in a request that it does not have.
+        """Reuse the plan of an outlook that differs only in lacking one request.
 
-        Not taken over where that request has changed what starts next.
+        Does nothing if that request has changed what starts next.
         """
         if self.cycle.starts == other.cycle.starts:
             self._plan, self._shared = other.plan, True
 
     def of(self, workload_id: str) -> Standing:
-        """Raises KeyError where it does not wait."""
+        """Return the state of a pending request. Raises KeyError if it is not pending."""
         request = self._scheduler.pending.items[workload_id]
         needs_change, shortfall, blocker = self._blocked_by(request)
         if needs_change:
@@ -84,22 +84,22 @@ class Outlook:
         return Standing(False, blocker, self._position(request), self._eta(request, shortfall))
 
     def kind_of(self, workload_id: str) -> object:
-        """Equal for those that the same stands in the way of. Raises KeyError where it does not wait."""
+        """Return a key that is equal for requests with the same blocker. Raises KeyError if not pending."""
         shape = self._scheduler.pending.shape_of(workload_id)
         if not self._scheduler.usage.calendar.reservations:
             return shape
-        # A booking is met by some durations and not by others of the same shape.
+        # A reservation blocks some durations and not others of the same shape.
         request = self._scheduler.pending.items[workload_id]
         return (shape, request.preemptible, request.duration_s)
 
     def look_up_all(self) -> None:
-        """Look up all places and ETAs at once: for a long queue that is faster than one by one."""
+        """Compute all positions and ETAs at once. Faster for a long queue."""
         self._positions = self._scheduler.pending.positions(self._scheduler.usage)
         if not self._shared:
             self._etas = self.plan.etas()
 
     def _blocked_by(self, request: Workload) -> tuple[bool, Shortfall, Blocker]:
-        """Whether a limit has to change for it, what is short, and the rule in the way."""
+        """Return whether a limit has to change first, the shortfall, and the blocker."""
         kind = self.kind_of(request.id)
         found = self._blocked.get(kind)
         if found is None:
@@ -137,7 +137,7 @@ class Outlook:
         return Eta(max(eta.eta_s, room[0]), eta.basis)
 
     def _why_not(self, request: Workload) -> Shortfall:
-        """The rule in the way once those that start now have started."""
+        """Return the shortfall after the requests that start now have started."""
         scheduler = self._scheduler
         started = [scheduler.pending.items[name] for name in self.cycle.starts]
         for workload in started:
@@ -150,7 +150,7 @@ class Outlook:
         resource = next((name for name, amount in request.amounts.items() if amount), "")
         if scheduler.placer is None:
             return (Rule.ORDER, resource)
-        # Of equal shapes all fit or none does.
+        # Requests of equal shape fit alike.
         shape = scheduler.pending.shape_of(request.id)
         if shape not in self._fits:
             self._fits[shape] = scheduler.placer.fits(request, ())
@@ -159,7 +159,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What the next decision is if nobody else comes, pass by pass, and the outlook then."""
+    """The next decision if no requests arrive, pass by pass, and the outlook after it."""
 
     passes: tuple[Cycle, ...]
     outlook: Outlook
@@ -167,7 +167,7 @@ class Foreseen:
 
 @contextmanager
 def without_preemption(scheduler: Scheduler) -> Iterator[None]:
-    """Ask what would start without looking for others to make room."""
+    """Disable preemption in the scheduler temporarily."""
     before = scheduler.policy
     scheduler.policy = replace(before, preemption=False)
     try:
@@ -179,7 +179,7 @@ def without_preemption(scheduler: Scheduler) -> Iterator[None]:
 def blocker_of(
     scheduler: Scheduler, request: Workload, shortfall: Shortfall, holders: tuple[Holder, ...] | None = None
 ) -> Blocker:
-    """The rule in the way with its numbers, and who holds most of what is short, where that is not given."""
+    """Return the blocking rule with its numbers and largest holders (computed if not passed in)."""
     rule, resource = shortfall
     wanted, free, limit = scheduler.usage.numbers(request, shortfall)
     if holders is None:
@@ -188,7 +188,7 @@ def blocker_of(
 
 
 def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
-    """The teams that hold most of the resource."""
+    """Return the teams that use most of the resource."""
     held = sorted(
         (
             (amount, team)
@@ -201,7 +201,7 @@ def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
 
 
 def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Holder:
-    """What the team holds, when the first of it is expected back, and how much of it lies idle."""
+    """Return what the team uses, its next expected end, and how much of it is idle."""
     next_end_s: int | None = None
     idle = 0
     idle_s = -1

@@ -12,26 +12,27 @@ from portal.scheduling.engine.usage import Usage
 
 Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str, int]
-"""Band, priority downwards, number of the back-fill reservation, due time in ms, id; and how long it runs,
-which the order does not look at."""
+"""Band, negative priority, number of the back-fill reservation, due time in ms, id, and duration in seconds,
+which does not affect the order.
+"""
 Rank = tuple[int, int, int, int, str]
-"""A key with the delay by the team's share in its due time."""
+"""A key whose due time includes the delay of the team's share."""
 NOMINATED, OVERDUE, USUAL = 0, 1, 2
 UNRESERVED = 1 << 60
 
 
 def shape_of(workload: Workload, capped: bool) -> Shape:
-    """What decides whether a request fits: of equal shapes all fit or none does."""
+    """Return the key of everything that decides whether a request fits: equal shapes fit alike."""
     user = workload.user if capped else ""
     return (workload.team, user, workload.place, tuple(sorted(workload.amounts.items())))
 
 
 class PendingQueue:
-    """Requests by shape. Each list is in order of its own; `pick` merges them by the teams' shares.
+    """Pending requests by shape. Each list is sorted; `pick` merges them by the teams' shares.
 
-    Order: nominated (others are being preempted for it), overdue, then by priority, number of the back-fill
-    reservation, due time. A request is due `due_after` times its duration after it was made, and later by
-    what its team borrows (`Usage.delay_ms`); in the first two bands age alone counts.
+    Order: nominated (workloads are being preempted for it), overdue, then priority, number of the back-fill
+    reservation, due time. A request is due `due_after` times its duration after its creation, and later the
+    more its team borrows (`Usage.delay_ms`). In the first two bands only age counts.
     """
 
     __slots__ = ("_ages", "_backfill_seqs", "_due_after", "_keys", "_lists", "_nominated", "items")
@@ -69,7 +70,7 @@ class PendingQueue:
         self._insert(workload, shape_of(workload, capped), NOMINATED if workload.nominated else USUAL)
 
     def remove(self, workload_id: str) -> Workload:
-        """Raises KeyError where it does not wait."""
+        """Remove and return the request. Raises KeyError if it is not pending."""
         workload = self.items.pop(workload_id)
         self._discard(workload_id)
         age = (workload.created_s, workload_id)
@@ -81,7 +82,7 @@ class PendingQueue:
         return workload
 
     def asking(self, resource: str) -> int:
-        """How many ask for any of the resource."""
+        """Return the number of pending requests for the resource."""
         return sum(
             len(keys)
             for (_, _, _, amounts), keys in self._lists.items()
@@ -92,14 +93,14 @@ class PendingQueue:
         return frozenset(self._nominated)
 
     def nominate(self, workload_id: str, nominated: bool = True) -> None:
-        """Put the request before all that are not nominated, or back among them. Raises KeyError."""
+        """Move the request ahead of all that are not nominated, or back among them. Raises KeyError."""
         shape, _ = self._keys[workload_id]
         self._discard(workload_id)
         (self._nominated.add if nominated else self._nominated.discard)(workload_id)
         self._insert(self.items[workload_id], shape, NOMINATED if nominated else USUAL)
 
     def reserve_start(self, workload_id: str) -> None:
-        """Put the request before all of its priority that have no reserved start. Raises KeyError."""
+        """Move the request ahead of all of its priority without a reserved start. Raises KeyError."""
         if workload_id in self._backfill_seqs:
             return
         shape, key = self._keys[workload_id]
@@ -108,7 +109,7 @@ class PendingQueue:
         self._insert(self.items[workload_id], shape, key[0])
 
     def promote(self, created_until_s: int) -> None:
-        """Put those that were created by then before all younger ones."""
+        """Move requests created up to this time ahead of all younger ones."""
         while self._ages and self._ages[0][0] <= created_until_s:
             _, workload_id = self._ages.pop(0)
             shape, key = self._keys[workload_id]
@@ -117,12 +118,12 @@ class PendingQueue:
                 self._insert(self.items[workload_id], shape, OVERDUE)
 
     def pick(self, usage: Usage, passed: set[Shape]) -> Iterator[Workload]:
-        """Each pending request once, best first as shares stand then, without the shapes in `passed`.
+        """Yield each pending request once, best first by current shares, except shapes in `passed`.
 
-        The caller may start what it is given (shares only grow by that), and removes after the iteration.
+        The caller may start the yielded requests (shares only grow); it removes them after the iteration.
         """
         seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
-        # Shares only grow while the caller starts requests: a rank that still holds at the top is the best.
+        # Shares only grow while the caller starts requests, so an unchanged rank at the top is the best.
         heap = [(self._rank(shape, 0, usage), shape) for shape in seen]
         heapify(heap)
         while heap:
@@ -133,7 +134,7 @@ class PendingQueue:
             index = seen[shape]
             now = self._rank(shape, index, usage)
             if now != rank:
-                # Its team's share has grown since: it may not be the best any more.
+                # The share of its team has grown, so another request may be better.
                 heapreplace(heap, (now, shape))
                 continue
             seen[shape] = index + 1
@@ -144,7 +145,7 @@ class PendingQueue:
             yield self.items[rank[4]]
 
     def position(self, workload_id: str, usage: Usage) -> int:
-        """The request's place in the order as shares are now, from 1. Raises KeyError."""
+        """Return the request's position by current shares, from 1. Raises KeyError."""
         own, key = self._keys[workload_id]
         rank = rank_of(key, usage.delay_ms(own[0]))
         before = 0
@@ -153,18 +154,18 @@ class PendingQueue:
         return before + 1
 
     def shape_of(self, workload_id: str) -> Shape:
-        """Raises KeyError."""
+        """Return the shape of a pending request. Raises KeyError."""
         return self._keys[workload_id][0]
 
     def _rank(self, shape: Shape, index: int, usage: Usage) -> Rank:
         return rank_of(self._lists[shape][index], usage.delay_ms(shape[0]))
 
     def by_shape(self) -> Iterator[tuple[Shape, Sequence[Key]]]:
-        """The keys of each shape in their order: what decides the order of all, but for the shares."""
+        """Yield the sorted keys of each shape; they determine the order up to the shares."""
         return iter(self._lists.items())
 
     def positions(self, usage: Usage) -> dict[str, int]:
-        """The places of all in the order as shares are now, from 1: for many faster than one by one."""
+        """Return all positions by current shares, from 1. Faster than many calls of `position`."""
         ranks: list[Rank] = []
         for shape, keys in self._lists.items():
             delay_ms = usage.delay_ms(shape[0])
@@ -176,13 +177,13 @@ class PendingQueue:
         return workload_id in self._backfill_seqs
 
     def key_of(self, workload: Workload) -> Key:
-        """The same for a request that is new, or for one that waits."""
+        """Return the queue key of a pending or new request."""
         if workload.id in self._keys:
             return self._keys[workload.id][1]
         return self._key(workload, NOMINATED if workload.nominated else USUAL)
 
     def _key(self, workload: Workload, band: int) -> Key:
-        # Priority does not count for those who have waited too long: their age alone does.
+        # In the overdue band only age counts, not priority.
         priority = 0 if band == OVERDUE else -workload.priority
         backfill_seq = self._backfill_seqs.get(workload.id) or workload.backfill_seq or UNRESERVED
         due_ms = workload.created_s * 1000 + workload.created_ms

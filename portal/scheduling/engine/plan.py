@@ -1,11 +1,11 @@
 """Expected starts of all pending requests: Slurm's conservative back-fill over a grid of times (UTC seconds).
 
-Each limit (the site's, each cohort's, each team's and capped member's own) is a row that says how much
-is left of it at each time. The pending requests take their slots in the order of the queue: the first
-span in which all their rows have enough for as long as they run. What runs is taken to end as expected,
-and nobody new to come. The first ends of a small site are grid times; else times are within some 2 % of
-the time ahead. Behind the first `DEPTH` requests slots are not looked for one by one: a request starts there
-when the work before it (amounts times durations) fits into what is left of its rows (`plan_tail`).
+Each limit (of the site, a cohort, a team or a capped member) is a row with the remaining amount at each time.
+Pending requests get slots in queue order: the first span in which all their rows suffice for the whole run.
+Running workloads are expected to end on time, and no new requests to arrive. The first ends of a small site
+are grid times; other times are accurate to about 2 % of the time ahead. After the first `DEPTH` requests,
+slots are estimated: a request starts once the work before it (amounts times durations) fits into the
+remaining amounts of its rows (`plan_tail`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from portal.scheduling.engine.plan_tail import Tail
 from portal.scheduling.engine.scheduler_state import SchedulerState
 
 DEPTH = 512
-"""So many requests get slots of their own."""
+"""Number of requests that get individual slots."""
 GRID_RATIO = 1.03
 GRID_AHEAD_S = 2 * 365 * 86400
 EXACT_TIMES = 160
-"""So many of the expected ends are grid times themselves."""
+"""Maximum number of expected ends that are grid times themselves."""
 FINE_BITS = 6
-"""Durations count by their first so many bits and one more: within 1 %."""
+"""Durations are rounded to this many leading bits and one more: within 1 %."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
@@ -43,8 +43,11 @@ ENOUGH_FREE = Reason(WaitBasis.ENOUGH_FREE)
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What a request takes of which rows. The first `checked` rows are limits; the others say what a team
-    or cohort that keeps a part to itself holds. `amounts` has one column, or one for each time."""
+    """The amounts that a request takes of each row.
+
+    The first `checked` rows are limits. The others count the usage of teams and cohorts that keep a part to
+    themselves. `amounts` has one column, or one per grid time.
+    """
 
     rows: Rows
     amounts: Ints
@@ -59,13 +62,13 @@ class _Slot:
 
 
 class Plan:
-    """The ETAs of a queue, as it and the running workloads were when this was made.
+    """The ETAs of a queue at the time of construction.
 
-    Nodes are not looked at: whom no single node can take waits longer.
+    Ignores nodes: a request that fits no single node waits longer.
     """
 
     def __init__(self, scheduler: SchedulerState, cycle: Cycle | None = None) -> None:
-        """Plan for the pending requests. `cycle` says who starts at once; without it, whom the slots let."""
+        """Plan the pending requests. `cycle` says which start now; by default, those whose slot is now."""
         self._scheduler = scheduler
         self._usage = scheduler.usage
         self._now_s = scheduler.now_s
@@ -98,7 +101,7 @@ class Plan:
                 order.starts(pending, eta.eta_s)
 
     def eta(self, workload_id: str) -> Eta:
-        """Raises KeyError where it did not wait when the plan was made."""
+        """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
         found = self._etas.get(workload_id)
         if found is not None:
             return found
@@ -107,13 +110,13 @@ class Plan:
         return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
 
     def etas(self) -> dict[str, Eta]:
-        """The ETAs of all that waited."""
+        """Return the ETAs of all pending requests by id."""
         return {**self._etas, **self._tail().etas()}
 
     def insert(self, workload: Workload, key: Key) -> Eta:
-        """The ETA of one more request: that of a plan with it, given that it does not start at once.
+        """Return the ETA of an additional request that does not start at once.
 
-        `key` is what it has in the queue. The plan stays as it is.
+        `key` is its queue key. The plan is unchanged.
         """
         self._read_member(workload.team, workload.user)
         place = self._order.index_of(workload.team, key)
@@ -132,19 +135,19 @@ class Plan:
             self._rest = Tail(self, self._scheduler.pending.items, self._order.rest())
         return self._rest
 
-    # --- what the tail asks ----------------------------------------------------------------------------
+    # --- used by the tail ------------------------------------------------------------------------------
 
     @property
     def grid(self) -> Ints:
         return self._grid
 
     def left_of(self, row: int) -> Ints:
-        """What is left of a limit at each time, once those before the tail have their slots."""
+        """Return what is left of a limit at each time, after the slots before the tail."""
         line: Ints = self._left[row]
         return line
 
     def demand(self, workload: Workload) -> tuple[tuple[int, int], ...]:
-        """What it takes of which limits at most."""
+        """Return the maximum amount that the request takes of each limit, as (row, amount)."""
         need = self._needs.get(key := self._key(workload))
         if need is None:
             need = self._need(self._left, workload)
@@ -154,24 +157,24 @@ class Plan:
         return tuple((int(row), int(amount)) for row, amount in zip(need.rows, most, strict=False))
 
     def never(self, workload: Workload) -> Eta | None:
-        """What is said of a request that limits keep from ever starting, else None."""
+        """Return the ETA of a request that limits keep from ever starting, else None."""
         never = self._usage.never(workload)
         if never is None and not self._usage.teams[workload.team].funded:
             never = (Rule.LEDGER, "")
         return Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value})) if never else None
 
     def alike(self, workload: Workload) -> str:
-        """Equal for requests that, with equal demands, start at the same time."""
+        """Return a key that is equal for requests which, with equal demands, start at the same time."""
         need = self._needs.get(self._key(workload))
         return "" if need is not None and not self._usage.calendar.reservations else workload.team
 
     def alone(self, workload: Workload) -> tuple[int, Eta]:
-        """The grid time at which it would start if it came right behind those before the tail."""
+        """Return the grid index and ETA of the request if it came first in the tail."""
         slot, eta = self._find(self._left, workload, self._earliest)
         return (slot.first if slot is not None else len(self._grid)), eta
 
     def eta_at(self, index: int) -> Eta:
-        """The ETA for a start at a grid time."""
+        """Return the ETA for a start at a grid index."""
         return Eta(int(self._grid[index]), self._basis) if index < len(self._grid) else TOO_FAR_AHEAD
 
     # --- slots -----------------------------------------------------------------------------------------
@@ -191,7 +194,7 @@ class Plan:
         if self._usage.calendar.reservations:
             unbooked = self._unbooked(left, workload)
             begins = enough & unbooked
-            # Work that may have to leave only has to fit beside reservations when it starts.
+            # Preemptible work only has to fit beside reservations when it starts.
             enough = enough if workload.preemptible else begins
         after = self._after_of(workload.duration_s)
         short = np.zeros(len(enough) + 1, np.int64)
@@ -210,7 +213,7 @@ class Plan:
         left[slot.need.rows, slot.first : slot.after] += sign * amounts
 
     def _after_of(self, duration_s: int) -> Rows:
-        """For each grid time that of the end of what starts then: the nearest, one further at least."""
+        """Return for each grid time the index of the nearest end of a run; at least one further."""
         coarse = max(0, duration_s.bit_length() - FINE_BITS)
         key = (duration_s >> coarse << coarse) + (1 << coarse >> 1)
         after = self._after.get(key)
@@ -244,7 +247,7 @@ class Plan:
                     limits.append((line, more))
                 line = self._held_row.get((id(node), resource))
                 if line is not None:
-                    # The part that it keeps to itself is used first; only the rest comes from above.
+                    # The guaranteed part is used first; only the rest comes from the parent.
                     held.append((line, more))
                     used, keeps = -left[line], node.local[resource]
                     more = np.maximum(0, used + more - keeps) - np.maximum(0, used - keeps)
@@ -259,7 +262,7 @@ class Plan:
     # --- rows ------------------------------------------------------------------------------------------
 
     def _read(self, starts: Sequence[Workload]) -> tuple[Ints, int, Ints]:
-        """The grid, where on it something changes first, and what is left of each limit at each time."""
+        """Return the grid, the index of the first change, and what is left of each limit at each time."""
         scheduler, usage, running = self._scheduler, self._usage, self._running
         moments = [
             at_s
@@ -269,7 +272,7 @@ class Plan:
         ]
         grid = _grid(self._now_s, np.unique(running.ends), moments)
         running.settle(grid)
-        # Until something ends nothing changes: who does not start now starts then at the earliest.
+        # Nothing changes until a workload ends: requests that do not start now start then at the earliest.
         ends = [self._now_s + each.duration_s for each in starts]
         soonest = min((*running.ends.tolist(), *moments, *ends), default=self._now_s)
         following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
@@ -291,7 +294,7 @@ class Plan:
         return grid, following, np.array(lines, np.int64).reshape(len(lines), len(grid))
 
     def _of_member(self, team: str, user: str, first: int) -> list[Ints]:
-        """The rows of a member's caps, numbered from `first`."""
+        """Return the rows of a member's caps, numbered from `first`."""
         own = [each for each in self._scheduler.of_team(team) if each.workload.user == user]
         lines: list[Ints] = []
         for resource, cap in self._usage.teams[team].caps_of(user).items():
@@ -300,19 +303,19 @@ class Plan:
         return lines
 
     def _read_member(self, team: str, user: str) -> None:
-        """Add the rows of a member of whom nothing waits, if there are any."""
+        """Add the rows of a member without pending requests, if it has caps."""
         caps = self._usage.teams[team].caps_of(user)
         if caps and ("member", team, user, next(iter(caps))) not in self._row:
             lines = self._of_member(team, user, len(self._left))
             self._left = np.vstack([self._left, *lines])
 
     def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
-        """Add the rows of the node and those below it. Returns what it takes from above at each time."""
+        """Add the rows of the node and its descendants. Returns the usage of its parent at each time."""
         teams = self._usage.tree.teams
         if teams.get(node.name) is node:
             usage = running.held(resource, [node.name])
         else:
-            # Teams without limits of their own have no row: they are summed up at once.
+            # Teams without limits of their own have no row and are summed up together.
             plain = {
                 child.name
                 for child in node.children
@@ -337,7 +340,7 @@ class Plan:
         return np.maximum(0, usage - keeps)
 
     def _unbooked(self, left: Ints, workload: Workload) -> Bools:
-        """When the request fits beside what other teams have booked and do not use already."""
+        """Return the times at which the request fits beside unused reservations of other teams."""
         free = np.ones(len(self._grid), np.bool_)
         for resource, amount in workload.amounts.items():
             if amount > 0 and resource in self._usage.capacity:
@@ -357,7 +360,7 @@ class Plan:
 
 
 class _Running:
-    """What runs, as arrays: team, expected end and amounts of each workload."""
+    """Running workloads as arrays: team, expected end and amounts."""
 
     def __init__(self, scheduler: SchedulerState) -> None:
         self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
@@ -366,12 +369,14 @@ class _Running:
         self.ends = self._expected(self._of.ends)
 
     def settle(self, grid: Ints) -> None:
-        """Use these times from now on."""
+        """Set the grid."""
         self._grid = grid
         self._at = np.searchsorted(grid, self.ends)
 
     def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
-        """What the teams (None: all) hold at each time; given back at the first grid time from its end on."""
+        """Return the usage of the teams (None: all) at each time, freed at the first grid time after an
+        end.
+        """
         amounts = self._of.amounts.get(resource)
         if amounts is None:
             return np.zeros(len(self._grid), np.int64)
@@ -383,7 +388,7 @@ class _Running:
         return self._profile(self._at[chosen], amounts[chosen])
 
     def held_by(self, own: Sequence[Running], resource: str) -> Ints:
-        """What one member holds at each time."""
+        """Return the amounts in use by one member at each time."""
         ends = np.array([each.ends_s for each in own], np.int64)
         at = np.searchsorted(self._grid, self._expected(ends))
         return self._profile(at, np.array([each.workload.amounts.get(resource, 0) for each in own], np.int64))
@@ -400,7 +405,7 @@ class _Running:
 
 
 def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
-    """Times from now on: ever longer steps, expected ends (all or evenly chosen), and what is booked."""
+    """Return the grid: growing steps, expected ends (all or evenly sampled) and bounds of reservations."""
     steps = int(np.log(GRID_AHEAD_S * (GRID_RATIO - 1) + 1) / np.log(GRID_RATIO)) + 1
     ahead = (GRID_RATIO ** np.arange(steps) - 1) / (GRID_RATIO - 1)
     if len(ends) > EXACT_TIMES:
@@ -409,5 +414,5 @@ def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
 
 
 def plan(scheduler: SchedulerState, cycle: Cycle | None = None) -> Plan:
-    """All ETAs of the queue in one go. `cycle` is what the scheduler decided last."""
+    """Return the plan of the whole queue. `cycle` is the scheduler's last decision."""
     return Plan(scheduler, cycle)

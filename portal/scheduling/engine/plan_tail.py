@@ -1,8 +1,8 @@
-"""Expected starts far back in the queue: by how much work stands before a request, not slot by slot.
+"""Expected starts far back in the queue, estimated from the work ahead instead of individual slots.
 
-Each limit has room for so much work (amount times seconds) until each time. A request starts when all that
-stands before it in the order has had room in each of its limits, and not before it would fit all alone.
-Requests of one shape take the same of the same limits: what stands before one is summed up shape by shape.
+Each limit has room for a certain amount of work (amount times seconds) until each time. A request starts when
+all work ahead of it has had room in each of its limits, but not before it would fit alone. Requests of one
+shape take the same amounts of the same limits, so the work ahead is summed by shape.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Demand = tuple[tuple[int, int], ...]
 
 
 class Slots(Protocol):
-    """What the tail asks of the plan of those before it. Rows are limits, times indexes of its grid."""
+    """The part of the plan that the tail uses. Rows are limits, times are indexes of the grid."""
 
     @property
     def grid(self) -> Ints: ...
@@ -45,9 +45,9 @@ class Slots(Protocol):
 
 
 class _Shape:
-    """Requests that take the same of the same limits, in their order, and the delay by their team's share.
+    """Requests with equal demands, in order, and the delay by their team's share.
 
-    What never starts as limits are takes no room from the others: it has no `demand`.
+    Requests that can never start take no room from others: `demand` is empty.
     """
 
     __slots__ = ("_before", "delay_ms", "demand", "keys", "never", "taken")
@@ -65,16 +65,16 @@ class _Shape:
         self._before: list[int] | None = None
 
     def seconds_before(self, rank: Rank) -> int:
-        """How long those of this shape that come before the rank run in all."""
+        """Return the total duration in seconds of requests of this shape ahead of the rank."""
         if self._before is None:
             self._before = list(accumulate((key[5] for key in self.keys), initial=0))
         return self._before[bisect_left(self.keys, rank, key=partial(rank_of, delay_ms=self.delay_ms))]
 
 
 class Tail:
-    """The ETAs of those behind the plan's own slots, who come in the order of their ranks.
+    """The ETAs of requests after the plan's individual slots, in rank order.
 
-    `waiting` has their keys by shape, each with the delay by its team's share.
+    `waiting` yields their keys by shape, each with the delay by its team's share.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Tail:
         self._etas: dict[str, Eta] | None = None
 
     def etas(self) -> dict[str, Eta]:
-        """The ETAs of all, by id."""
+        """Return all ETAs by id."""
         if self._etas is None:
             self._etas = self._all()
         return self._etas
 
     def insert(self, workload: Workload, rank: Rank) -> Eta:
-        """The ETA of one more with this rank, or of the one that has it."""
+        """Return the ETA of an additional request with this rank, or of the one that has it."""
         never = self._slots.never(workload)
         if never is not None:
             return never
@@ -147,7 +147,7 @@ class Tail:
         return self._slots.eta_at(first)
 
     def _start_alone(self, workload: Workload, demand: Demand) -> tuple[int, Eta]:
-        """As by the plan, with its duration rounded down to a power of two."""
+        """Return the result of `Slots.alone`, with the duration rounded down to a power of two."""
         bits = workload.duration_s.bit_length()
         key = (demand, bits, workload.preemptible, self._slots.alike(workload))
         found = self._alone.get(key)
@@ -156,7 +156,7 @@ class Tail:
         return found
 
     def _starts(self, row: int, before: float | Floats) -> Ints:
-        """The first grid time until which a limit has room for so much work."""
+        """Return the first grid time until which a limit has room for this much work."""
         room = self._room.get(row)
         if room is None:
             left = self._slots.left_of(row)

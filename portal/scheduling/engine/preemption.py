@@ -1,14 +1,20 @@
-"""Which workloads to preempt so that a request can start: Kueue's fair-sharing rules, cohorts in cohorts.
+"""Victim selection: which workloads to preempt so that a request can start (Kueue's fair sharing).
 
-A request may take from its own team what has a lower priority, and from its cohort what others have
-borrowed of what is short. Who stays within its own of that takes it back. For others taking from the cohort
-is allowed where the taker's share afterwards is at most what the other's will be, or, where that does not
-suffice, once for each team, less than what the other's was. Both make the largest share smaller or equal,
-so at one moment it comes to rest. Over time shares move: so between borrowers what both held of late counts
-too, who had to leave is protected for longer each time, and does not take from other borrowers itself.
-What began within the minimum run, or has not begun yet, makes no borrower of a team: nothing older of it,
-which ran within its quota, leaves in its place. Who would lose its work leaves for another team only where
-that gains more than it costs, or where an owner is far enough before it by the order of the queue.
+A request may preempt workloads of its own team that have a lower priority, and workloads of teams in its
+cohort that borrow the scarce resource. A team within its nominal quota reclaims it. Other requests may
+preempt in the cohort under one of two strategies:
+
+- The share of the preempting team afterwards is at most the other team's share without the victim.
+- Once per team, the share afterwards is less than the other team's share before.
+
+Both make the largest share smaller or equal, so at one moment the process converges. Shares move over time,
+so between borrowers the recent average of borrowed amounts counts too. A preempted workload is protected for
+longer each time, and does not preempt other borrowers itself.
+
+Workloads that have not started, or run for less than the minimum run, do not make a team a borrower.
+Otherwise an older workload within quota would be preempted for them. A workload that would lose its work is
+preempted for another team only if the gain exceeds the cost, or if an owner is far enough ahead in queue
+order.
 """
 
 from __future__ import annotations
@@ -25,14 +31,14 @@ from portal.scheduling.engine.usage import Usage, borrows, borrows_any, exceeds_
 Fits = Callable[[Usage, Sequence[str]], bool]
 _Place = tuple[int, bool, tuple[bool | int | str, ...]]
 MAX_DOUBLINGS = 12
-"""So often at most does protection from preemption grow, by a factor of four each time."""
+"""Maximum number of times that preemption protection grows, by a factor of four each time."""
 
 
 def protected_s(workload: Workload, policy: Policy) -> int:
-    """How long it runs before it may be asked to leave: four times as long after each time it had to.
+    """Return the run time in seconds during which the workload cannot be preempted.
 
-    So the work that is lost to preemption stays a part of what is done, and nobody has to leave more
-    than a handful of times: soon the protection is longer than the run.
+    Protection grows by a factor of four with each preemption. This bounds the share of work lost to
+    preemption: after a handful of preemptions the protection is longer than the run.
     """
     if workload.preempted <= 0:
         return policy.min_run_s
@@ -40,9 +46,9 @@ def protected_s(workload: Workload, policy: Policy) -> int:
 
 
 def lost_time_s(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> int:
-    """For how long the request could have run on what the victims have used in vain, if they leave now.
+    """Return how long, in seconds, the request could have run on the work that the victims would lose.
 
-    `resource` is the one that is short; where that is not known, the one that makes least of it counts.
+    `resource` is the scarce one. If it is unknown, the resource with the smallest result counts.
     """
     return min(
         (
@@ -61,9 +67,9 @@ def delay_of_others_s(
     usage: Usage,
     pending: PendingQueue,
 ) -> int:
-    """By how much the others that wait are held up in all, if the victims' work has to be done again.
+    """Return the total delay, in seconds, of other pending requests if the victims' work is repeated.
 
-    Each of those that ask for the resource waits for what is lost over the capacity of the site.
+    Each pending request for the resource waits for the lost work divided by the capacity of the site.
     """
     return min(
         (
@@ -76,7 +82,7 @@ def delay_of_others_s(
 
 
 def _lost_work(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> dict[str, int]:
-    """Amounts times seconds that are lost of what is short; of all that is asked where that is not known."""
+    """Return lost amounts times seconds of the scarce resource, or of all requested ones if it is unknown."""
     lost = [each for each in victims if each.workload.loses_work]
     names = [resource] if incoming.amounts.get(resource) else list(incoming.amounts)
     return {
@@ -95,18 +101,18 @@ def find_victims(
     fits: Fits | None = None,
     unsettled: Iterable[Workload] = (),
 ) -> tuple[Victim, ...]:
-    """The running workloads that have to leave for `incoming`, or nothing where that would not help.
+    """Return the running workloads to preempt for `incoming`, or an empty tuple if that would not help.
 
-    `fits` may add a condition on what is left, such as a place on a node: it is given the usage and the
-    ids that would be gone. `unsettled` names what counts in the usage without having begun yet: it makes
-    nobody a borrower who has to give back. The usage is as before when this returns.
+    `fits` adds a condition on the remaining workloads, such as free capacity on a node. It receives the usage
+    and the ids of the victims. `unsettled` lists workloads that count in the usage but have not started; they
+    do not make a team a borrower. The usage is unchanged on return.
     """
     shortfall = usage.shortfall(incoming, now_s)
     if shortfall is None or shortfall[0] is Rule.LEDGER:
         return ()
     lacking = usage.lacking(incoming, now_s)
     if lacking and fits is not None and not fits(usage, ()):
-        # Where the nodes have no place either, whoever holds anything of what is asked may make it.
+        # The nodes have no capacity either, so every holder of a requested resource is a candidate.
         lacking = frozenset(name for name, amount in incoming.amounts.items() if amount > 0)
     search = _Search(usage, incoming, now_s, policy, fits, lacking)
     search.collect(running, unsettled)
@@ -114,7 +120,7 @@ def find_victims(
 
 
 class _Search:
-    """One search for victims. The usage is changed on the way, and as before afterwards."""
+    """One search for victims. Changes the usage during the search and restores it afterwards."""
 
     def __init__(
         self,
@@ -132,7 +138,8 @@ class _Search:
         self._own = usage.tree.teams[incoming.team]
         self._path = self._own.path()
         usage.add(incoming)
-        # As in Kueue, who stays within its own of what is short takes it back whatever else it borrows.
+        # As in Kueue, a team within its nominal quota of the scarce resource reclaims it whatever else it
+        # borrows.
         self._owns = not exceeds_nominal(usage, incoming.team, lacking)
         usage.remove(incoming)
         self._candidates: dict[str, list[Running]] = {}
@@ -141,10 +148,11 @@ class _Search:
         self._taken: list[tuple[Running, PreemptionCode]] = []
 
     def collect(self, running: Callable[[str], Iterable[Running]], unsettled: Iterable[Workload]) -> None:
-        """Those that may be taken at all, by team, in the order in which they are taken (the last first)."""
+        """Collect the preemptible workloads by team, sorted so that the next victim is last."""
         for workload in unsettled:
             self._leave_out(workload)
-        # A borrower that had to leave itself does not come back at the cost of another: no taking in turns.
+        # A preempted borrower does not preempt other borrowers: workloads must not preempt each other in
+        # turn.
         may_reclaim = self.usage.teams[self.incoming.team].reclaim and (
             self.incoming.preempted <= 0 or self._owns
         )
@@ -155,7 +163,7 @@ class _Search:
             ):
                 self._collect_from(team, own, running(team))
         for members in self._candidates.values():
-            # Lowest priority first, then the one that began last, which loses least.
+            # The next victim has the lowest priority, then the latest start: it loses the least work.
             members.sort(key=_leaves_before, reverse=True)
 
     def _collect_from(self, team: str, own: bool, running: Iterable[Running]) -> None:
@@ -183,17 +191,17 @@ class _Search:
             self._candidates[team] = found
 
     def _worth_it(self, each: Running) -> bool:
-        """Whether what is gained makes up for work that is lost, where the taker is of another team.
+        """Return whether the gain exceeds the lost work, for a victim of another team.
 
-        Between borrowers the rest of the run has to be longer than what is lost and the taker's own run. An
-        owner gets back what is its own also for longer, in the measure in which the order of the queue puts
-        it before the borrower: by the delay of the borrower's share, and for as long as it has waited.
+        Between borrowers, the victim's remaining run must be longer than its lost work plus the incoming run.
+        An owner may reclaim its quota for longer runs too, in proportion to its lead in queue order: the
+        delay of the borrower's share, and its own waiting time.
         """
         if not each.workload.loses_work:
             return True
         age_s, rest_s = self.now_s - each.started_s, each.ends_s - self.now_s
         if rest_s <= 0:
-            # Durations have long tails: what has outrun its expectation goes on for as long as it has run.
+            # Run times have long tails: a workload past its expected end is expected to run as long again.
             rest_s = age_s
         excess_s = age_s + self.incoming.duration_s - rest_s
         if excess_s < 0:
@@ -208,7 +216,7 @@ class _Search:
         return self.policy.due_after * excess_s <= waited_s + max(0, ahead_ms) // 1000
 
     def _leave_out(self, workload: Workload) -> None:
-        """It is not counted where its team is judged as a borrower who has to give back."""
+        """Exclude the workload from its team's usage while the team is judged as a borrower."""
         if workload.team == self.incoming.team:
             return
         total = self._unsettled.setdefault(workload.team, {})
@@ -245,8 +253,8 @@ class _Search:
             (tree.add if sign > 0 else tree.remove)(team, amounts)
 
     def _enough(self) -> bool:
-        """Whether the request fits once those taken have left."""
-        # The request itself counts in the usage while victims are sought, what is unsettled does not.
+        """Return whether the request fits once the chosen victims have left."""
+        # During the search the usage includes the request and excludes unsettled workloads.
         usage = self.usage
         usage.remove(self.incoming)
         self._count_unsettled(1)
@@ -263,7 +271,9 @@ class _Search:
         return self._enough()
 
     def _first_strategy(self) -> bool:
-        """The taker's share afterwards is at most the other's without the victim; an owner may anyhow."""
+        """Preempt where the incoming team's share is at most the other's without the victim; owners
+        always.
+        """
         candidates = self._candidates
         while (team := self._largest(candidates)) is not None:
             members = candidates[team]
@@ -283,7 +293,7 @@ class _Search:
         return False
 
     def _second_strategy(self) -> bool:
-        """The taker's share afterwards is less than the other's before; once for each team, as in Kueue."""
+        """Preempt where the incoming team's share is less than the other's before; once per team."""
         while (team := self._largest(self._retry)) is not None:
             (each,) = self._retry.pop(team)
             if (
@@ -295,10 +305,10 @@ class _Search:
         return False
 
     def _largest(self, candidates: dict[str, list[Running]]) -> str | None:
-        """The team that gives next: from the root on the child with the largest share.
+        """Return the team to preempt next: from the root downwards, the child with the largest share.
 
-        Of equal ones a cohort comes before a team, and of teams the one whose next is taken first.
-        Cohorts and teams that borrow nothing have nothing to give, but for the taker's own.
+        On a tie, cohorts come before teams, and teams are ordered by their next victim. Cohorts and teams
+        that do not borrow are dropped, except on the incoming team's own path.
         """
         best: tuple[tuple[_Place, ...], str] | None = None
         for team in list(candidates):
@@ -328,7 +338,7 @@ class _Search:
         return tuple(place)
 
     def _mine(self, team: str) -> int:
-        """The taker's share beside the team's, just below their common cohort; all that it has counts."""
+        """Return the incoming team's share below its common cohort with `team`, with unsettled workloads."""
         mine, _ = _below_common(self._own, self.usage.tree.teams[team])
         if mine is self._own or not self._unsettled:
             return dominant_share(mine)
@@ -348,13 +358,13 @@ class _Search:
         return share
 
     def _lasts(self, other: Running) -> bool:
-        """Between borrowers the imbalance has to be one of the last days too, not of this moment alone."""
+        """Return whether the imbalance between borrowers also holds on the average of the last days."""
         mine, theirs = _below_common(self._own, self.usage.tree.teams[other.workload.team])
         my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
         return dominant_share(mine, my_avg) <= dominant_share(theirs, their_avg)
 
     def _give_back(self) -> None:
-        """Spare whom it would have been unnecessary to take, looking from the last but one backwards."""
+        """Remove victims that turn out to be unnecessary, from the last but one backwards."""
         for index in range(len(self._taken) - 2, -1, -1):
             spared = self._taken.pop(index)
             self.usage.add(spared[0].workload)
@@ -368,7 +378,7 @@ def _leaves_before(each: Running) -> tuple[int, int, str]:
 
 
 def _averages(usage: Usage, node: Node) -> dict[str, int]:
-    """What the teams under a node have borrowed of late."""
+    """Return the recent average of borrowed amounts of all teams under a node."""
     if usage.tree.teams.get(node.name) is node:
         return dict(usage.teams[node.name].borrowed_avg)
     total: dict[str, int] = {}
@@ -387,7 +397,7 @@ def _below_common(first: Node, second: Node) -> tuple[Node, Node]:
 
 
 def reservation_victims(usage: Usage, running: Collection[Running], now_s: int) -> list[Victim]:
-    """Preemptible workloads that stand where a booking has begun. The usage stays as it was."""
+    """Return preemptible workloads in the way of active reservations. The usage is unchanged on return."""
     victims: list[Victim] = []
     removed: list[Workload] = []
     for reservation in usage.calendar.reservations:

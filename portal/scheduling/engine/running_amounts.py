@@ -1,4 +1,4 @@
-"""What runs, as arrays in the order of expected ends."""
+"""Running workloads as arrays in the order of expected ends."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class RunningAmounts:
 
     @classmethod
     def of(cls, by_end: Iterable[tuple[int, Workload]]) -> RunningAmounts:
-        """`by_end` is in the order of the ends; its workloads are held meanwhile."""
+        """Build from an iterator sorted by end."""
         ends: list[int] = []
         numbers: dict[str, int] = {}
         team: list[int] = []
         shapes: dict[tuple[tuple[str, int], ...], int] = {}
         shape: list[int] = []
-        # Equal amounts are mostly one and the same object, which is found sooner than its content.
+        # Equal amounts are mostly the same object, and its id is faster to look up than its content.
         known: dict[int, int] = {}
         for end_s, workload in by_end:
             ends.append(end_s)

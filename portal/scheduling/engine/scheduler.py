@@ -1,4 +1,4 @@
-"""The queue and the running workloads of a site, for many decisions in a row.
+"""The queue and the running workloads of a site, for many consecutive decisions.
 
 `cycle.decide` makes each decision; `schedule` makes one on a snapshot.
 """
@@ -24,7 +24,7 @@ __all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
 class Scheduler:
     """The queue and the running workloads of a site over time.
 
-    Raises ValueError for wrong limits, KeyError for an unknown team.
+    Raises ValueError for invalid limits, KeyError for an unknown team.
     """
 
     def __init__(self, snapshot: Snapshot, placer: Placer | None = None) -> None:
@@ -50,7 +50,7 @@ class Scheduler:
             self.submit(workload)
 
     def clone(self) -> Scheduler:
-        """An independent copy without the placer, for looking ahead."""
+        """Return an independent copy without the placer, for looking ahead."""
         twin = Scheduler.__new__(Scheduler)
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
         twin.usage, twin.pending = self.usage.clone(), self.pending.clone()
@@ -60,7 +60,7 @@ class Scheduler:
         twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
         return twin
 
-    # --- what happens to the site -------------------------------------------------------------------
+    # --- changes of the site ------------------------------------------------------------------------
 
     def submit(self, workload: Workload) -> None:
         if workload.duration_s <= 0 or any(amount < 0 for amount in workload.amounts.values()):
@@ -73,7 +73,7 @@ class Scheduler:
         self.pending.remove(workload_id)
 
     def finish(self, workload_id: str) -> Running:
-        """The workload is gone, as observed."""
+        """Record that the workload has ended. Raises KeyError if it is not running."""
         each = self.running.pop(workload_id)
         self._ended = None
         del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
@@ -84,19 +84,19 @@ class Scheduler:
         return each
 
     def start(self, workload_id: str, now_s: int) -> None:
-        """Record that a pending workload has been started. Raises KeyError where it is not pending."""
+        """Record that a pending workload has been started. Raises KeyError if it is not pending."""
         workload = self.pending.remove(workload_id)
         self._preempting.pop(workload_id, None)
         self._hold(Running(workload, now_s))
 
     def adopt(self, each: Running) -> None:
-        """Take in a workload that runs already, as a snapshot would."""
+        """Add a workload that is already running."""
         self._hold(each)
         if each.preempt_at_s is not None and each.preempted_by:
             self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
 
     def preempt(self, victim: Victim, now_s: int) -> None:
-        """Record that a victim of `cycle` has been given notice at `now_s`; twice is once."""
+        """Record that a victim of `cycle` has been given notice at `now_s`. Idempotent."""
         each = self.running[victim.workload]
         if each.preempt_at_s is not None:
             return
@@ -115,11 +115,11 @@ class Scheduler:
                 self.pending.nominate(victim.beneficiary)
 
     def set_average(self, team: str, borrowed_avg: Amounts) -> None:
-        """Take over a team's decayed use as time has gone on."""
+        """Replace a team's decayed usage."""
         self.usage.set_team(replace(self.usage.teams[team], borrowed_avg=borrowed_avg))
 
     def apply(self, cycle: Cycle, now_s: int) -> None:
-        """Record that all of `cycle` has been carried out at `now_s`."""
+        """Record that all of `cycle` has been executed at `now_s`."""
         for head in cycle.backfill_reservations:
             self.pending.reserve_start(head.workload)
         for workload_id in cycle.lapsed_nominations:
@@ -141,55 +141,55 @@ class Scheduler:
     # --- decisions ------------------------------------------------------------------------------------
 
     def cycle(self, now_s: int) -> Cycle:
-        """Decide what to do at `now_s`. `apply` (or `start` and `preempt`) carries it out.
+        """Decide what to do at `now_s`. `apply` (or `start` and `preempt`) executes it.
 
-        Changes only the clock, lapsed nominations and the order of overdue requests. With a placer, the
-        workloads of `starts` have been taken there.
+        Changes only the clock, expired nominations and the order of overdue requests. With a placer, the
+        capacity of the started workloads is committed in the placer.
         """
         self.now_s = now_s
         return decide(self, now_s)
 
     def of_team(self, team: str) -> Iterator[Running]:
-        """What runs for the team, in no order."""
+        """Return the team's running workloads in no particular order."""
         return (self.running[name] for name in self._by_team.get(team, ()))
 
     def by_end(self) -> Iterator[tuple[int, Workload]]:
-        """What runs, with its expected end, the first to end first."""
+        """Yield running workloads with their expected end, earliest first."""
         return ((end_s, self.running[name].workload) for end_s, name in self._ends)
 
     def amounts_by_end(self) -> RunningAmounts:
-        """The same as arrays, made once while nothing begins or ends."""
+        """Return running workloads as arrays, cached until a workload starts or ends."""
         if self._ended is None:
             self._ended = RunningAmounts.of(self.by_end())
         return self._ended
 
     def preempting_for(self, workload_id: str) -> AbstractSet[str]:
-        """The workloads that have been given notice for the request and still run."""
+        """Return the workloads under notice for the request that still run."""
         return self._preempting.get(workload_id, frozenset())
 
     def room(self, workload: Workload, asked: Iterable[str] = ()) -> Room | None:
-        """When the nodes will have room by the expected ends, and who is gone by then; None: not soon."""
-        assert self.placer is not None  # nobody asks for nodes without
+        """Return when the nodes will have capacity by expected ends, and which workloads left, or None."""
+        assert self.placer is not None  # callers check for a placer
         return room_on_nodes(workload, self.expected_ends(asked, ()), self.placer)
 
     def expected_ends(self, asked: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
-        """What is expected to end, the first first: what runs (those `asked` to leave sooner), and `more`."""
+        """Yield expected ends in order: running workloads (those `asked` to leave sooner) and `more`."""
         return expected_ends(self._ends, self.running, self.now_s, self.policy, asked, more)
 
     def next_end(self) -> int:
-        """When something is first expected to end, `FOREVER_S` if nothing runs."""
+        """Return the earliest expected end, or `FOREVER_S` if nothing runs."""
         return self._ends[0][0] if self._ends else FOREVER_S
 
     def ending(self, after_s: int, until_s: int) -> list[str]:
-        """What is expected to end after `after_s` and by `until_s`."""
+        """Return the workloads expected to end after `after_s` and by `until_s`."""
         first, last = (bisect_left(self._ends, (at_s + 1, "")) for at_s in (after_s, until_s))
         return [name for _, name in self._ends[first:last]]
 
     def ended_by(self, at_s: int) -> list[str]:
-        """What is expected to have ended by then."""
+        """Return the workloads expected to have ended by `at_s`."""
         return [name for _, name in self._ends[: bisect_left(self._ends, (at_s + 1, ""))]]
 
 
 def schedule(snapshot: Snapshot, placer: Placer | None = None) -> Cycle:
-    """What to do now on the snapshot; a pure function but for what it takes from the placer."""
+    """Decide one cycle on the snapshot. Pure, except for capacity taken from the placer."""
     return Scheduler(snapshot, placer).cycle(snapshot.now_s)

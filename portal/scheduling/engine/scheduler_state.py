@@ -1,4 +1,4 @@
-"""The parts of `scheduler.Scheduler` that a cycle, the plan and the order of fair shares read."""
+"""Protocols of `scheduler.Scheduler` for the cycle, the plan and the fair-share order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portal.scheduling.engine.usage import Usage
 
 
 class SchedulerState(Protocol):
-    """Usage, what runs and what is pending at `now_s` (UTC seconds). Readers change nothing."""
+    """Usage, running and pending workloads at `now_s` (UTC seconds). Read-only."""
 
     @property
     def now_s(self) -> int: ...
@@ -32,32 +32,32 @@ class SchedulerState(Protocol):
     def running(self) -> Mapping[str, Running]: ...
 
     def by_end(self) -> Iterator[tuple[int, Workload]]:
-        """What runs, with its expected end, the first to end first."""
+        """Yield running workloads with their expected end, earliest first."""
 
     def amounts_by_end(self) -> RunningAmounts:
-        """The same as arrays."""
+        """Return running workloads as arrays."""
 
     def of_team(self, team: str) -> Iterator[Running]:
-        """What runs for the team, in no order."""
+        """Return the team's running workloads in no particular order."""
 
 
 class CycleState(SchedulerState, Protocol):
-    """What a cycle reads besides. It changes usage only while it is decided."""
+    """What a cycle uses in addition. It changes usage temporarily."""
 
     @property
     def placer(self) -> Placer | None: ...
 
     def preempting_for(self, workload_id: str) -> AbstractSet[str]:
-        """The workloads that have been given notice for the request and still run."""
+        """Return the workloads under notice for the request that still run."""
 
     def ending(self, after_s: int, until_s: int) -> list[str]:
-        """What is expected to end after `after_s` and by `until_s`."""
+        """Return the workloads expected to end after `after_s` and by `until_s`."""
 
     def ended_by(self, at_s: int) -> list[str]:
-        """What is expected to have ended by then."""
+        """Return the workloads expected to have ended by `at_s`."""
 
     def expected_ends(self, asked: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
-        """What is expected to end, the first first: what runs (those `asked` to leave sooner), and `more`."""
+        """Yield expected ends in order: running workloads (those `asked` to leave sooner) and `more`."""
 
     def room(self, workload: Workload, asked: Iterable[str]) -> Room | None:
-        """When the nodes will have room, and who is gone by then; None: not soon."""
+        """Return when the nodes will have capacity, and which workloads have left by then; None: not soon."""

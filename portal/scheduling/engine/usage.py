@@ -1,4 +1,4 @@
-"""What teams, members and the site hold at one moment, and whether a request fits beside it."""
+"""What teams, members and the site use at one moment, and whether a request fits in addition."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 
 Shortfall = tuple[Rule, str]
 Promised = Mapping[str, Mapping[str, int]]
-"""What teams will hold besides: amounts by team and resource."""
+"""Additional future usage: amounts by team and resource."""
 
 
 class Calendar:
-    """What is booked, and how much of it stands in the way of a workload of another team."""
+    """Reservations, and how much of them blocks workloads of other teams."""
 
     __slots__ = ("reservations",)
 
@@ -27,7 +27,7 @@ class Calendar:
                 raise ValueError(f"the booking {each.id!r} ends before it begins")
 
     def peak(self, resource: str, start_s: int, end_s: int, usage: Usage, team: str = "") -> int:
-        """The most that teams other than `team` have booked at once in a span and do not use already."""
+        """Return the peak of reserved and unused amounts of teams other than `team` in a span."""
         near = [
             each
             for each in self.reservations
@@ -92,7 +92,7 @@ class Usage:
         self._change(workload, -1)
 
     def add_all(self, workloads: Iterable[Workload]) -> None:
-        """Add many at once."""
+        """Add many workloads at once."""
         sums: dict[str, dict[str, int]] = {}
         for workload in workloads:
             team, amounts = workload.team, workload.amounts
@@ -125,25 +125,25 @@ class Usage:
                 self.member_use[key] = self.member_use.get(key, 0) + delta
         (self.tree.add if sign > 0 else self.tree.remove)(team, workload.amounts)
         if len(self.tree.cohorts) > 1:
-            # Shares of cohorts above change too, and with them those of their other teams.
+            # Shares of parent cohorts change too, and with them those of their other teams.
             self._delays_ms.clear()
         else:
             self._delays_ms.pop(team, None)
 
     def set_team(self, team: Team) -> None:
-        """Replace a team whose limits are the same. Copies made before keep what they had."""
+        """Replace a team whose limits are unchanged. Existing copies are not affected."""
         self.teams = {**self.teams, team.name: team}
         self._delays_ms.pop(team.name, None)
 
     def capped_teams(self) -> frozenset[str]:
-        """The teams of which any member has a cap."""
+        """Return the teams with capped members."""
         return frozenset(name for name, team in self.teams.items() if team.capped)
 
     def team_use(self, team: str, resource: str) -> int:
         return self.team_used.get((team, resource), 0)
 
     def delay_ms(self, team: str) -> int:
-        """How much later the team's requests come up for what it and its cohorts borrow and borrowed."""
+        """Return the delay of the team's requests, in ms, for what it and its cohorts borrow and borrowed."""
         delay_ms = self._delays_ms.get(team)
         if delay_ms is None:
             node = self.tree.teams[team]
@@ -152,11 +152,11 @@ class Usage:
         return delay_ms
 
     def delay_of_ms(self, parts: int) -> int:
-        """The delay for so many fair parts (`SHARE_ONE`) of what is lent."""
+        """Return the delay in ms for `parts` fair shares (unit: `SHARE_ONE`) of lent capacity."""
         return parts * self._share_delay_s * 1000 // SHARE_ONE
 
     def shortfall(self, workload: Workload, at_s: int, *, booked: bool = True) -> Shortfall | None:
-        """The first rule that keeps the workload from starting at `at_s`, or None if it fits."""
+        """Return the first rule that keeps the workload from starting at `at_s`, or None if it fits."""
         team = self.teams[workload.team]
         if not team.funded:
             return (Rule.LEDGER, "")
@@ -194,7 +194,7 @@ class Usage:
         return None
 
     def lacking(self, workload: Workload, at_s: int) -> frozenset[str]:
-        """All resources that it asks for and of which quota, the site or its calendar has not enough left."""
+        """Return all requested resources of which quota, the site or its calendar has not enough left."""
         asked = ((name, amount) for name, amount in workload.amounts.items() if amount > 0)
         node = self.tree.teams[workload.team]
         return frozenset(
@@ -204,7 +204,7 @@ class Usage:
         )
 
     def over_cap(self, workload: Workload) -> frozenset[str]:
-        """All resources of which its member would hold more than it may."""
+        """Return all resources of which the member would exceed its cap."""
         return frozenset(
             name
             for name, cap in self.teams[workload.team].caps_of(workload.user).items()
@@ -213,11 +213,11 @@ class Usage:
         )
 
     def own_limit(self, team: str, resource: str) -> int:
-        """What the team may hold at most by limits of its own and of its cohorts, nobody else holding any."""
+        """Return the most that the team could use under its own and its cohorts' limits on an empty site."""
         return self.tree.teams[team].potential(resource)
 
     def never(self, workload: Workload) -> Shortfall | None:
-        """The first rule by which the workload could never start, even were nothing else running."""
+        """Return the first rule by which the workload could never start, even on an empty site."""
         team = self.teams[workload.team]
         for resource, amount in workload.amounts.items():
             if resource in self.capacity and amount > self.capacity[resource]:
@@ -232,7 +232,7 @@ class Usage:
         return None
 
     def numbers(self, workload: Workload, shortfall: Shortfall) -> tuple[int, int, int]:
-        """Wanted, free and limit of the resource for the rule that is in the way."""
+        """Return wanted, free and limit of the resource for the blocking rule."""
         rule, resource = shortfall
         wanted = workload.amounts.get(resource, 0)
         node = self.tree.teams[workload.team]
@@ -246,7 +246,7 @@ class Usage:
         return wanted, max(0, limit - self.used.get(resource, 0)), limit
 
     def violation(self) -> str:
-        """The first limit of quota, member, site or capacity that is exceeded, or an empty string."""
+        """Return the first exceeded limit of quota, member, site or capacity, or an empty string."""
         for name, limits in (("site limit", self.site_limits), ("capacity", self.capacity)):
             for resource, limit in limits.items():
                 if self.used.get(resource, 0) > limit:
@@ -258,18 +258,18 @@ class Usage:
 
 
 def borrows(usage: Usage, team: str, resources: Iterable[str]) -> bool:
-    """Whether the team holds more than its own of any of the resources."""
+    """Return whether the team borrows any of the resources."""
     node = usage.tree.teams[team]
     return any(node.borrowed(resource) > 0 for resource in resources)
 
 
 def borrows_any(node: Node) -> bool:
-    """Whether the team or cohort holds more than its own of anything."""
+    """Return whether the team or cohort borrows anything."""
     return any(node.borrowed(resource) > 0 for resource in node.root_names)
 
 
 def exceeds_nominal(usage: Usage, team: str, resources: Iterable[str]) -> bool:
-    """Whether the team holds more than its own of any of the resources, whoever it would borrow from."""
+    """Return whether the team exceeds its nominal quota of any of the resources."""
     node = usage.tree.teams[team]
     return any(
         node.usage.get(resource, 0) > node.quota[resource]
@@ -279,14 +279,14 @@ def exceeds_nominal(usage: Usage, team: str, resources: Iterable[str]) -> bool:
 
 
 def within_nominal(usage: Usage, workload: Workload, promised: Promised | None = None) -> bool:
-    """Whether the team would stay within its own quota with the workload, and what it has been promised."""
+    """Return whether the team stays within nominal quota with the workload and what it has been promised."""
     return stays_within(usage, workload.team, workload.amounts.items(), promised)
 
 
 def stays_within(
     usage: Usage, team: str, amounts: Iterable[tuple[str, int]], promised: Promised | None = None
 ) -> bool:
-    """The same for amounts."""
+    """Return the same as `within_nominal`, for amounts."""
     node = usage.tree.teams[team]
     more = promised.get(team) if promised else None
     for resource, amount in amounts:

@@ -1,4 +1,4 @@
-"""The verdict on a request: it is put into a copy of the queue, which is decided on as in a cycle."""
+"""Verdicts on requests: each is added to a copy of the queue, which then decides as a cycle does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Eta", "decide", "forecast", "refusal", "starting_now", "verdict"]
 
 
 class _Peek:
-    """A placer that is asked and not changed."""
+    """A placer that takes no capacity."""
 
     def __init__(self, placer: Placer) -> None:
         self.placer = placer
@@ -41,10 +41,10 @@ def decide(
     alternatives: Sequence[Workload] = (),
     placer: Placer | None = None,
 ) -> QueueVerdict:
-    """What happens to `request` if it is made now, and which of `alternatives` would start at once.
+    """Return the outcome of `request` if it is made now, and which of `alternatives` would start at once.
 
-    Pure, but for what it takes from `placer`, which should be one for this decision alone. Raises
-    ValueError and KeyError as `Scheduler` does, and ValueError where the id is in the snapshot already.
+    Pure, except for capacity taken from `placer`, which should be used for this decision alone. Raises
+    ValueError and KeyError as `Scheduler` does, and ValueError if the id is already in the snapshot.
     """
     return verdict(Scheduler(snapshot, placer), request, alternatives=alternatives)
 
@@ -52,7 +52,7 @@ def decide(
 def verdict(
     scheduler: Scheduler, request: Workload, *, alternatives: Sequence[Workload] = ()
 ) -> QueueVerdict:
-    """`decide` on a standing scheduler, which is left as it was, but for its placer."""
+    """Return the verdict of `decide` on an existing scheduler, which is unchanged except for its placer."""
     others = starting_now(scheduler, alternatives)
     refused = refusal(scheduler, request)
     if refused is not None:
@@ -79,7 +79,7 @@ def verdict(
 
 
 def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall] | None:
-    """Why the request is not let into the queue: a limit that would have to change first, or None."""
+    """Return the limit that keeps the request out of the queue until it changes, or None."""
     never = scheduler.usage.never(request)
     if never is not None:
         refused = never[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
@@ -90,7 +90,7 @@ def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall
 
 
 def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[str, ...]:
-    """Which of the candidates, each by itself, would start at once. In their order."""
+    """Return the candidates that would each start at once on their own, in their order."""
     placer = scheduler.placer
     found = []
     for candidate in candidates:
@@ -105,10 +105,10 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
 
 
 def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = None) -> Mapping[str, Eta]:
-    """When pending requests are expected to start, by `plan.Plan`.
+    """Return when pending requests are expected to start, by `plan.Plan`.
 
-    `cycle` is what the scheduler decided last. `wanted` names requests to look for; None means all that
-    wait. Everything is taken to end as expected and nobody new to come; nodes are not looked at.
+    `cycle` is the scheduler's last decision. `wanted` selects requests; None means all. Assumes that
+    workloads end as expected and no requests arrive; ignores nodes.
     """
     made = plan(scheduler, cycle)
     return made.etas() if wanted is None else {name: made.eta(name) for name in wanted}

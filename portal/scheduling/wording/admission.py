@@ -1,4 +1,4 @@
-"""Verdicts, and what a request waits for. The params are those that `portal.scheduling.blockers` sets."""
+"""Texts of verdicts and of what a request waits for. `portal.scheduling.blockers` sets the params."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
 
 
 def _blocker(params: Params) -> Params:
-    """Amounts with their units, the holders, and the action that the outcome leaves."""
+    """Return the params with formatted amounts, the holders, and the action for the outcome."""
     resource = params["resource"]
     amounts = {"wanted": "", "free": "", "limit": ""}
     if resource:
@@ -43,7 +43,7 @@ def _blocker(params: Params) -> Params:
 
 
 def _holders(params: Params) -> str:
-    """“3 × H100 held by Vision, some of it until about 16:40 UTC”, for those that hold most of it."""
+    """Return the largest holders: “3 × H100 held by Vision, some of it until about 16:40 UTC”."""
     return "; ".join(_holder(params["resource"], holder) for holder in params.get("holders", ()))
 
 
@@ -63,7 +63,7 @@ def _holder(resource: str, holder: Params) -> str:
 
 
 def _nodes(params: Params) -> Params:
-    """One node's reason, how many more there are, and who holds what is missing."""
+    """Return the params with one node's reason, the number of others, and the holders."""
     holders = _holders(params)
     return {
         "nodes": _first_node(params),

@@ -1,4 +1,4 @@
-"""Texts of why a running workspace is not moved."""
+"""Texts: why a running workspace is not moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a node or device does not take a request. Each text follows the node's name: see `joined`."""
+"""Texts: why a node or device rejects a request. Each follows the node's name: see `joined`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BONDS = {"numa": _("NUMA node"), "island": _("NVLink island")}
 
 
 def joined(name: str, reason: Reason) -> str:
-    """“node-1 is offline”, “node-1: 0 of 8 CPU cores free, needs 1”: the node and its reason."""
+    """Return the node with its reason: “node-1 is offline”, “node-1: 0 of 8 CPU cores free, needs 1”."""
     colon = "" if reason.code in _PREDICATES else ":"
     return f"{name}{colon} {message_of(reason)}"
 
 
 def models_label(models: Iterable[str]) -> str:
-    """What a request calls its devices: “H100”, “H100 or A100”, or “accelerator”."""
+    """Return the models of a request as text: “H100”, “H100 or A100”, or “accelerator”."""
     return _now(" or ").join(models) or _now("accelerator")
 
 
@@ -67,14 +67,14 @@ def _mig(params: Params) -> Params:
 
 
 def format_version(version: Iterable[int]) -> str:
-    """“12.4”, of a major and a minor number."""
+    """Return a version as text, such as “12.4”."""
     return ".".join(map(str, version))
 
 
 def format_requirements(
     min_cuda: Iterable[int] | None, min_compute_capability: Iterable[int] | None, model: str = ""
 ) -> str:
-    """“CUDA 12.4 or newer and compute capability 8.0 or newer on H100”: what of it is required."""
+    """Return the requirements as text: “CUDA 12.4 or newer and compute capability 8.0 or newer on H100”."""
     parts = []
     if min_cuda is not None:
         parts.append(_now("CUDA %(version)s or newer") % {"version": format_version(min_cuda)})
@@ -121,7 +121,7 @@ _PREDICATES = frozenset(
         PlacementCode.MIG_PROFILE_MISSING,
     }
 )
-"""Texts that begin with a verb: they make a sentence with the node's name, without a colon."""
+"""Texts that start with a verb and follow the node's name without a colon."""
 
 TEXTS: dict[StrEnum, Text] = {
     PlacementCode.NODE_OFFLINE: Text(_("is offline")),

@@ -1,4 +1,4 @@
-"""Texts of why a workspace has to make room."""
+"""Texts: why a workspace is preempted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of what an expected start rests on."""
+"""Texts: the basis of an expected start."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MfaCode(StrEnum):
-    """Refusals about second factors and re-authentication."""
+    """Errors about second factors and re-authentication."""
 
     APP_THERE = "app_there"
     CONFIRM_FIRST = "confirm_first"

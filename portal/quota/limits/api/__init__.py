@@ -1,1 +1,1 @@
-"""The REST API of quota, requests, ledger, bookings and the queue."""
+"""REST API of quotas, caps, cohorts, site limits and rates."""

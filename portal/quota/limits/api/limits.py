@@ -1,4 +1,4 @@
-"""Quotas, caps of members, and how teams stand, over REST."""
+"""REST views of quotas, member caps and usage of teams."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 
 
 class SetsLimits(HasScope):
-    """Writing is for who may set limits: refused before the body is read, which names teams and cohorts."""
+    """Checks permission for writes before the body, which names teams and cohorts, is read."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not super().has_permission(request, view):
@@ -66,7 +66,7 @@ class SetsLimits(HasScope):
 
 
 def named_team(slug: str) -> Team:
-    """A team that the body names. Raises `InvalidInput`."""
+    """Return a team named in the body. Raises `InvalidInput`."""
     team = Team.objects.filter(slug=strip_nul(slug)).first()
     if team is None:
         reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
@@ -75,7 +75,7 @@ def named_team(slug: str) -> Team:
 
 
 def named_cohort(actor: User, slug: str | None, field: str = "cohort") -> Cohort | None:
-    """A cohort that the body names and the actor may see; None for none. Raises `InvalidInput`."""
+    """Return a visible cohort named in the body, or None. Raises `InvalidInput`."""
     if slug is None:
         return None
     cohort = selectors.cohorts_for(actor).filter(slug=strip_nul(slug)).first()
@@ -211,7 +211,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
 
 
 class TeamUsage(ApiView):
-    """A statement of how a team stands, not a resource of rows."""
+    """The usage of a team."""
 
     tag = "quotas"
     operation_ids = {"get": "getTeamUsage"}
@@ -345,7 +345,7 @@ def _own_team(actor: User, slug: str) -> Team:
 
 
 def _member(team: Team, username: str | None) -> User | None:
-    """Who is named, a member or not, which the service looks at; None for every member."""
+    """Return the named user, or None for every member. The service checks membership."""
     if username is None:
         return None
     user = User.objects.filter(username=strip_nul(username).strip().lower()).first()

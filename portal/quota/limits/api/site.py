@@ -1,4 +1,4 @@
-"""Cohorts, shares, limits of the site and rates over REST."""
+"""REST views of cohorts, shares, site limits and rates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from portal.quota.limits.services import limits as services
 
 
 class ResourceConverter:
-    """What a resource's name may hold, and nothing that a database would stumble over."""
+    """Path converter that accepts only characters valid in resource names."""
 
     regex = r"[A-Za-z0-9:._+-]{1,80}"
 
@@ -162,7 +162,7 @@ def _share(team: Team) -> Response:
 
 
 class TeamShareDetail(ApiView):
-    """One setting of each team, which is always there."""
+    """The share of a team. It always exists."""
 
     tag = "quotas"
     operation_ids = {"get": "getTeamShare", "put": "setTeamShare"}
@@ -200,7 +200,7 @@ class TeamShareDetail(ApiView):
 
 
 class _OfResource(TaggedViewSet, ReadViewSet):
-    """Rows that are named by a resource."""
+    """Base of views whose rows are identified by a resource."""
 
     permission_classes = [SetsLimits]
     scopes = SCOPES

@@ -1,4 +1,4 @@
-"""A team's part in one resource as numbers, words and a drawing."""
+"""A team's usage of one resource as numbers, text and a bar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDER = (resources.GPU, resources.CPU, resources.MEMORY, resources.DISK, resour
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Resources as pages list them: accelerators, then the rest of a machine; simulated ones last."""
+    """Sort resources for display: accelerators, then other resources; simulated ones last."""
 
     def place(name: str) -> tuple[bool, int, str]:
         simulated = name.startswith(resources.SIMULATED) or ":simulated-" in name
@@ -28,10 +28,11 @@ def in_order(names: Iterable[str]) -> list[str]:
 class QuotaUsage:
     """One resource of one team; amounts in base units.
 
-    `quota` includes `grant`; it is None where no quota names the resource. `limit` is the most that
-    the team could ever hold of it (its quota, what it may borrow, the site's limit), None for no limit;
-    `available` is what it could take now. `lent` is its own that others hold. `mine` and `cap` are the
-    reader's own.
+    - `quota`: includes `grant`; None if no quota names the resource.
+    - `limit`: the most that the team could ever use (quota, borrowing, site limit); None: no limit.
+    - `available`: what it could use now in addition.
+    - `lent`: the part of its own quota that others use.
+    - `mine`, `cap`: the reader's own usage and cap.
     """
 
     resource: str
@@ -58,14 +59,14 @@ class QuotaUsage:
 
     @property
     def over(self) -> int:
-        """How much more is held than may be: a limit was lowered, or a grant has ended."""
+        """The usage beyond the limit, after a limit was lowered or a grant ended."""
         return max(0, self.used - self.limit) if self.limit is not None else 0
 
     @property
     def full(self) -> bool:
         return self.available == 0
 
-    # In words.
+    # Text.
 
     def _format(self, amount: int | None) -> str:
         return _("no limit") if amount is None else format_amount(self.resource, amount)
@@ -116,7 +117,7 @@ class QuotaUsage:
 
     @property
     def head(self) -> str:
-        """The one line beside the name: “3 of 4”."""
+        """The summary beside the name: “3 of 4”."""
         used = {"used": self.used_words}
         if self.limit is None and self.quota is None:
             return _("%(used)s in use, no limit") % used
@@ -129,7 +130,7 @@ class QuotaUsage:
 
     @property
     def sentence(self) -> str:
-        """All that the drawing says, for who does not see it."""
+        """The content of the bar as a sentence, for screen readers."""
         parts = [_("%(resource)s: %(used)s in use") % {"resource": self.label, "used": self.used_words}]
         if self.borrowed:
             parts.append(_("%(amount)s of it borrowed") % {"amount": self.borrowed_words})
@@ -145,13 +146,13 @@ class QuotaUsage:
             parts.append(_("%(amount)s over the limit") % {"amount": self.over_words})
         return ", ".join(parts)
 
-    # As it is drawn: integers, in percent of the scale.
+    # Drawing: integers, in percent of the scale.
 
     @property
     def scale(self) -> int:
-        """What the whole width stands for: the quota, or as much as the team could hold now if that is more.
+        """The amount at full width: the quota, or what the team could use now if that is more.
 
-        What others hold of a larger limit is no room: a bar with nothing left is full.
+        Excludes what others use of a larger limit, so that a bar with nothing left is full.
         """
         reach = (self.limit or 0) if self.available is None else self.used + self.available
         return max(reach, self.quota or 0, self.used + self.queued, 1)
@@ -177,14 +178,14 @@ class QuotaUsage:
 
     @property
     def quota_percent(self) -> int | None:
-        """Where the quota's mark stands; none where nothing goes beyond it."""
+        """The position of the quota's mark; None if nothing goes beyond it."""
         if not self.quota or self.quota >= self.scale:
             return None
         return self._percent(self.quota)
 
     @property
     def limit_percent(self) -> int | None:
-        """Where the limit's mark stands, if there is something beyond it."""
+        """The position of the limit's mark; None if nothing goes beyond it."""
         if self.limit is None or self.limit >= self.scale:
             return None
         return self._percent(self.limit)

@@ -1,4 +1,4 @@
-"""The operators' page of limits: one resource over the tree, the site's numbers, and the row being edited."""
+"""Presents the page of limits: one resource over the tree, the site's numbers, and the row in edit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ROWS = 300
 
 @dataclass(frozen=True, slots=True)
 class Editing:
-    """The row that is being edited, with what stands in its fields."""
+    """The row in edit, with the values of its fields."""
 
     row: TreeRow
     quota: str
@@ -36,8 +36,10 @@ class Editing:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The page. `left_out` rows match and are not shown; `message` is what the last form did,
-    `problem` why it was refused."""
+    """The page. `left_out` matching rows are not shown.
+
+    `message` is the result of the last form, `problem` its error.
+    """
 
     resource: str
     choices: list[tuple[str, str]]
@@ -81,7 +83,7 @@ def board_of(
     saved: str = "",
     typed: QueryDict | None = None,
 ) -> Board:
-    """Read it all; `data` names the resource, the search and the row to edit."""
+    """Read the page's data; `data` has the resource, the search and the row to edit."""
     now = limits.usage_snapshot()
     lines = site.site_view(now)
     known = site.known_resources(lines)
@@ -126,7 +128,7 @@ def board_of(
 
 
 def _resource(data: QueryDict, known: list[str], problem: str) -> tuple[str, str]:
-    """The resource to show; the first that there is where none, or a wrong one, is named."""
+    """Return the resource to show: the named one if valid, else the first."""
     named = strip_nul(data.get("resource", "")).strip()
     if not named:
         return known[0], problem
@@ -166,7 +168,7 @@ def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Edi
 
 
 def _place_of(row: TreeRow) -> TeamShare | Cohort | None:
-    """What says where a row is in the tree; None for a team that was never put anywhere."""
+    """Return the object that places a row in the tree; None for a team without a share."""
     if row.kind == "cohort":
         return Cohort.objects.filter(slug=row.slug).first()
     return TeamShare.objects.filter(team__slug=row.slug).first()

@@ -1,4 +1,4 @@
-"""What the home page shows of limits."""
+"""Presents limits on the home page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BARS = 3
 
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
-    """A team with the bars that are shown of it; `more` are left for its own page."""
+    """A team with its most important bars; `more` are only on its own page."""
 
     team: Team
     bars: list[QuotaUsage]
@@ -23,13 +23,13 @@ class TeamQuota:
 
 
 def for_home(user: User) -> list[TeamQuota]:
-    """The reader's teams that are limited in something, each with what matters most."""
+    """Return the reader's limited teams, each with its most important bars."""
     teams = list(accounts.own_teams(user)[:MAX_TEAMS])
     found = limits.bars_for_many(teams, user) if teams else {}
     shown = []
     for team in teams:
         bars = [bar for bar in found[team.slug] if not bar.unlimited]
-        # What is short comes first; the rest stays in order.
+        # Exhausted resources come first, the others in order.
         first = sorted(bars, key=lambda bar: not (bar.over or bar.full or bar.queued))[:MAX_BARS]
         if first:
             shown.append(TeamQuota(team, [bar for bar in bars if bar in first], len(bars) - len(first)))

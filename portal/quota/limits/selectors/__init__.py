@@ -1,1 +1,1 @@
-"""Reads of quota, requests, ledger and calendar, as the actor may see them."""
+"""Queries for quotas, caps and cohorts visible to the actor."""

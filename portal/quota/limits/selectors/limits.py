@@ -1,7 +1,6 @@
-"""How the teams stand: what each uses, waits for, borrows, and may have.
+"""Usage of teams: amounts in use, pending, borrowed, and available.
 
-The arithmetic is the scheduler's own (`portal.quota.limits.tree`), so that what a bar says is what
-the queue does.
+Uses the scheduler's own calculation (`portal.quota.limits.tree`), so bars match the queue.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Amounts = dict[str, int]
 
 @dataclass(slots=True)
 class Use:
-    """What a team holds and waits for, and what each member holds, by resource."""
+    """Amounts in use and pending of a team, and in use per member, by resource."""
 
     held: Amounts = field(default_factory=dict)
     queued: Amounts = field(default_factory=dict)
@@ -45,7 +44,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
-    """All teams' limits and the use of those looked at, at one moment."""
+    """All teams' limits, and the usage of selected teams, at one moment."""
 
     tree: QuotaTree
     teams: Mapping[str, types.Team]
@@ -56,14 +55,14 @@ class UsageSnapshot:
 
 
 def team_for(actor: User, slug: str) -> Team:
-    """The team if the actor may see its quota. Raises `NotFound`."""
+    """Return the team if the actor may see its quota. Raises `NotFound`."""
     team = Team.objects.filter(slug=strip_nul(slug)).first()
     if team is None or not policies.may_view_team(actor, team):
         raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
     return team
 
 
-# --- use ----------------------------------------------------------------------------------------------
+# --- usage --------------------------------------------------------------------------------------------
 
 
 def add(into: Amounts, amounts: Mapping[str, int]) -> None:
@@ -72,9 +71,9 @@ def add(into: Amounts, amounts: Mapping[str, int]) -> None:
 
 
 def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]:
-    """Team, user and amounts, the same amounts of one user's workspaces added up.
+    """Yield team, user and amounts; equal amounts of a user's workspaces are added up.
 
-    Thousands of workspaces have few different amounts: the database counts them.
+    Thousands of workspaces have few distinct amounts, so the database counts them.
     """
     counted: Iterable[Any] = (
         workspaces.order_by().values_list("team__slug", "owner_id", "amounts").annotate(Count("pk"))
@@ -84,7 +83,10 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
 
 
 def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
-    """Those that are charged: one that was stopped before it was deleted has given its capacity back."""
+    """Return the workspaces that are charged.
+
+    One that is deleted after its stop has already released its capacity.
+    """
     held = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
     return workspaces.filter(~Q(state=State.TERMINATING) | Exists(held), state__in=HOLDING)
 
@@ -93,7 +95,7 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
     uses = {team: Use() for team in teams}
     chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
     for team, owner, amounts in _rows(_holding(chosen)):
-        # A team that came between two reads is looked at the next time.
+        # Skip teams created between the two queries.
         if use := uses.get(team):
             add(use.held, amounts)
             add(use.by_user.setdefault(owner, {}), amounts)
@@ -107,7 +109,7 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
 
 
 def site_use() -> Amounts:
-    """What all together hold."""
+    """Return the amounts in use by all teams."""
     held: Amounts = {}
     for _, _, amounts in _rows(_holding(Workspace.objects.all())):
         add(held, amounts)
@@ -115,16 +117,16 @@ def site_use() -> Amounts:
 
 
 def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = None) -> UsageSnapshot:
-    """The limits of all, and the use of these teams and of all who share a cohort with them (or of all).
+    """Return all limits, and the usage of these teams and their cohorts (default: all teams).
 
-    Some ten queries, however many teams there are.
+    About ten queries for any number of teams.
     """
     known = {team.name: team for team in limit_tree.teams(now or timezone.now())}
     tree = QuotaTree(known.values(), limit_tree.cohorts())
     if teams is None:
         looked_at = set(known)
     else:
-        # Who shares a root shares what can be borrowed.
+        # Teams below the same root share what can be borrowed.
         roots = {id(tree.teams[slug].path()[-1]) for slug in teams if slug in known}
         looked_at = {slug for slug, node in tree.teams.items() if id(node.path()[-1]) in roots}
     uses = _uses(looked_at, of_all=len(looked_at) == len(known))
@@ -151,25 +153,25 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
 
 
 def bars_for(team: Team, actor: User | None = None) -> list[QuotaUsage]:
-    """One bar for each resource that matters to the team; with `actor`, his own use and cap too."""
+    """Return one bar per relevant resource of the team; with `actor`, includes the actor's usage and cap."""
     return bars_for_many([team], actor)[team.slug]
 
 
 def bars_for_many(teams: Iterable[Team], actor: User | None = None) -> dict[str, list[QuotaUsage]]:
-    """The bars of several teams by slug, for the same queries as those of one."""
+    """Return the bars of several teams by slug, with the same number of queries as for one."""
     slugs = [team.slug for team in teams]
     now = usage_snapshot(slugs)
     return {slug: bars_of(now, slug, actor) for slug in slugs}
 
 
 def bar_of(team: Team, resource: str, actor: User | None = None) -> QuotaUsage | None:
-    """One resource of a team, whether it matters to it or not; None if the team has gone."""
+    """Return the bar of one resource of a team, relevant or not; None if the team no longer exists."""
     now = usage_snapshot([team.slug])
     return _bar(now, team.slug, resource, actor) if team.slug in now.teams else None
 
 
 def bars_of(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[QuotaUsage]:
-    """The bars of one of the teams looked at, accelerators first."""
+    """Return the bars of a team in the snapshot, accelerators first."""
     if slug not in now.teams:
         return []
     team, node, use = now.teams[slug], now.tree.teams[slug], now.uses[slug]
@@ -200,7 +202,7 @@ def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> Qu
     used = use.held.get(resource, 0)
     borrowed = node.borrowed(resource)
     if governed and node.parent is not None and nominal is not None and lendable:
-        # What is free of its own and yet cannot be had: others hold it.
+        # The unused part of the quota that is unavailable is lent to others.
         unused = max(0, nominal - used)
         lent = min(lendable, max(0, unused - max(0, node.available(resource))))
     own_use = use.by_user.get(str(actor.pk), {}) if actor is not None else {}
@@ -227,7 +229,7 @@ def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> Qu
 
 @dataclass(frozen=True, slots=True)
 class MemberUse:
-    """What one member holds of one resource. `own_cap` is set for this member alone."""
+    """A member's usage of one resource. `own_cap`: the cap is set for this member only."""
 
     resource: str
     used: int
@@ -240,7 +242,7 @@ class MemberUse:
 
     @property
     def words(self) -> str:
-        """Use and cap as people say them: “2 of 4”."""
+        """Usage and cap as text: “2 of 4”."""
         used = format_amount(self.resource, self.used)
         return used if self.cap is None else f"{used} of {format_amount(self.resource, self.cap)}"
 
@@ -250,7 +252,7 @@ class MemberUse:
 
 
 def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UUID, list[MemberUse]]:
-    """What each of these members holds of accelerators or of what is capped for them."""
+    """Return each member's usage of accelerators and of capped resources."""
     team, use = now.teams[slug], now.uses[slug]
     found = {}
     for user in users:
@@ -265,7 +267,7 @@ def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UU
 
 
 def caps_of(team: Team) -> QuerySet[MemberCap]:
-    """The team's caps: those for each member first."""
+    """Return the team's caps; those for each member first."""
     return (
         MemberCap.objects.filter(team=team)
         .select_related("user")
@@ -273,11 +275,11 @@ def caps_of(team: Team) -> QuerySet[MemberCap]:
     )
 
 
-# --- lists, as the actor may see them -----------------------------------------------------------------
+# --- lists visible to the actor ------------------------------------------------------------------------
 
 
 def quotas_for(actor: User) -> QuerySet[Quota]:
-    """All quotas for operators and approvers; those of one's teams and of their cohorts for the others."""
+    """Return all quotas for operators and approvers, else those of the actor's teams and their cohorts."""
     quotas = Quota.objects.select_related("team", "cohort")
     if policies.sees_every_team(actor):
         return quotas
@@ -286,7 +288,7 @@ def quotas_for(actor: User) -> QuerySet[Quota]:
 
 
 def _cohorts_above(teams: QuerySet[Team]) -> set[UUID]:
-    """The cohorts that these teams are in, up to the roots."""
+    """Return the cohorts of these teams, up to the roots."""
     parents = dict(Cohort.objects.values_list("pk", "parent_id"))
     found: set[UUID] = set()
     at: UUID | None
@@ -298,7 +300,7 @@ def _cohorts_above(teams: QuerySet[Team]) -> set[UUID]:
 
 
 def cohorts_for(actor: User) -> QuerySet[Cohort]:
-    """All cohorts for operators and approvers, else those that one's teams are in."""
+    """Return all cohorts for operators and approvers; otherwise those of the actor's teams."""
     cohorts = Cohort.objects.select_related("parent").annotate(team_count=Count("team_shares"))
     if policies.sees_every_team(actor):
         return cohorts
@@ -306,7 +308,7 @@ def cohorts_for(actor: User) -> QuerySet[Cohort]:
 
 
 def cohort_by_slug(actor: User, slug: str) -> Cohort:
-    """The cohort, or `NotFound`."""
+    """Return the cohort. Raises `NotFound`."""
     cohort = cohorts_for(actor).filter(slug=strip_nul(slug)).first()
     if cohort is None:
         raise NotFound(Reason(QuotaCode.NO_SUCH_COHORT, {"slug": slug}))
@@ -314,7 +316,7 @@ def cohort_by_slug(actor: User, slug: str) -> Cohort:
 
 
 def caps_for(actor: User) -> QuerySet[MemberCap]:
-    """Caps of one's teams; all for operators and approvers."""
+    """Return all caps for operators and approvers; otherwise those of the actor's teams."""
     caps = MemberCap.objects.select_related("team", "user")
     if policies.sees_every_team(actor):
         return caps
@@ -322,7 +324,7 @@ def caps_for(actor: User) -> QuerySet[MemberCap]:
 
 
 def share_of(team: Team) -> TeamShare:
-    """The team's share; what holds without a row where there is none."""
+    """Return the team's share, or one with defaults if there is no row."""
     return TeamShare.objects.select_related("cohort").filter(team=team).first() or TeamShare(team=team)
 
 

@@ -1,4 +1,4 @@
-"""The whole site for operators: what there is, what is promised of it, and the tree of cohorts and teams."""
+"""The whole site for operators: capacity, quotas, and the tree of cohorts and teams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.quota.limits.selectors.limits import SHOWN_UNLIMITED, Amounts, Usage
 
 @dataclass(frozen=True, slots=True)
 class SiteLine:
-    """One resource over the whole site: what is there and works, what is promised, what is in use."""
+    """One resource of the whole site: capacity in service, quotas, and usage."""
 
     resource: str
     capacity: int
@@ -30,7 +30,7 @@ class SiteLine:
 
     @property
     def promised_percent(self) -> int | None:
-        """Quotas as a share of what is there; above 100 more is promised than there is."""
+        """Quotas in percent of capacity; above 100 the resource is oversubscribed."""
         return round(100 * self.quota / self.capacity) if self.capacity else None
 
     @property
@@ -39,17 +39,17 @@ class SiteLine:
 
     @property
     def countable(self) -> bool:
-        """Workspaces are not something that a site has so many of."""
+        """Whether the site has a countable capacity of it, unlike workspaces."""
         return self.resource != resources.WORKSPACES
 
 
 def site_capacity() -> Amounts:
-    """What is in service, by resource; not less than that because of a limit."""
+    """Return the amounts in service by resource, regardless of site limits."""
     return {name: count.in_service for name, count in counting.site().items() if count.in_service}
 
 
 def site_view(now: UsageSnapshot) -> list[SiteLine]:
-    """Every resource that there is, that is limited, or that is in use. `now` has to be of all teams."""
+    """Return all resources that exist, are limited or are in use. `now` must cover all teams."""
     there = site_capacity()
     nominal: Amounts = {}
     held: Amounts = {}
@@ -66,7 +66,7 @@ def site_view(now: UsageSnapshot) -> list[SiteLine]:
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """A cohort or a team in the tree, with one resource's quota. Amounts in base units."""
+    """A cohort or team in the tree, with one resource's quota. Amounts in base units."""
 
     kind: str
     slug: str
@@ -118,7 +118,7 @@ class TreeRow:
 
 
 def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
-    """The cohorts with what is in them, then the teams without one. `now` has to be of all teams."""
+    """Return cohorts with their members, then teams without a cohort. `now` must cover all teams."""
     names = dict(Team.objects.values_list("slug", "name"))
     cohorts = {cohort.slug: cohort for cohort in Cohort.objects.select_related("parent")}
     quotas = {
@@ -182,7 +182,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
 
 
 def known_resources(lines: Sequence[SiteLine]) -> list[str]:
-    """What the page offers: all that there is, that is limited or in use, and what can always be limited."""
+    """Return the resources that the page offers, including those that can always be limited."""
     return in_order(
         {line.resource for line in lines} | {resources.GPU, *SHOWN_UNLIMITED, resources.WORKSPACES}
     )

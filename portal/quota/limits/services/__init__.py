@@ -1,1 +1,1 @@
-"""What people change: limits, requests for more, the ledger, bookings. Writes only; `actor` is required."""
+"""Writes of limits and cohorts. `actor` is required."""

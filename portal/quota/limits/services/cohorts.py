@@ -1,4 +1,4 @@
-"""Writes of cohorts, and of a team's place in one. Operators only."""
+"""Writes of cohorts and of teams' shares. Operators only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def create_cohort(
     parent: Cohort | None = None,
     weight_milli: int = WEIGHT_ONE,
 ) -> Cohort:
-    """Make a cohort, inside another one or on its own. Raises `InvalidInput`."""
+    """Create a cohort, optionally inside another. Raises `InvalidInput`."""
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
     everything = _locked()
@@ -81,9 +81,9 @@ def change_cohort(
     weight_milli: int,
     expected: frozenset[str] = etags.ANY,
 ) -> Cohort:
-    """Rename a cohort, put it elsewhere, or give it another weight.
+    """Change a cohort's name, parent and weight.
 
-    Raises `InvalidInput` for a circle, `PreconditionFailed`.
+    Raises `InvalidInput` for a cycle, `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
@@ -127,9 +127,9 @@ def change_cohort(
 
 @transaction.atomic
 def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozenset[str] = etags.ANY) -> None:
-    """Delete a cohort that nobody is in, and its quotas.
+    """Delete an empty cohort and its quotas.
 
-    Raises `StateConflict` naming who is, `PreconditionFailed`.
+    Raises `StateConflict` with its members if there are any, and `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
     everything = _locked()
@@ -166,7 +166,7 @@ def set_share(
     reclaim: bool = True,
     expected: frozenset[str] = etags.ANY,
 ) -> TeamShare:
-    """A team's cohort, its weight in thousandths, and whether it takes back what others borrowed from it."""
+    """Set a team's cohort, weight in thousandths, and whether it reclaims what it lent."""
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
     everything = _locked()
@@ -204,12 +204,12 @@ def set_share(
 
 
 def _locked() -> dict[object, Cohort]:
-    """All cohorts, locked in one order: two moves at once could make a circle that neither makes alone."""
+    """Lock all cohorts in a fixed order: two concurrent moves could together create a cycle."""
     return {cohort.pk: cohort for cohort in Cohort.objects.select_for_update().order_by("pk")}
 
 
 def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object, Cohort]) -> None:
-    """Raises `InvalidInput` for a circle or for cohorts nested too deep."""
+    """Raises `InvalidInput` for a cycle or excessive nesting."""
     above: list[Cohort] = []
     at = parent.pk if parent else None
     while at is not None:
@@ -227,7 +227,7 @@ def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object,
 
 
 def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
-    """How many levels the cohort and what is in it take."""
+    """Return the height of the cohort's subtree."""
     level, height = {cohort.pk}, 0
     while level:
         height += 1

@@ -1,7 +1,7 @@
-"""Writes of quotas, caps of members, limits of the site, and rates.
+"""Writes of quotas, member caps, site limits and rates.
 
-Every write that changes something leaves an event with what was and what is, and has the queue looked at.
-Lowering stops nobody: what is over a limit goes on and nothing new starts on it; the notes say so.
+Every change is recorded with old and new values and requests a scheduling cycle. Lowering a limit stops
+nothing: existing workspaces continue, new ones do not start; notes report that.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ MAX_RATE_MILLI = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a write did: `changed` is false where all was so before; `reasons` are notes for who did it."""
+    """The result of a write. `changed`: anything was different before. `reasons`: notes for the actor."""
 
     changed: bool
     reasons: tuple[Reason, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes in sentences."""
+        """The notes as sentences."""
         return tuple(message_of(each) for each in self.reasons)
 
 
 def clean_resource(resource: str) -> str:
-    """The name of a resource in its one spelling. Raises `InvalidInput`."""
+    """Return the normalised name of a resource. Raises `InvalidInput`."""
     name = resource.strip().lower()
     if not resources.is_resource(name):
         raise _invalid("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name}))
@@ -58,14 +58,14 @@ def clean_resource(resource: str) -> str:
 
 
 def clean_amount(field: str, amount: int) -> int:
-    """An amount in base units, from zero on. Raises `InvalidInput`."""
+    """Return a non-negative amount in base units. Raises `InvalidInput`."""
     if not 0 <= amount <= MAX_AMOUNT:
         raise _invalid(field, Reason(QuotaCode.AMOUNT_OUT_OF_RANGE))
     return amount
 
 
 def _invalid(field: str, reason: Reason) -> InvalidInput:
-    """A refusal that stands at one field."""
+    """Return an error for one field."""
     return InvalidInput(reason, errors={field: [reason]})
 
 
@@ -85,10 +85,10 @@ def set_quota(
     only_new: bool = False,
     expected: frozenset[str] = etags.ANY,
 ) -> Changed:
-    """What a team or a cohort has of a resource, in base units; `None` limits nothing. Operators only.
+    """Set the quota of a team or cohort, in base units. A limit of `None` means no limit. Operators only.
 
-    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` where there
-    is one already.
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` if one
+    exists.
     """
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
@@ -129,7 +129,7 @@ def remove_quota(
     resource: str,
     expected: frozenset[str] = etags.ANY,
 ) -> Changed:
-    """Take a quota away. Where nothing else names the resource, it is not limited then."""
+    """Delete a quota. If nothing else names the resource, it is then unlimited."""
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
     resource = clean_resource(resource)
@@ -169,7 +169,7 @@ def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
 
 
 def _lock(owner: Team | Cohort) -> None:
-    """Two who write at once do it one after the other. Raises `NotFound` for what has just gone."""
+    """Serialise concurrent writes. Raises `NotFound` if the owner has just been deleted."""
     if not type(owner)._default_manager.select_for_update().filter(pk=owner.pk).exists():
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": owner.name}))
 
@@ -205,7 +205,7 @@ def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, 
 
 
 def _notes_on_use(team: Team, resource: str) -> tuple[Reason, ...]:
-    """What the new limit means for what runs already."""
+    """Return notes on running workspaces that exceed the new limit."""
     bar = limits.bar_of(team, resource)
     if bar is None or bar.over == 0:
         return ()
@@ -227,11 +227,10 @@ def set_member_cap(
     only_new: bool = False,
     expected: frozenset[str] = etags.ANY,
 ) -> Changed:
-    """The most that a member may hold, or (without `user`) each for whom no other is set.
+    """Set the cap of a member, or (without `user`) of every member without a cap of their own.
 
-    For owners of the team and operators. A cap above what the team may have is allowed and noted.
-    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` where there
-    is one already.
+    For owners of the team and operators. A cap above the team's limit is allowed, with a note. Raises
+    `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` if one exists.
     """
     policies.require_split(actor, team)
     resource = clean_resource(resource)
@@ -268,7 +267,7 @@ def remove_member_cap(
     resource: str,
     expected: frozenset[str] = etags.ANY,
 ) -> Changed:
-    """Take a cap away; what remains is the cap of each member, if there is one."""
+    """Delete a cap; the cap for every member, if any, then applies."""
     policies.require_split(actor, team)
     resource = clean_resource(resource)
     _lock(team)
@@ -334,7 +333,7 @@ def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> 
 def set_site_limit(
     *, actor: User | SystemActor, resource: str, amount: int, expected: frozenset[str] = etags.ANY
 ) -> Changed:
-    """The most that all together may hold of a resource. Operators only."""
+    """Set the maximum of a resource for all teams together. Operators only."""
     policies.require_set_limits(actor)
     resource = clean_resource(resource)
     clean_amount("amount", amount)
@@ -356,7 +355,7 @@ def set_site_limit(
 def remove_site_limit(
     *, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY
 ) -> Changed:
-    """Let all together hold what there is."""
+    """Delete the site's limit of a resource."""
     policies.require_set_limits(actor)
     resource = clean_resource(resource)
     limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
@@ -384,7 +383,7 @@ def _record_site(actor: User | SystemActor, resource: str, before: int | None, a
 def set_rate(
     *, actor: User | SystemActor, resource: str, rate_milli: int, expected: frozenset[str] = etags.ANY
 ) -> Changed:
-    """What one of an accelerator costs in GPU-hours for each hour, in thousandths. Operators only."""
+    """Set the price of an accelerator in thousandths of a GPU-hour per hour. Operators only."""
     policies.require_set_limits(actor)
     resource = _priced(resource)
     if not 0 <= rate_milli <= MAX_RATE_MILLI:
@@ -401,7 +400,7 @@ def set_rate(
 
 @transaction.atomic
 def remove_rate(*, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY) -> Changed:
-    """Let it cost what a GPU costs: one GPU-hour for each hour."""
+    """Delete the rate; the default of one GPU-hour per hour applies."""
     policies.require_set_limits(actor)
     resource = _priced(resource)
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()

@@ -1,4 +1,4 @@
-"""Amounts of resources in templates."""
+"""Template filters for amounts of resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grants: made by an approval, ended by time or by hand. Nobody's workspace stops because one ends."""
+"""Grants: created by approvals, ended by time or by revocation. No workspace stops because of an end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH = 200
 
 
 def give(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant:
-    """Make the grant of an approved request, inside its transaction."""
+    """Create the grant of an approved request, inside its transaction."""
     grant = Grant.objects.create(
         team=request.team,
         user=request.requester if request.kind == RequestKind.MEMBER_CAP else None,
@@ -50,9 +50,9 @@ def give(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant
 
 @transaction.atomic
 def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
-    """End a grant now. What runs on it goes on; nothing new starts on it. Ending it twice is success.
+    """End a grant now. Existing workspaces continue; no new ones start on it. Idempotent.
 
-    Raises `NotFound` and `NotAllowed` (who may not decide such requests).
+    Raises `NotFound` and `NotAllowed` (the actor may not decide such requests).
     """
     grant = (
         Grant.objects.select_related("team", "user", "request", "request__requester")
@@ -92,9 +92,9 @@ def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
 
 
 def end_due_grants() -> int:
-    """Notify of grants that end within a day, and end those whose time is over; each once.
+    """Notify of grants that end within a day, and end expired ones; each once.
 
-    Returns how many ended. Safe to run twice at once: a conditional update decides who notifies.
+    Returns how many ended. Safe to run concurrently: a conditional update decides which run notifies.
     """
     now = timezone.now()
     soon = Grant.objects.filter(
@@ -148,7 +148,7 @@ def _end(grant: Grant, now: datetime) -> bool:
 
 
 def _concerned(grant: Grant) -> list[User]:
-    """Owners of the team, and who asked for it or whose cap it raises."""
+    """Return the owners of the team, the requester, and the member whose cap it raises."""
     found = {user.pk: user for user in owners_of(grant.team)}
     if grant.request is not None:
         found[grant.request.requester_id] = grant.request.requester

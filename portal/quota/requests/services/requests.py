@@ -1,7 +1,7 @@
-"""Asking for more, and the decision: approve, approve less, deny, cancel.
+"""Requests for more, and the decisions: approve, approve less, deny, cancel.
 
-A request may carry a workspace that waits for it (its queue entry says so). Approving lets the
-queue start it; denying or cancelling deletes it, since it could never start.
+A request may include a workspace that waits for it (marked in its queue entry). After approval the queue
+starts it; denying or cancelling deletes it, since it could never start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from portal.workspaces.transitions import locked
 
 
 def url_of(request: QuotaRequest) -> str:
-    """The request's page."""
+    """Return the URL of the request's page."""
     return reverse("quota_requests:request", args=[request.pk])
 
 
@@ -62,10 +62,10 @@ def ask(
     note: str,
     workspace: Workspace | None = None,
 ) -> QuotaRequest:
-    """Ask for `amount` more (base units). What a rule allows is approved at once.
+    """Request `amount` more (base units). Approved at once if a rule allows it.
 
-    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, note) and
-    `StateConflict` (the same has been asked and is open; `quota_request` names it).
+    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, note) and `StateConflict` (an
+    equal request is open; `quota_request` names it).
     """
     require_work_in(actor, team)
     note = strip_nul(note).strip()
@@ -75,7 +75,7 @@ def ask(
             Reason(RequestCode.NOT_YOUR_WORKSPACE),
             errors={"workspace": [Reason(RequestCode.WORKSPACE_OF_YOURS)]},
         )
-    # One request of a team at a time, so that rules are not over-run and nothing is asked twice.
+    # Serialise requests of a team, so that rules are not exceeded and duplicates are detected.
     Team.objects.select_for_update(no_key=True).get(pk=team.pk)
     _refuse_twice(actor, team, kind, resource, workspace)
     request = QuotaRequest.objects.create(
@@ -115,9 +115,9 @@ def ask(
 
 @transaction.atomic
 def ask_to_start(*, actor: User, order: WorkspaceOrder, **wanted: Any) -> QuotaRequest:
-    """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
+    """Request as `ask` (which takes `wanted`), with a workspace that starts after approval.
 
-    Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
+    Raises as `ask` and as creating a workspace, and `StateConflict` if no approval is needed.
     """
     waiting = workspaces.create(actor=actor, order=order, unapproved=True).workspace
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
@@ -150,7 +150,7 @@ def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: 
 
 
 def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
-    """The rule under which the request needs nobody. The team's row is locked by the caller."""
+    """Return the rule that approves the request, or None. The caller has locked the team's row."""
     if request.kind != RequestKind.QUOTA or request.until is None:
         return None
     now = timezone.now()
@@ -199,9 +199,9 @@ def approve(
     until: datetime | None = None,
     note: str = "",
 ) -> QuotaRequest:
-    """Grant what was asked, or less: a smaller `amount`, another end. Says who was faster, if somebody was.
+    """Grant the request or less: a smaller `amount`, another end.
 
-    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or cancelled).
+    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (already decided or cancelled; names the decider).
     """
     request = _request(request_id)
     policies.require_decide(actor, request)
@@ -237,7 +237,7 @@ def approve(
 
 @transaction.atomic
 def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
-    """Deny, with a note that the requester reads. A workspace that waited for it is deleted."""
+    """Deny a request, with a note for the requester. Deletes a workspace that waited for it."""
     note = strip_nul(note).strip()[:MAX_NOTE]
     if not note:
         raise InvalidInput(
@@ -255,7 +255,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
 
 @transaction.atomic
 def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
-    """Take back a request of one's own. A workspace that waited for it is deleted."""
+    """Cancel one's own request. Deletes a workspace that waited for it."""
     request = _request(request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
@@ -267,7 +267,7 @@ def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
 
 
 def cancel_all_of(event: UserDeactivated) -> None:
-    """Take back whatever a deactivated user has asked for and nobody has decided yet."""
+    """Cancel the open requests of a deactivated user."""
     asked = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
     for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
         _cancel(_request(request_id), event.actor)
@@ -306,7 +306,7 @@ def _request(request_id: UUID) -> QuotaRequest:
 
 
 def _decide(request: QuotaRequest, state: RequestState, actor: User, note: str, **fields: Any) -> None:
-    """The conditional update that says who won; the loser learns who was faster."""
+    """Decide by a conditional update, so that only one of several concurrent decisions succeeds."""
     _set(request, state, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
 
 
@@ -340,7 +340,7 @@ def _decided_already(request_id: UUID) -> StateConflict:
 def _notify_decision(
     actor: User, request: QuotaRequest, word: str, amounts: str, note: str, **data: Any
 ) -> None:
-    """Record that `amounts` were approved or denied (`word`), and notify the requester of it."""
+    """Record the decision (`word`) on `amounts`, and notify the requester."""
     for_whom = None
     if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
         for_whom = approvers.delegator_of(actor)
@@ -366,10 +366,10 @@ def _notify_decision(
 
 
 def _end_waiting(request: QuotaRequest, why: str) -> None:
-    """Delete the workspace that only waited for this request; its user is told by the request's page."""
+    """Delete the workspace if it waited only for this request. The request's page informs its user."""
     if request.workspace_id is None:
         return
-    # Under its lock: what another grant lets start at this moment stays.
+    # Under lock: another grant may have allowed it to start meanwhile.
     waiting = locked(request.workspace_id)
     if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         return

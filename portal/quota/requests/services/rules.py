@@ -1,4 +1,4 @@
-"""What needs nobody, and who decides in somebody's place: auto-approve rules and delegations."""
+"""Auto-approve rules and delegations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_DELEGATION = timedelta(days=366)
 
 
 def require_approver(actor: User) -> None:
-    """Raises `NotAllowed` for all but approvers and administrators; a delegate is none."""
+    """Raises `NotAllowed` unless the actor is an approver or administrator; delegates do not qualify."""
     if not approvers.is_approver(actor):
         raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_CHANGE_RULES))
 
@@ -47,7 +47,10 @@ def require_approver(actor: User) -> None:
 def create_rule(
     *, actor: User, team: Team | None, resource: str, amount_at_most: int, hours_at_most: int
 ) -> AutoApproveRule:
-    """Approve at once what asks for so much for so long; `team` None is every team. Raises `InvalidInput`."""
+    """Create a rule that approves requests within these limits; `team` None is every team.
+
+    Raises `NotAllowed`, `InvalidInput`.
+    """
     require_approver(actor)
     _check_rule(resource, amount_at_most, hours_at_most)
     rule = AutoApproveRule.objects.create(
@@ -72,7 +75,7 @@ def change_rule(
     enabled: bool | None = None,
     expected: frozenset[str] = etags.ANY,
 ) -> AutoApproveRule:
-    """Change what is given; grants that the rule has made stay. Raises `PreconditionFailed`, too."""
+    """Change the given fields; existing grants stay. Also raises `PreconditionFailed`."""
     require_approver(actor)
     rule = _rule(rule_id, expected)
     before = describe_rule(rule)
@@ -102,7 +105,7 @@ def change_rule(
 
 @transaction.atomic
 def delete_rule(*, actor: User, rule_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
-    """Remove a rule; grants that it has made stay until they end. Raises `PreconditionFailed`, too."""
+    """Delete a rule; its grants stay until they end. Also raises `PreconditionFailed`."""
     require_approver(actor)
     rule = _rule(rule_id, expected)
     _record_rule(actor, rule, "rule_deleted", f"removed the rule: {describe_rule(rule)}")
@@ -110,7 +113,7 @@ def delete_rule(*, actor: User, rule_id: UUID, expected: frozenset[str] = etags.
 
 
 def describe_rule(rule: AutoApproveRule) -> str:
-    """What the rule gives, to whom, for how long; part of a sentence."""
+    """Return the rule as part of a sentence: amount, duration and team."""
     hours = ngettext("%(count)s hour", "%(count)s hours", rule.hours_at_most) % {"count": rule.hours_at_most}
     words = {
         "amount": format_resource_amount(rule.resource, rule.amount_at_most),
@@ -121,9 +124,9 @@ def describe_rule(rule: AutoApproveRule) -> str:
 
 
 def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRule]:
-    """Rules that count for a request of this member, the team's own first.
+    """Return the rules for a request of this member, the team's own first.
 
-    Nobody's own request is approved by a rule that they made or changed last.
+    Excludes rules that the requester created or last changed.
     """
     found = AutoApproveRule.objects.filter(enabled=True, resource=resource).order_by("created_at")
     if not approvers.is_only_superuser(requester):
@@ -134,10 +137,10 @@ def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRul
 
 
 def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
-    """How much the rule still allows the team, beside all its active grants that rules made."""
+    """Return what the rule still allows the team, minus all its active grants from rules."""
     held = (
         Grant.objects.active(now)
-        # Nobody decided these. The rule itself may have been removed meanwhile.
+        # Automatic grants have no decider. The rule itself may have been deleted.
         .filter(team=team, user=None, resource=rule.resource)
         .filter(request__state=RequestState.APPROVED, request__decided_by=None)
         .aggregate(held=Sum("amount"))["held"]
@@ -146,7 +149,7 @@ def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
 
 
 def _rule(rule_id: UUID, expected: frozenset[str]) -> AutoApproveRule:
-    # The row alone: its team may be none, and an outer join cannot be locked.
+    # Without a join: the team is optional, and outer joins cannot be locked.
     found = AutoApproveRule.objects.select_for_update().filter(pk=rule_id).first()
     if found is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
@@ -191,9 +194,9 @@ def _record_rule(actor: User, rule: AutoApproveRule, word: str, message: str) ->
 def delegate(
     *, actor: User, delegate: str, ends_at: datetime, starts_at: datetime | None = None
 ) -> Delegation:
-    """Let somebody decide in the actor's place while it lasts; the actor may still decide too.
+    """Delegate the actor's approvals for a period; the actor may still decide too.
 
-    Raises `NotAllowed`, `InvalidInput` (who, times) and `StateConflict` (it is so already).
+    Raises `NotAllowed`, `InvalidInput` (user, times) and `StateConflict` (already delegated).
     """
     require_approver(actor)
     now = timezone.now()
@@ -215,7 +218,7 @@ def delegate(
     if problems or user is None:
         first = next(iter(problems.values()))[0]
         raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
-    # One at a time for each approver, so that the same is not given twice.
+    # Serialise per approver, to detect duplicates.
     User.objects.select_for_update(no_key=True).get(pk=actor.pk)
     same = actor.delegations_given.filter(delegate=user, starts_at__lt=ends_at, ends_at__gt=begins).first()
     if same is not None:
@@ -245,7 +248,7 @@ def delegate(
 
 @transaction.atomic
 def take_back(*, actor: User, delegation_id: UUID) -> None:
-    """End a delegation now: who gave it, who holds it, or an administrator. One that is over stays over."""
+    """End a delegation now. For its approver, its delegate and administrators. Idempotent."""
     found = (
         Delegation.objects.select_for_update(of=("self",))
         .select_related("approver", "delegate")

@@ -1,4 +1,4 @@
-"""What can be asked for: the rules that a request meets before anybody is bothered with it."""
+"""Validates requests before they reach an approver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_NOTE = 2000
 def check(
     actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, note: str
 ) -> None:
-    """Raises `InvalidInput` for what cannot be asked, and for what would change nothing if granted."""
+    """Raises `InvalidInput` for invalid requests, and for those whose grant would have no effect."""
     problems: dict[str, list[Reason]] = {}
     if kind not in RequestKind.values:
         problems["kind"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(RequestKind.values)})]
@@ -50,7 +50,7 @@ def check(
 
 
 def _senseless(actor: User, team: Team, kind: str, resource: str, amount: int) -> dict[str, list[Reason]]:
-    """What could be granted and would change nothing."""
+    """Return errors of requests whose grant would have no effect."""
     size = size_of(resource)
     if size is not None and amount > size:
         if not size:

@@ -1,4 +1,4 @@
-"""Asking for more, the inbox and a request's page; templates/quota_requests/ says what each expects."""
+"""Pages of requests: form, inbox and details. Contexts are documented in templates/quota_requests/."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ ROWS_PER_PAGE = 20
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def ask(request: SignedInRequest) -> HttpResponse:
-    """Ask for more. Filled in by the place that refused: team, kind, resource, amount (base units).
+    """Show the request form, prefilled by the page that denied: team, kind, resource, amount (base units).
 
-    With template, flavor and name a workspace is made too, which starts by itself when approved; with it come
-    the hours that it is needed, whether its work is checkpointed and its software, as for a new workspace.
+    With template, flavor and name, a workspace is created too and starts after approval; its further fields
+    (hours, checkpoints, software) are those of a new workspace.
     """
     data = request.POST if request.method == "POST" else request.GET
     teams = list(accounts.chargeable_teams(request.user))
@@ -91,7 +91,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
 
 
 def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the fields of the order to approve, except its team, or None; and why it cannot be had."""
+    """Return the fields of the workspace order except its team, or None; and why it is impossible."""
     template, flavor = data.get("template", ""), data.get("flavor", "")
     if not (template and flavor):
         return None, ""
@@ -99,14 +99,14 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
         what = catalog.template_by_slug(actor, strip_nul(template))
         size = catalog.flavor_by_slug(actor, strip_nul(flavor))
         lifetime_s = parse_hours(data.get("hours", ""))
-        # Refused here already, before anybody has written why it is needed.
+        # Fail before the user writes a justification.
         lifetime_of(what, size, lifetime_s)
         return {
             "template": what,
             "flavor": size,
             "name": strip_nul(data.get("name", "")),
             "lifetime_s": lifetime_s,
-            # A box that was not ticked says nothing: then the template and flavor decide.
+            # An unchecked box means unset: the template and flavor decide.
             "checkpointed": True if "checkpointed" in data else None,
             "secrets": strip_nul(data.get("secrets", "")).split(),
             "git": _git(data),
@@ -117,7 +117,7 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
 
 
 def _git(data: Any) -> Source | None:
-    """The repository of the form for a new workspace, None where nothing was written there."""
+    """Return the repository from the form of a new workspace, or None if empty."""
     url, ref, secret = (strip_nul(data.get(f"git_{name}", "")).strip() for name in ("url", "ref", "secret"))
     return Source(url=url, ref=ref, secret=secret) if url or ref or secret else None
 
@@ -139,7 +139,7 @@ def _initial(data: Any, known: list[str]) -> dict[str, Any]:
 
 
 def _resource(name: str) -> str:
-    """The name if it is one of a resource, else nothing."""
+    """Return the name if it is a valid resource, else an empty string."""
     return name if resources.is_resource(name) else ""
 
 
@@ -159,7 +159,7 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
 
 
 def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[str]) -> dict[str, Any] | None:
-    """How the team stands with what is chosen, and what would be approved at once."""
+    """Return the team's usage for the selection, and what would be approved at once."""
     kind = data.get("kind", RequestKind.QUOTA)
     resource = _resource(data.get("resource", "")) or (known[0] if known else "")
     if team is None or not resource or kind not in RequestKind.values:
@@ -189,10 +189,10 @@ HINTS = frozenset({"standing", "budget", "site"})
 @require_safe
 @never_cache
 def approvals(request: SignedInRequest) -> HttpResponse:
-    """What waits for the reader's decision, what was decided last, and what the reader asked for."""
+    """Show requests for the reader to decide, recent decisions, and the reader's own requests."""
     user = request.user
     if wants(request, "news"):
-        # What has come since the page was loaded; forms that are being filled in stay as they are.
+        # Only counts new requests, so that forms in progress are preserved.
         known = strip_nul(request.GET.get("known", "")).split(",")
         ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]
         context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in known])}
@@ -215,7 +215,7 @@ def approvals(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
-    """One request: what became of it, and what its reader may do with it."""
+    """Show one request with its result and the reader's actions."""
     found = selectors.request_by_id(request.user, request_id)
     sees_evidence = selectors.may_decide(request.user, found)
     context = {
@@ -227,7 +227,7 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
 
 
 def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
-    """Whether what is posted approves so much that it asks for a fresh proof."""
+    """Return whether the posted approval is large enough to require recent authentication."""
     form = DecideForm(request.POST)
     if request.POST.get("decision") == "deny" or not form.is_valid():
         return False
@@ -240,7 +240,7 @@ def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
 @never_cache
 @stepped_up(when=_approves_much)
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
-    """Approve, approve less, or deny. A GET, as after signing in anew, only shows the request."""
+    """Approve, approve less, or deny. A GET, as after signing in again, only shows the request."""
     found = selectors.request_by_id(request.user, request_id)
     if request.method != "POST":
         return redirect("quota_requests:request", request_id)
@@ -272,7 +272,7 @@ def _decide(request: SignedInRequest, found: QuotaRequest, form: DecideForm) -> 
 
 
 def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResponse:
-    """The request as it is now: its part of the page, or the page that it was decided on."""
+    """Render the updated request: its fragment, or the page of the decision."""
     if request.htmx:
         found = selectors.request_by_id(request.user, request_id)
         still_open = selectors.may_decide(request.user, found)
@@ -296,7 +296,7 @@ def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResp
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def cancel(request: SignedInRequest, request_id: UUID) -> HttpResponse:
-    """Take one's request back. A GET, as after signing in anew, only shows it."""
+    """Cancel one's own request. A GET, as after signing in again, only shows it."""
     selectors.request_by_id(request.user, request_id)
     if request.method == "POST":
         try:
@@ -311,7 +311,7 @@ def cancel(request: SignedInRequest, request_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
-    """End a grant now, which undoes an approval. A GET, as after signing in anew, only shows the inbox."""
+    """End a grant now. A GET, as after signing in again, only shows the inbox."""
     if request.method != "POST":
         return redirect("quota_requests:approvals")
     grant = selectors.grant_by_id(request.user, grant_id)

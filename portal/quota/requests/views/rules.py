@@ -1,4 +1,4 @@
-"""What is approved at once, and who decides in somebody's place; templates/quota_requests/rules.html."""
+"""Pages of auto-approve rules and delegations (templates/quota_requests/rules.html)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_TEAMS = 500
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def rules(request: SignedInRequest) -> HttpResponse:
-    """Rules and delegations. Delegates and operators may look; approvers make new ones."""
+    """Show rules and delegations to delegates and operators too; approvers create rules."""
     _require_look(request)
     if request.method != "POST":
         return _page(request)
@@ -95,7 +95,7 @@ def _page(request: SignedInRequest, **forms: Any) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
-    """Switch a rule on or off, or remove it. A GET, as after signing in anew, only shows the list."""
+    """Enable, disable or delete a rule. A GET, as after signing in again, only shows the list."""
     if request.method != "POST":
         return redirect("quota_requests:rules")
     _require_look(request)
@@ -113,7 +113,7 @@ def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delegate(request: SignedInRequest) -> HttpResponse:
-    """Let somebody decide in one's place. A GET, as after signing in anew, only shows the list."""
+    """Create a delegation. A GET, as after signing in again, only shows the list."""
     if request.method != "POST":
         return redirect("quota_requests:rules")
     services.require_approver(request.user)
@@ -137,7 +137,7 @@ def delegate(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def take_back(request: SignedInRequest, delegation_id: UUID) -> HttpResponse:
-    """End a delegation now. A GET, as after signing in anew, only shows the list."""
+    """End a delegation now. A GET, as after signing in again, only shows the list."""
     if request.method == "POST":
         services.take_back(actor=request.user, delegation_id=delegation_id)
         messages.success(request, _("The delegation has ended."))

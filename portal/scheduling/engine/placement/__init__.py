@@ -1,1 +1,1 @@
-"""Pure functions: a snapshot and a request go in, a decision comes out."""
+"""Placement as pure functions of a snapshot and a request."""

@@ -1,9 +1,8 @@
-"""A snapshot of nodes as integer arrays, so that one decision looks at thousands of nodes at once.
+"""A snapshot of nodes as integer arrays, so that one decision considers thousands of nodes at once.
 
-Nodes are kept in the order of a digest of their names: the order in which a snapshot lists them has no
-influence, and no name is preferred for its place in the alphabet. Devices keep the order of their node,
-which is the one that the machine gives them. MIG instances and the
-GPUs that carry them are left to `mig`; the arrays hold devices that are handed out whole or in shares.
+Nodes are ordered by block, rack and a digest of their names, so neither the order of a snapshot nor the
+alphabet matters. Devices keep the order of their node. MIG instances and their GPUs are left to `mig`; the
+arrays hold devices that are granted whole or in shares.
 """
 
 from __future__ import annotations
@@ -23,39 +22,39 @@ from provisioning.gpu.shares import part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, DeviceKind, ResourceRequest
 
 CHANGING = Reason(PlacementCode.DEVICE_CHECKING)
-"""Why a GPU is out of use whose MIG layout is being changed."""
+"""Why a GPU is unusable while its MIG layout changes."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Traits = tuple[tuple[tuple[str, str], ...], tuple[str, ...], NodeSoftware]
 
 
 def digest(name: str) -> bytes:
-    """Stands for a name where an order is needed that prefers no name."""
+    """Return a digest of a name, for an order that favours no name."""
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 def is_plain(device: DeviceCapacity, parents: frozenset[str]) -> bool:
-    """Whether the device is handed out as such, not by MIG instances."""
+    """Return whether the device is granted directly, not as MIG instances."""
     return device.kind is not DeviceKind.MIG and not device.mig_mode and device.uuid not in parents
 
 
 def mig_parents(node: NodeCapacity) -> frozenset[str]:
-    """UUIDs of the GPUs that have MIG instances on this node."""
+    """Return the UUIDs of the GPUs that have MIG instances on this node."""
     return frozenset(device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG)
 
 
 def free_memory_mib(device: DeviceCapacity) -> int:
-    """Free device memory; in proportion to the free milli-GPUs where it is not tracked."""
+    """Return free device memory in MiB; in proportion to free milli-GPUs where memory is not tracked."""
     if device.free_memory_mib >= 0:
         return device.free_memory_mib
     return device.memory_mib * device.free_milli // WHOLE_DEVICE_MILLI
 
 
 def granted_mib(device: DeviceCapacity, wanted: AcceleratorRequest) -> int:
-    """What a request takes of a device's memory: a part that asks for no amount is held to its share of it.
+    """Return the device memory in MiB that a request takes; a share without an amount takes its proportion.
 
-    Nothing of it where a whole device is taken, nor, for a part without an amount, where the memory is not
-    tracked: there the milli-GPUs say what is left.
+    Returns 0 for a whole device, and for a share without an amount where memory is not tracked: there the
+    milli-GPUs are the only limit.
     """
     if wanted.share_milli >= WHOLE_DEVICE_MILLI:
         return 0
@@ -65,13 +64,13 @@ def granted_mib(device: DeviceCapacity, wanted: AcceleratorRequest) -> int:
 
 
 class NodeArrays:
-    """Nodes by row, their devices by column. Absent and unusable devices count as having nothing free."""
+    """Nodes by row, their devices by column. Absent and unusable devices have nothing free."""
 
     def __init__(self, nodes: Sequence[NodeCapacity]) -> None:
         self.position = {node.name: place for place, node in enumerate(nodes)}
         if len(self.position) != len(nodes):
             raise ValueError("a snapshot names each node once")
-        # Of equal nodes the first is taken: those of one rack together, then by what stands for names.
+        # On a tie the first node wins: nodes of a rack come together, then by digest.
         self.states = sorted(nodes, key=lambda node: (node.block, node.rack, digest(node.name)))
         self.index = {node.name: row for row, node in enumerate(self.states)}
         self.devices = [self._plain(node) for node in self.states]
@@ -99,7 +98,7 @@ class NodeArrays:
         for row, devices in enumerate(self.devices):
             if devices:
                 kinds = [class_index[_class(device)] for device in devices]
-                # Absent columns repeat the first class, so that nodes of one model stay plainly of one model.
+                # Absent columns repeat the first class, so that nodes of one model count as uniform.
                 self.device_class[row, :] = kinds[0]
                 self.device_class[row, : len(kinds)] = kinds
         self.uniform = bool((self.device_class == self.device_class[:, :1]).all())
@@ -123,7 +122,7 @@ class NodeArrays:
         return [device for device in node.devices if is_plain(device, parents)]
 
     def _peers(self) -> list[int]:
-        """The peer group of each node: nodes of one build, numbered in the order of what they are made of."""
+        """Return the peer group of each node: nodes of the same build share a number."""
         builds = [
             (
                 node.cpu_milli,
@@ -139,7 +138,7 @@ class NodeArrays:
         return [number[build] for build in builds]
 
     def load(self, row: int) -> None:
-        """Take over what `states[row]` says is free."""
+        """Load the free amounts of `states[row]`."""
         node = self.states[row]
         self.free_cpu[row] = node.free_cpu_milli
         self.free_memory[row] = node.free_memory_mib
@@ -155,7 +154,7 @@ class NodeArrays:
             self.free_device_memory[row, column] = 0 if device.unusable else free_memory_mib(device)
 
     def same_build(self, row: int, node: NodeCapacity) -> bool:
-        """Whether `node` differs from what is loaded only in what is free and in its MIG layouts."""
+        """Return whether `node` differs from the loaded state only in free amounts and MIG layouts."""
         old = self.states[row]
         return (
             replace(node, devices=()) == replace(
@@ -169,10 +168,7 @@ class NodeArrays:
     def take(
         self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int, restored: bool = False
     ) -> None:
-        """Subtract from what is free (or add, with negative numbers); raises ValueError beyond the bounds.
-
-        What is `restored` was taken before: that the node has become too small for it is no error.
-        """
+        """Subtract from free amounts (or add, with negative numbers). Raises ValueError beyond the bounds."""
         node = self.states[row]
         moves = (
             (self.free_cpu, cpu_milli, node.cpu_milli),
@@ -190,9 +186,9 @@ class NodeArrays:
     def take_device(
         self, row: int, column: int, milli: int, memory_mib: int, *, restored: bool = False
     ) -> None:
-        """Subtract a share of a device (or add it back); raises ValueError beyond the bounds.
+        """Subtract a share of a device (or add it back). Raises ValueError beyond the bounds.
 
-        `restored`: as for `take`, of a device's memory.
+        `restored` as in `take`, for device memory.
         """
         device = self.devices[row][column]
         tracked = -1 if device.free_memory_mib < 0 else int(self.free_device_memory[row, column])
@@ -204,7 +200,7 @@ class NodeArrays:
         self.free_device_memory[row, column] = memory
 
     def take_aside(self, row: int, uuid: str, milli: int, memory_mib: int, *, restored: bool = False) -> None:
-        """The same for what the arrays do not hold: MIG instances, and devices out of service."""
+        """Take from a device outside the arrays: a MIG instance, or one that is unusable."""
         node = self.states[row]
         for place, device in enumerate(node.devices):
             handed_out = device.kind is DeviceKind.MIG or uuid in self.columns[row]
@@ -219,7 +215,7 @@ class NodeArrays:
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
 
     def hold_gpus(self, row: int, uuids: Sequence[str], held: bool) -> None:
-        """Take GPUs in MIG mode out of use while their layout is changed, or bring them back."""
+        """Make GPUs in MIG mode unusable while their layout changes, or usable again. Raises ValueError."""
         node = self.states[row]
         there = {device.uuid: device for device in node.devices if device.uuid in uuids}
         if len(there) != len(uuids) or any((each.unusable == CHANGING) is held for each in there.values()):
@@ -233,7 +229,7 @@ class NodeArrays:
         self.states[row] = replace(node, devices=devices)
 
     def state(self, row: int) -> NodeCapacity:
-        """The node with what is free on it now."""
+        """Return the node with its current free amounts."""
         node = self.states[row]
         columns = self.columns[row]
         devices = tuple(
@@ -255,30 +251,30 @@ class NodeArrays:
         counted = device.free_memory_mib >= 0
         free_memory = int(self.free_device_memory[row, column]) if counted else device.free_memory_mib
         if (free_milli, free_memory) == (device.free_milli, device.free_memory_mib):
-            # Most are as they were: of a node that was touched, few devices are.
+            # Most devices of a changed node are unchanged.
             return device
         return replace(device, free_milli=free_milli, free_memory_mib=free_memory)
 
     def class_mask(self, models: Iterable[str], memory_mib: int) -> Bools:
-        """Which device classes are of one of `models` (none: any) and have the memory."""
+        """Return which device classes are of one of `models` (empty: any) and have the memory."""
         allowed = frozenset(models)
         mask = [(not allowed or model in allowed) and memory >= memory_mib for memory, model in self.classes]
         return np.array(mask or [False], np.bool_)
 
     def labels_mask(self, wanted: Iterable[tuple[str, str]]) -> Bools:
-        """Which combinations of traits carry all these labels."""
+        """Return which combinations of traits have all labels."""
         named = set(wanted)
         return np.array([named <= set(labels) for labels, _, _ in self.traits], np.bool_)
 
     def needs_mask(self, request: ResourceRequest) -> Bools:
-        """Which combinations of traits provide what the request needs."""
+        """Return which combinations of traits meet the software requirements of the request."""
         needs, software = set(request.needs), software_of(request)
         return np.array(
             [needs <= set(provides) and has.meets(software) for _, provides, has in self.traits], np.bool_
         )
 
     def eligible(self, rows: Ints, request: ResourceRequest) -> Bools:
-        """Which devices have room for their part of the request. A share of none asks for none."""
+        """Return which devices have room for their share of the request."""
         wanted = request.accelerators
         whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
         free: Bools = self.free_milli[rows] >= wanted.share_milli
@@ -291,9 +287,9 @@ class NodeArrays:
         return free
 
     def preferred(self, rows: Ints, request: ResourceRequest) -> tuple[Bools, Bools]:
-        """The eligible devices to choose from, and the nodes on which none with a warning is needed.
+        """Return the eligible devices to choose from, and the nodes that need none with a warning.
 
-        Those with a warning are left out where the node has enough without them.
+        Devices with a warning are left out where the node has enough others.
         """
         eligible = self.eligible(rows, request)
         sound = eligible & ~self.warned[rows]
@@ -302,7 +298,7 @@ class NodeArrays:
         return sound, enough
 
     def contents(self, rows: Ints) -> Ints:
-        """All by which nodes that meet a request's conditions are scored, a row for each node."""
+        """Return everything that affects the score of eligible nodes, one row per node."""
         return np.concatenate(
             (
                 self.free_cpu[rows, None],
@@ -318,7 +314,7 @@ class NodeArrays:
         )
 
     def usage_key(self, row: int) -> int:
-        """Orders peers from the fullest to the emptiest; equal for equal contents, whatever the names."""
+        """Return a key that orders peers from the fullest to the emptiest, independent of names."""
         free: list[int] = self.free_milli[row].tolist()
         free.sort()
         rest = (int(self.free_cpu[row]), int(self.free_memory[row]), int(self.free_disk[row]))
@@ -328,10 +324,10 @@ class NodeArrays:
 def _less(
     device: DeviceCapacity, free: int, memory: int, milli: int, memory_mib: int, *, restored: bool
 ) -> tuple[int, int]:
-    """What is left of free milli-GPUs and memory (-1: not tracked); raises ValueError beyond the bounds.
+    """Return the remaining free milli-GPUs and memory (-1: not tracked). Raises ValueError beyond the bounds.
 
-    Where more of the memory was promised than there is, none is free: what is given back there is no more
-    than the device has, and what is `restored` leaves none.
+    Where more memory was granted than the device has, none is free: giving back frees at most the device's
+    size, and `restored` leaves 0.
     """
     left = free - milli
     rest = memory if memory < 0 else min(memory - memory_mib, device.memory_mib)

@@ -1,9 +1,8 @@
-"""The placement engine: a snapshot of nodes that answers requests, one after the other.
+"""The placement engine: a snapshot of nodes that places requests one after the other.
 
-A decision looks at every node, but computes little: for each shape of request a row of scores is kept,
-and only nodes that changed since the row was last used are scored again. The answer depends on the
-snapshot, the mix and the policy alone; a `Cluster` that has been kept up to date and one that is built
-anew from the same state decide the same.
+A decision considers every node at little cost: each shape of request keeps a row of scores, and only nodes
+that changed since the last use are scored again. The result depends on the snapshot, the mix and the policy
+alone: an updated `Cluster` decides the same as one rebuilt from the same state.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from provisioning.types import (
 _NEVER = -(1 << 62)
 _MAX_ROWS = 1024
 _MAX_EXPLAINED = 8
-"""Of so many requests the reasons of all nodes are kept."""
+"""Number of requests for which the reasons of all nodes are cached."""
 _AT_ONCE = 1024
-"""So many nodes are scored together: what is worked out on the way stays in the processor's cache."""
+"""Number of nodes scored per batch, so that intermediate results stay in the processor's cache."""
 _WORTH_GROUPING = 2048
-"""From so many nodes on, those that are alike are looked for and scored once."""
+"""Number of nodes from which identical ones are grouped and scored once."""
 _LATELY = 256
-"""So many changes are remembered one by one; for what was seen before, all nodes are looked through."""
+"""Number of changes remembered individually; older rows are refreshed by a scan of all nodes."""
 _LARGEST_GROUP = 63
-# From the highest bit: the bond between devices, no warning, how small the group is; below them the policy's
-# level and what breaks ties. Together they stay below 2**62.
+# From the highest bit: the bond between devices, no warning, how small the group is; then the policy's level
+# and the tie-break. Together they stay below 2**62.
 _GROUP_BITS = 6
 _SOUND = 1 << _GROUP_BITS
 _BOND_UNIT = _SOUND << 1
-# What a choice of MIG instances costs, from the highest bit below _SOUND: steps of a slot lost to all
-# profiles, then what has to be changed, then how empty the GPUs are.
+# The cost of a choice of MIG instances, from the highest bit below _SOUND: slot fractions lost to all
+# profiles, then layout changes, then how empty the GPUs are.
 _MIG_STEPS = 512
 _MIG_LOSSES = 1 << 16
 
 
 @dataclass(slots=True)
 class _Row:
-    """What is known about all nodes for one request: the score, and the device to take first.
+    """Scores of all nodes for one request, and the device to take first.
 
-    With `new_instances` the request may be given MIG instances that are yet to be made.
+    With `new_instances`, the request may receive MIG instances that do not exist yet.
     """
 
     score: Ints
@@ -77,19 +76,19 @@ class _Row:
 
 @dataclass(slots=True)
 class _Explained:
-    """Why no node takes a request (None where one does), in the snapshot's order, as of `seen`."""
+    """The reason of each node that rejects a request, in snapshot order, as of `seen` (None: it fits)."""
 
     reasons: list[Reason | None]
     seen: int = -1
 
 
 class Cluster:
-    """Nodes and what is free on them. Not safe for threads."""
+    """Nodes and their free capacity. Not thread-safe."""
 
     def __init__(
         self, nodes: Sequence[NodeCapacity], *, policy: str = DEFAULT_POLICY, mix: RequestMix = DEFAULT_MIX
     ) -> None:
-        """Raises ValueError for an unknown policy or a node named twice."""
+        """Raises ValueError for an unknown policy or a duplicate node name."""
         self._policy_name = policy
         self._mix = mix
         self._profiles = mix.mig_profiles()
@@ -103,18 +102,18 @@ class Cluster:
         self._explained: dict[ResourceRequest, _Explained] = {}
         self._clock = 0
         self._touched = np.zeros(len(nodes), np.int64)
-        # The rows of the last changes, a change of the clock each, in their order.
+        # Rows of the latest changes in order; each advances the clock by one.
         self._lately: deque[int] = deque(maxlen=_LATELY)
-        # One array for all decisions: one of this size would be asked of the system anew each time.
+        # Reused by all decisions: allocating an array of this size each time is slow.
         self._total = np.zeros(len(nodes), np.int64)
         self._bonded = bool(self._nodes.bonded.any())
 
     def weigh(self, mix: RequestMix) -> RequestMix:
-        """The mix, with how scarce what each shape can use is here and now."""
+        """Return the mix, weighted by the current scarcity of what each shape can use."""
         return mix.weighed(scarcity.measure(self._nodes, mix))
 
     def expect(self, mix: RequestMix) -> None:
-        """Decide by another mix from now on; what is taken stays taken."""
+        """Replace the mix for later decisions. Committed placements stay."""
         if mix == self._mix:
             return
         self._mix = mix
@@ -123,17 +122,17 @@ class Cluster:
         self._rows.clear()
 
     def decide(self, request: ResourceRequest, *, repartition: bool = False) -> Placed | Unplaceable:
-        """Where the request goes, or the reason of every node in the snapshot's order.
+        """Return the placement of the request, or the reason of every node in snapshot order.
 
-        With `repartition`, the placement may ask for another MIG layout of idle slots first, where a new
-        instance stands better than an idle one, or there is none. Raises
-        ValueError for a request that makes no sense, such as one with a negative amount.
+        With `repartition`, the placement may first change the MIG layout of idle slots, if there is no idle
+        instance or a new one fits better. Raises ValueError for an invalid request, such as one with a
+        negative amount.
         """
         found = self.find(request, repartition=repartition)
         return self.explain(request) if found is None else Placed(found)
 
     def find(self, request: ResourceRequest, *, repartition: bool = False) -> Placement | None:
-        """Like `decide`, without the cost of reasons."""
+        """Return the placement as `decide` does, or None, without computing reasons."""
         new = repartition and bool(request.accelerators.mig_profile and request.accelerators.count)
         row = self._rows.get((request, new))
         if row is None:
@@ -151,12 +150,12 @@ class Cluster:
         return None
 
     def explain(self, request: ResourceRequest) -> Unplaceable:
-        """Why the request goes nowhere, node by node in the snapshot's order."""
+        """Return why each node rejects the request, in snapshot order."""
         nodes = self._nodes
         known = self._explained.pop(request, None)
         if known is None:
             known = _Explained([None] * len(nodes))
-        # Kept in the order of their last use, with the reasons of nodes that have not changed since.
+        # In order of last use, with the reasons of nodes that have not changed since.
         self._explained[request] = known
         if len(self._explained) > _MAX_EXPLAINED:
             del self._explained[next(iter(self._explained))]
@@ -173,23 +172,26 @@ class Cluster:
         )
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
-        """Take what `placement` grants. Raises ValueError, and takes nothing, where it is not free."""
+        """Take the capacity that `placement` grants. Raises ValueError and takes nothing if it is not
+        free.
+        """
         self._move(placement, request, 1)
 
     def release(self, placement: Placement, request: ResourceRequest) -> None:
-        """Give back what `commit` took. Raises ValueError where it was not taken."""
+        """Give back what `commit` took. Raises ValueError if it was not taken."""
         self._move(placement, request, -1)
 
     def restore(self, placement: Placement, request: ResourceRequest) -> None:
-        """Take again what `release` has just given back, as it was.
+        """Take again what `release` has just given back.
 
-        A node that has become smaller has given out more than it has: nothing there is free, and what runs
-        there can be imagined gone, and back. Raises ValueError where its devices have been taken since.
+        A node that has shrunk may have granted more than it has. Nothing is free there, but its workloads can
+        still be released and restored in a simulation. Raises ValueError if its devices have been taken
+        since.
         """
         self._move(placement, request, 1, restored=True)
 
     def sharing(self, placement: Placement, request: ResourceRequest) -> Placement:
-        """The devices of a placement, of which `request` takes its share and not all; node by node."""
+        """Return the placement with device grants reduced to the share that `request` takes."""
         return Placement(tuple(self._sharing(part, request) for part in placement.nodes))
 
     def _sharing(self, part: NodePlacement, request: ResourceRequest) -> NodePlacement:
@@ -198,7 +200,7 @@ class Cluster:
         return replace(part, devices=grants)
 
     def update(self, node: NodeCapacity) -> None:
-        """Replace what is known about one node of the snapshot; raises KeyError for any other."""
+        """Replace the state of one node. Raises KeyError if it is not in the snapshot."""
         row = self._nodes.index[node.name]
         if self._nodes.same_build(row, node):
             self._nodes.states[row] = node
@@ -210,16 +212,16 @@ class Cluster:
             self._build(states)
 
     def node(self, name: str) -> NodeCapacity:
-        """One node as it is now; raises KeyError for one that is not in the snapshot."""
+        """Return the current state of one node. Raises KeyError if it is not in the snapshot."""
         row = self._nodes.index[name]
         return self._nodes.state(row) if self._touched[row] else self._nodes.states[row]
 
     def version(self, name: str) -> int:
-        """Another number after each change of the node; raises KeyError for one not in the snapshot."""
+        """Return a number that changes with the node. Raises KeyError if it is not in the snapshot."""
         return int(self._touched[self._nodes.index[name]])
 
     def snapshot(self) -> list[NodeCapacity]:
-        """All nodes as they are now, in the order in which they were given."""
+        """Return the current state of all nodes, in their original order."""
         nodes = self._nodes
         found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
         return sorted(found, key=lambda state: nodes.position[state.name])
@@ -235,7 +237,7 @@ class Cluster:
         return row
 
     def _refresh(self, row: _Row, request: ResourceRequest) -> None:
-        """Score the nodes again that changed since this row was last looked at."""
+        """Score the nodes again that changed since the row was last used."""
         if row.seen == self._clock:
             return
         rows = self._changed_since(row.seen)
@@ -268,15 +270,15 @@ class Cluster:
         row.score[rows] = levels << TIE_BITS
 
     def _alike(self, rows: Ints) -> tuple[Ints, Ints | None]:
-        """One node of each kind, and for each of `rows` the one that is like it in all that is scored.
+        """Return one node of each kind, and for each of `rows` its representative.
 
-        None instead, and all of `rows`, where looking for equals is not worth it: for few nodes, and where
-        bonds between devices tell equal ones apart.
+        The second value is None, and the first is all of `rows`, where grouping does not pay: for few nodes,
+        or where bonds between devices distinguish otherwise identical ones.
         """
         if len(rows) < _WORTH_GROUPING or self._bonded:
             return rows, None
         contents = self._nodes.contents(rows)
-        # Equal contents have equal sums; that unequal ones have not is compared.
+        # Equal contents have equal sums; the comparison below rules out collisions.
         _, first, group = np.unique(
             contents @ _mixers(contents.shape[1]), return_index=True, return_inverse=True
         )
@@ -286,7 +288,7 @@ class Cluster:
         return rows[first], rows[twin]
 
     def _score(self, row: _Row, rows: Ints, request: ResourceRequest) -> None:
-        """Score nodes that fit, but for those that hand out MIG instances."""
+        """Score nodes that fit, except those that grant MIG instances."""
         eligible, sound = self._nodes.preferred(rows, request)
         levels, row.first[rows] = self._policy.levels(rows, request, eligible)
         raised = sound.astype(np.int64) * _SOUND
@@ -295,7 +297,7 @@ class Cluster:
         row.score[rows] = (levels + (raised << LEVEL_BITS)) << TIE_BITS
 
     def _raise_bonded(self, raised: Ints, rows: Ints, request: ResourceRequest) -> None:
-        """Raises nodes on which the devices would be bonded tightly, smallest sufficient group first."""
+        """Raise nodes whose devices would be tightly bonded, smallest sufficient group first."""
         for place, row in enumerate(rows.tolist()):
             if self._nodes.bonded[row] and (found := self._bond(row, request)) is not None:
                 bond, size, columns = found
@@ -306,7 +308,7 @@ class Cluster:
                     raised[place] += _LARGEST_GROUP - min(size, _LARGEST_GROUP)
 
     def _orders_devices(self, row: int) -> bool:
-        """Whether more than the policy's preference tells the devices of the node apart."""
+        """Return whether bonds or warnings, besides the policy, distinguish the devices of the node."""
         return bool(self._nodes.bonded[row] or self._nodes.warned[row].any())
 
     def _bond(self, row: int, request: ResourceRequest) -> tuple[Bond, int, list[int]] | None:
@@ -317,7 +319,7 @@ class Cluster:
         return tightest(self._nodes.devices[row], eligible[0], wanted.count, wanted.within, order.__getitem__)
 
     def _mig_levels(self, choices: Sequence[MigChoice]) -> Ints:
-        """Levels by the growth of fragmentation on the GPUs' free slots, then changes, then fullness."""
+        """Rank choices by growth of fragmentation on the GPUs' free slots, then changes, then fullness."""
         unit = max(sum(weight for _, weight in self._profiles), 1)
         levels = []
         for choice in choices:
@@ -330,7 +332,7 @@ class Cluster:
         return np.array(levels, np.int64)
 
     def _several(self, row: _Row, request: ResourceRequest) -> list[int] | None:
-        """The best rows for a request of several nodes, close together where racks and blocks are known."""
+        """Return the best rows for a multi-node request, close together where racks and blocks are known."""
         score = row.score + self._peers.tie
         rows = np.flatnonzero(score >= 0)
         if len(rows) < request.nodes:
@@ -352,7 +354,7 @@ class Cluster:
         return [int(each) for each in rows[: request.nodes]]
 
     def _grant(self, row: int, known: _Row, request: ResourceRequest) -> NodePlacement:
-        """What the request gets on the node of `row`, which is known to fit."""
+        """Return what the request receives on the node of `row`. The request must fit."""
         wanted = request.accelerators
         name = self._nodes.states[row].name
         if not wanted.count:
@@ -383,7 +385,7 @@ class Cluster:
                 done.append(part)
         except (KeyError, ValueError):
             for part in done:
-                # What has been given back a moment ago may be more than the node has.
+                # What was just given back may exceed the size of the node.
                 self._move_part(part, request, -sign, sign < 0)
             raise
 
@@ -393,7 +395,7 @@ class Cluster:
             raise ValueError(f"{part.node} is not in the snapshot")
         row = nodes.index[part.node]
         if part.repartitions:
-            # A GPU whose layout changes is in nobody else's plan until the snapshot is updated.
+            # A GPU whose layout changes takes no other work until the snapshot is updated.
             nodes.hold_gpus(row, [change.parent_uuid for change in part.repartitions], sign > 0)
         try:
             self._take_part(row, part, request, sign, restored)
@@ -440,7 +442,7 @@ class Cluster:
             nodes.take_aside(row, grant.uuid, sign * grant.milli, sign * grant.memory_mib, restored=restored)
 
     def _changed_since(self, seen: int) -> Ints:
-        """The rows that have changed after `seen`, ascending; all of them for what has never been seen."""
+        """Return the rows changed after `seen`, ascending; all rows if never seen."""
         back = self._clock - seen
         if back <= len(self._lately):
             return np.array(sorted(set(islice(reversed(self._lately), back))), np.int64)
@@ -459,7 +461,7 @@ def _granted(device: DeviceCapacity, wanted: AcceleratorRequest) -> DeviceGrant:
 
 
 def check(request: ResourceRequest) -> None:
-    """Raises ValueError for a request that no cluster could make sense of."""
+    """Raises ValueError for an invalid request."""
     wanted = request.accelerators
     if min(request.cpu_milli, request.memory_mib, request.disk_mib, wanted.count, wanted.memory_mib) < 0:
         raise ValueError("a request cannot ask for less than nothing")
@@ -475,7 +477,7 @@ def check(request: ResourceRequest) -> None:
 
 @cache
 def _mixers(count: int) -> Ints:
-    """Odd factors without a pattern, the same each time."""
+    """Return pseudo-random odd factors, the same on each call."""
     chance = random.Random(count)
     return np.array([chance.getrandbits(62) | 1 for _ in range(count)], np.int64)
 

@@ -1,4 +1,4 @@
-"""Places a request on a snapshot: the stateless face of `cluster.Cluster`, for one decision at a time."""
+"""Stateless interface to `cluster.Cluster`: places one request on a snapshot."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def place(
 ) -> Placed | Unplaceable:
     """Decide where `request` goes; a pure function of its arguments.
 
-    `policy` is `fragmentation`, `best_fit` or `spread`; `mix` says which requests are expected. With
-    `repartition` the placement may ask for another MIG layout first. Raises ValueError for a request
-    that makes no sense, an unknown policy or a node named twice.
+    `policy` is `fragmentation`, `best_fit` or `spread`; `mix` gives the expected requests. With
+    `repartition`, the placement may first change the MIG layout. Raises ValueError for an invalid request, an
+    unknown policy or a duplicate node name.
     """
     return Cluster(nodes, policy=policy, mix=mix).decide(request, repartition=repartition)
 
 
 def emptied(node: NodeCapacity) -> NodeCapacity:
-    """The node as if nothing ran on it: what cannot be placed here can never be placed."""
+    """Return the node as if nothing ran on it. What does not fit there can never be placed."""
     return replace(
         node,
         free_cpu_milli=node.cpu_milli,

@@ -1,11 +1,11 @@
-"""MIG: choosing an instance, and planning another layout of a GPU.
+"""MIG: chooses an instance, and plans another layout of a GPU.
 
-An instance takes a run of slots on its GPU's memory axis (8 slots, on an A30 four). A layout is legal
-when the runs do not overlap and each begins where its profile may begin (`mig_layouts`). What instances
-exist is taken from the snapshot, which drivers fill from the device.
+An instance takes consecutive slots of its GPU's memory axis (8 slots; 4 on an A30). A layout is legal if the
+instances do not overlap and each starts where its profile may start (`mig_layouts`). The existing instances
+come from the snapshot, which drivers fill from the device.
 
-The measure is the same as for whole GPUs, on the mask of slots that no tenant uses: over the profiles
-by popularity, the free slots that no legal placement of the profile could cover.
+Fragmentation is measured as for whole GPUs, on the mask of unused slots: summed over the profiles by
+popularity, the free slots that no legal placement of the profile can cover.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Weights = tuple[tuple[str, int], ...]
 
 @lru_cache(maxsize=4096)
 def fragmentation(layout: Geometry, free: int, weights: Weights) -> int:
-    """Σ weight × free slots that the profile cannot cover; `free` has a bit for each free slot."""
+    """Return Σ weight × free slots that the profile cannot cover. `free` has a bit for each free slot."""
     total = 0
     for profile, weight in _weighted(layout, weights):
         covered = 0
@@ -44,9 +44,9 @@ def fragmentation(layout: Geometry, free: int, weights: Weights) -> int:
 
 
 def _weighted(layout: Geometry, weights: Weights) -> list[tuple[Profile, int]]:
-    """The layout's profiles with their weights; all count the same where the mix asks for none.
+    """Return the layout's profiles with their weights; equal weights if the mix requests none of them.
 
-    One with media extensions takes the slots of the one without, and counts only where it is asked for.
+    A profile with media extensions takes the slots of the one without, and counts only where requested.
     """
     known = dict(weights)
     asked = [(profile, known[profile.name]) for profile in layout.profiles if profile.name in known]
@@ -55,9 +55,9 @@ def _weighted(layout: Geometry, weights: Weights) -> list[tuple[Profile, int]]:
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU that carries instances: which slots tenants use, and the instances that idle.
+    """One GPU with MIG instances: its free slots and idle instances.
 
-    `kept` are the profiles of the instances that stay, whoever uses them.
+    `kept` lists the profiles of the instances that stay, in use or not.
     """
 
     uuid: str
@@ -72,11 +72,11 @@ class _Gpu:
     destroyed: list[DeviceCapacity] = field(default_factory=list)
 
     def warned_of(self, device: DeviceCapacity) -> bool:
-        """Whether the instance or its GPU has a warning."""
+        """Return whether the instance or its GPU has a warning."""
         return self.warned or device.warned
 
     def loss(self, taken: int, weights: Weights) -> int:
-        """How much fragmentation grows when the slots `taken` are given away, in slots × weight."""
+        """Return the growth of fragmentation when the slots `taken` are granted, in slots × weight."""
         if self.layout is None:
             return 0
         before = fragmentation(self.layout, self.free, weights)
@@ -86,9 +86,10 @@ class _Gpu:
         return (_bits(self.layout, device) or 0) if self.layout else 0
 
     def makes_room(self, profile: Profile, bits: int) -> list[DeviceCapacity] | None:
-        """The idle instances that have to go for one of the profile on these slots; None where none may be.
+        """Return the idle instances to destroy for one of the profile on these slots; None if impossible.
 
-        They stand in its place, or use up what the GPU may have of its profile or of media extensions.
+        These instances overlap with the slots, or use up the GPU's maximum of the profile or of media
+        extensions.
         """
         if bits & ~self.free:
             return None
@@ -114,10 +115,9 @@ class _Gpu:
 
 @dataclass(frozen=True, slots=True)
 class MigChoice:
-    """Instances to hand out on one node, what that costs (`loss`, in slots × weight), and layout changes.
+    """Instances to grant on one node, their cost (`loss`, in slots × weight) and the layout changes.
 
-    `warned` says that an instance, or the GPU that carries it, has a warning; `slots_free` sums how empty the
-    GPUs were.
+    `warned`: an instance or its GPU has a warning. `slots_free`: total of free slots of the GPUs.
     """
 
     grants: tuple[DeviceGrant, ...]
@@ -131,10 +131,10 @@ class MigChoice:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Option:
-    """One instance that could be given, idle or new. The least is taken.
+    """One candidate instance, idle or new. The smallest is chosen.
 
-    Where it stands weighs most: a bad place costs others for as long as it is held. Of places that cost the
-    same, one that stands already is taken, and a new one where the fewest have to go for it.
+    The location counts most: a bad one costs others for as long as it is held. At equal cost an existing
+    instance is preferred, then a new one that destroys the fewest.
     """
 
     warned: bool
@@ -145,13 +145,13 @@ class _Option:
     start: int
     gpu: int
     spot: int
-    """Which of the idle instances, or -1 for a new one."""
+    """Index of the idle instance, or -1 for a new one."""
 
 
 def choose(
     node: NodeCapacity, wanted: AcceleratorRequest, weights: Weights, *, repartition: bool = False
 ) -> MigChoice | None:
-    """The instances for the request on this node, or None. Only with `repartition` new ones are made."""
+    """Return the instances for the request on this node, or None. Creates some only with `repartition`."""
     gpus = _gpus(node, wanted)
     loss = slots_free = 0
     warned = False
@@ -188,9 +188,9 @@ def choose(
 
 
 def carried_out(node: NodeCapacity, part: NodePlacement) -> tuple[NodeCapacity, NodePlacement]:
-    """The node as it will be when the plan of `part` has been carried out, and the placement on it.
+    """Return the node and the placement on it as if the plan of `part` had been executed.
 
-    The new instances get names of their own (`planned_uuid`): they have no UUIDs yet.
+    New instances have no UUIDs yet and get `planned_uuid` instead.
     """
     gone = {uuid for change in part.repartitions for uuid in change.destroy}
     devices = [device for device in node.devices if device.uuid not in gone]
@@ -217,17 +217,17 @@ def carried_out(node: NodeCapacity, part: NodePlacement) -> tuple[NodeCapacity, 
 
 
 def planned_uuid(parent_uuid: str, piece: MigSlice) -> str:
-    """Stands for an instance that is yet to be made."""
+    """Return a substitute UUID for an instance that does not exist yet."""
     return f"{parent_uuid}/{piece.profile}@{piece.start}"
 
 
 def layout_of(gpu: DeviceCapacity) -> Geometry | None:
-    """The layout of a GPU: as its driver tells it, else by the table."""
+    """Return the layout of a GPU as reported by its driver, else from the table."""
     return gpu.layout or geometry(gpu.model, gpu.memory_mib)
 
 
 def instances(node: NodeCapacity, wanted: AcceleratorRequest) -> list[DeviceCapacity]:
-    """The node's instances that the request could mean, in use or not."""
+    """Return the node's instances that match the request, in use or not."""
     models = frozenset(wanted.allowed_models)
     parents = {device.uuid: device.model for device in node.devices}
     return [
@@ -241,7 +241,7 @@ def instances(node: NodeCapacity, wanted: AcceleratorRequest) -> list[DeviceCapa
 
 
 def is_idle(node: NodeCapacity, device: DeviceCapacity) -> bool:
-    """Whether nobody uses the instance and both it and its GPU are in service."""
+    """Return whether the instance is unused, and both it and its GPU are in service."""
     if not _is_unused(device):
         return False
     return not any(parent.uuid == device.parent_uuid and parent.unusable for parent in node.devices)
@@ -290,7 +290,7 @@ def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
 
 
 def _bits(layout: Geometry, device: DeviceCapacity) -> int | None:
-    """The slots of an existing instance; None where its profile or its start is not known."""
+    """Return the slots of an existing instance; None if its profile or start is unknown."""
     profile = layout.profile(device.mig_profile)
     if profile is None or device.mig_start not in profile.starts:
         return None
@@ -342,7 +342,7 @@ def _take(gpu: _Gpu, option: _Option, wanted: AcceleratorRequest) -> None:
         gpu.chosen.append(device)
         return
     profile = gpu.layout.profile(wanted.mig_profile) if gpu.layout else None
-    assert profile is not None  # that is how it came to be an option
+    assert profile is not None  # only GPUs with the profile yield options
     bits = ((1 << profile.width) - 1) << option.start
     doomed = gpu.makes_room(profile, bits) or []
     gpu.idle = [device for device in gpu.idle if device not in doomed]

@@ -1,9 +1,9 @@
-"""Legal MIG layouts: the profiles of a GPU, how many slots each takes, and where it may begin.
+"""Legal MIG layouts: the profiles of a GPU, the slots that each takes, and where it may start.
 
-A GPU whose driver tells its profiles and their placements is planned by these (`told`). The table is for the
-others, and for planning ahead: after NVIDIA's MIG user guide, and for the newer models after the profiles and
-counts of NVIDIA's mig-parted. Models with 8 memory slots share one layout. Not in the table, because their
-placements are not published: RTX PRO 4500, 5000 and 6000 Blackwell.
+Layouts reported by a GPU's driver take precedence (`told`). The table covers other GPUs and planning ahead.
+Sources: NVIDIA's MIG user guide and, for newer models, the profiles and counts of NVIDIA's mig-parted. Models
+with 8 memory slots share one layout. RTX PRO 4500, 5000 and 6000 Blackwell are missing because their
+placements are not published.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MAX_SLOTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A MIG profile: its memory, the slots it takes, the slots at which it may begin, and how many a GPU has.
+    """A MIG profile: its memory, width in slots, possible start slots and maximum number per GPU.
 
-    Those with media extensions (`+me`) need engines of which a GPU has one set: one instance at a time.
+    Profiles with media extensions (`+me`) need engines that a GPU has once: one instance at a time.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Profile:
         return MEDIA in self.name
 
     def masks(self) -> tuple[int, ...]:
-        """The slots of each legal placement, as bits."""
+        """Return the slots of each legal placement, as bit masks."""
         return tuple(((1 << self.width) - 1) << start for start in self.starts)
 
 
@@ -55,14 +55,14 @@ class Geometry:
         return hash((self.slots, self.profiles))
 
     def __hash__(self) -> int:
-        # Looked up for every GPU of every decision.
+        # Used as a cache key for every GPU of every decision.
         return self._hash
 
     def profile(self, name: str) -> Profile | None:
         return self.by_name.get(name)
 
 
-# Width, starts and number of each profile, in the order of the names below.
+# Width, starts and maximum number of each profile, in the order of the names below.
 _EIGHT = (
     (1, (0, 1, 2, 3, 4, 5, 6), 7),
     (1, (0, 1, 2, 3, 4, 5, 6), 1),
@@ -76,7 +76,7 @@ _FOUR = ((1, (0, 1, 2, 3), 4), (1, (0, 1, 2, 3), 1), (2, (0, 2), 2), (2, (0, 2),
 
 
 def _layout(slots: int, *profiles: tuple[str, int]) -> Geometry:
-    """The layout of all models with so many slots; `profiles` gives name and MiB of each."""
+    """Return the layout of models with this number of slots. `profiles` gives name and MiB of each."""
     shapes = {8: _EIGHT, 4: _FOUR}[slots]
     return Geometry(
         slots,
@@ -92,9 +92,9 @@ def _mib(gib_hundredths: int) -> int:
 
 
 def _named(*gigabytes: int) -> Geometry:
-    """A layout of 8 slots of which only the names are known: 1g, 1g double, 3g and 7g in GB.
+    """Return a layout of 8 slots from its names alone: 1g, 1g double, 3g and 7g in GB.
 
-    The names round up by at most an eighth on every model whose amounts are known: so much less is sure.
+    Names round up by at most 1/8 on every model with published sizes, so 7/8 of the name is certain.
     """
     one, double, half, whole = gigabytes
     names = (
@@ -135,13 +135,13 @@ _B200 = _layout(
     ("3g.90gb", 90 * 896), ("4g.90gb", 90 * 896), ("7g.180gb", 180 * 896),
 )  # fmt: skip
 
-# Part of the model's name, memory from and below which (MiB), and the layout.
+# Part of the model's name, memory range in MiB (from, below), and layout.
 _GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
     ("A30", 20_000, 30_000, _A30),
     ("A100", 35_000, 45_000, _A100_40),
     ("A100", 75_000, 90_000, _A100_80),
     ("H100", 75_000, 90_000, _H100_80),
-    # The H100 NVL and others of 94 GB, and those of 96 GB.
+    # The H100 NVL and others with 94 GB, and those with 96 GB.
     ("H100", 93_000, 96_500, _named(12, 24, 47, 94)),
     ("H100", 96_500, 100_000, _named(12, 24, 48, 96)),
     ("H20", 93_000, 100_000, _named(12, 24, 48, 96)),
@@ -157,7 +157,7 @@ _GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
 
 @lru_cache(maxsize=1024)
 def geometry(model: str, memory_mib: int) -> Geometry | None:
-    """The layout of a GPU by the table, or None where it is not known (or the GPU has no MIG)."""
+    """Return the layout of a GPU from the table; None if it is unknown or the GPU has no MIG."""
     words = model.upper().replace("-", " ").split()
     for name, least, below, found in _GEOMETRIES:
         if name in words and least <= memory_mib < below:
@@ -166,10 +166,8 @@ def geometry(model: str, memory_mib: int) -> Geometry | None:
 
 
 def told(profiles: Any) -> Geometry | None:
-    """The layout that a driver tells: a list of `name`, `memory_mib`, `most`, `placements` (start, size).
-
-    None where it tells no placement, or something else. A profile without placements, or with such of
-    different sizes, is left out.
+    """Return the layout reported by a driver, from `name`, `memory_mib`, `most` and `placements` (start,
+    size).
     """
     try:
         return _told(

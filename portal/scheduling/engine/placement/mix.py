@@ -1,8 +1,8 @@
 """The request shapes that a cluster expects, by popularity.
 
-The mix is what fragmentation is measured against: free capacity that none of the usual requests can
-use is worth nothing. It is learnt from the recent past (`RequestMix.learnt`). A pool without a past
-expects what the catalog offers; `DEFAULT_MIX` serves where that is nothing.
+Fragmentation is measured against the mix: free capacity that no usual request can use has no value. A mix is
+learnt from recent requests (`RequestMix.learnt`). A pool without history expects what the catalog offers, or
+`DEFAULT_MIX` if that is empty.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 from provisioning.types import AcceleratorRequest, ResourceRequest
 
 WINDOW = 2000
-"""Requests that a mix is learnt from: the last ones, each of which counts the same."""
+"""Number of latest requests that a mix is learnt from. Each counts the same."""
 CATALOG_WORTH = 10
-"""What is offered counts as so many requests while none has been made; less, the more there are."""
+"""Weight of the catalog, in requests, while no requests exist; fades out as they arrive."""
 LEARN_PERCENT = 25
 LEARN_AFTER_AT_MOST = 250
-"""A mix is learnt again once so many of the requests that it knows are new."""
+"""A mix is learnt again once this many requests are new."""
 PLAIN = 16
-"""The scarcity of a shape that can use all that is free: scarcities are in sixteenths."""
+"""Scarcity of a shape that can use all free capacity. Unit: 1/16."""
 _KEEP_PERCENT = 99
 _TOTAL_WEIGHT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of a request matters for fragmentation. `models` empty means any model."""
+    """The part of a request that matters for fragmentation. Empty `models` means any model."""
 
     cpu_milli: int
     memory_mib: int
@@ -55,8 +55,8 @@ class Shape:
 class RequestMix:
     """Shapes with their weights, the most popular first.
 
-    `scarcity` says of shapes how scarce that is what they can use: for fragmentation and for room, in units
-    of 1/`PLAIN`; 0 for one that the pool could never take. Of a shape that is not named nothing is scarce.
+    `scarcity` gives the scarcity of what each shape can use, for fragmentation and for room, in units of
+    1/`PLAIN`; 0 for a shape that could never fit the pool. Shapes without an entry are not scarce.
     """
 
     shapes: tuple[tuple[Shape, int], ...]
@@ -64,12 +64,12 @@ class RequestMix:
 
     @classmethod
     def of(cls, requests: Iterable[ResourceRequest]) -> RequestMix:
-        """The mix of past requests; their order does not matter. One of several nodes counts for each."""
+        """Return the mix of past requests in any order. A multi-node request counts once per node."""
         return cls.weighted((request, 1) for request in requests)
 
     @classmethod
     def weighted(cls, requests: Iterable[tuple[ResourceRequest, int]]) -> RequestMix:
-        """The mix of requests that count so much each; what counts nothing is left out."""
+        """Return the mix of weighted requests. Those with weight 0 are omitted."""
         counts: Counter[ResourceRequest] = Counter()
         for request, weight in requests:
             counts[request] += weight * request.nodes
@@ -81,21 +81,22 @@ class RequestMix:
 
     @classmethod
     def learnt(cls, recent: Sequence[ResourceRequest], offered: Sequence[ResourceRequest]) -> RequestMix:
-        """The mix of the last requests (at most `WINDOW`) of a pool whose catalog offers `offered`.
+        """Return the mix of the last requests (at most `WINDOW`) of a pool whose catalog offers `offered`.
 
-        Each request counts 1. The catalog counts `CATALOG_WORTH` in all where there is no request, evenly
-        by entry, and fades out in proportion as the window fills. `DEFAULT_MIX` where both are empty.
+        Each request counts 1. Without requests the catalog counts `CATALOG_WORTH` in total, spread evenly
+        over its entries; this fades out in proportion as the window fills. Returns `DEFAULT_MIX` if both are
+        empty.
         """
         recent = recent[-WINDOW:]
         if not recent and not offered:
             return DEFAULT_MIX
-        # In units that make both whole: a request is WINDOW × entries / CATALOG_WORTH.
+        # Scaled so that both are integers: a request is WINDOW × entries / CATALOG_WORTH.
         each = WINDOW * max(len(offered), 1)
         entry = CATALOG_WORTH * (WINDOW - len(recent))
         return cls.weighted([*((request, each) for request in recent), *((item, entry) for item in offered)])
 
     def as_json(self) -> list[list[Any]]:
-        """The form in which it is kept."""
+        """Return the stored form."""
         scarcity = dict(self.scarcity)
         return [
             [shape.cpu_milli, shape.memory_mib, shape.count, shape.share_milli, list(shape.models),
@@ -105,7 +106,7 @@ class RequestMix:
 
     @classmethod
     def from_json(cls, data: Iterable[Sequence[Any]]) -> RequestMix:
-        """The mix that `as_json` has written."""
+        """Return the mix from the form of `as_json`."""
         shapes, scarcity = [], []
         for cpu, memory, count, share, models, profile, weight, *scarce in data:
             shape = Shape(cpu, memory, count, share, tuple(models), profile)
@@ -115,31 +116,31 @@ class RequestMix:
         return cls(tuple(shapes), tuple(scarcity))
 
     def typical(self) -> tuple[tuple[Shape, int], ...]:
-        """The most popular shapes that make up 99 % of all, weights scaled to about 10,000."""
+        """Return the most popular shapes that make up 99 % of the mix, weights scaled to about 10,000."""
         return _typical([item for item in self.shapes if not item[0].mig_profile])
 
     def typical_accelerated(self) -> tuple[tuple[Shape, int], ...]:
-        """The same among the shapes that ask for whole or shared devices."""
+        """Return the typical shapes among those with whole or shared devices."""
         return _typical([item for item in self.shapes if item[0].count and not item[0].mig_profile])
 
     def weighed(self, scarcity: Mapping[Shape, tuple[int, int]]) -> RequestMix:
-        """The same requests, with these scarcities."""
+        """Return the mix with these scarcities."""
         return replace(self, scarcity=tuple((s, scarcity[s]) for s, _ in self.shapes if s in scarcity))
 
     def fragmentation_weights(self) -> tuple[list[tuple[Shape, int]], int]:
-        """Weight × scarcity of the typical shapes with devices, and the weight of all typical ones at 1."""
+        """Return weight × scarcity of the typical shapes with devices, and the total weight at scarcity 1."""
         typical, scarcity = self.typical(), dict(self.scarcity)
         weights = [(s, weight * scarcity.get(s, (PLAIN, PLAIN))[0]) for s, weight in typical if s.count]
         return weights, PLAIN * sum(weight for _, weight in typical)
 
     def room_weights(self) -> tuple[list[tuple[Shape, int]], int]:
-        """The same among the typical shapes that ask for devices."""
+        """Return weight × scarcity for room of the typical accelerated shapes, and their weight at 1."""
         typical, scarcity = self.typical_accelerated(), dict(self.scarcity)
         weights = [(s, weight * scarcity.get(s, (PLAIN, PLAIN))[1]) for s, weight in typical]
         return weights, PLAIN * sum(weight for _, weight in typical)
 
     def mig_profiles(self) -> tuple[tuple[str, int], ...]:
-        """Weight of each MIG profile asked for, by name."""
+        """Return the weight of each requested MIG profile, by name."""
         weights: Counter[str] = Counter()
         for shape, weight in self.shapes:
             if shape.mig_profile:
@@ -148,7 +149,7 @@ class RequestMix:
 
 
 def learn_again(known: int, fresh: int) -> bool:
-    """Whether a mix that was learnt from `known` requests is to be learnt again after `fresh` more."""
+    """Return whether a mix learnt from `known` requests is due again after `fresh` more."""
     return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * known or fresh >= LEARN_AFTER_AT_MOST)
 
 
@@ -178,7 +179,7 @@ def _shape(weight: int, gpus: int, share_milli: int = 1000) -> tuple[ResourceReq
     return ResourceRequest(cores * 1000, cores * 4096, accelerators=wanted), weight
 
 
-# What data scientists ask for where nothing is known yet: mostly one device or a part of one.
+# Typical demand of data scientists without history: mostly one device or a part of one.
 DEFAULT_MIX = RequestMix.of(
     request
     for request, weight in (

@@ -1,9 +1,9 @@
 """Breaks ties between nodes of equal level: the fullest first, measured among its peers.
 
-Peers are nodes of one build. In each group the fullest node has the highest value and the emptiest the
-lowest, evenly spaced: taking the highest leaves the same part of every group untouched. A fixed order
-of nodes would pack as well, but would depend on names; "least free" alone would use up small nodes
-first. Peers of equal contents are interchangeable, so which name comes first among them changes nothing.
+Peers are nodes of the same build. In each group the fullest node has the highest value and the emptiest the
+lowest, evenly spaced: taking the highest leaves the same part of every group untouched. A fixed order of
+nodes would pack as well but would depend on names; "least free" alone would use up small nodes first. Peers
+with equal contents are interchangeable, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIE_BITS = 16 + _GROUP_BITS + 1
 
 
 class Peers:
-    """`tie` holds the value of each node, below 2**TIE_BITS; `changed` keeps it right."""
+    """Tie-break values: `tie` has one per node, below 2**TIE_BITS. Call `changed` after each change."""
 
     def __init__(self, nodes: NodeArrays) -> None:
         self._nodes = nodes
@@ -42,7 +42,7 @@ class Peers:
             self.tie[self._rows[group]] = self._values[group]
 
     def changed(self, row: int) -> None:
-        """Move the node to its new place among its peers."""
+        """Move the node to its new position among its peers."""
         key = (self._nodes.usage_key(row), row)
         group = self._nodes.peer_group[row]
         keys, rows = self._sorted[group], self._rows[group]

@@ -1,4 +1,4 @@
-"""How many devices of a node have room for a part of a request, whatever else the request needs."""
+"""How many devices of a node have room for a share of a request, ignoring its other requirements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import AcceleratorRequest
 
 MOST_INSTANCES = 256
-"""More are not looked for on a node: 16 GPUs with seven each are 112."""
+"""Search limit per node: 16 GPUs with 7 instances each are 112."""
 
 
 def devices_with_room(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool = False) -> int:
-    """Devices that have the request's part of one free; with a MIG profile instances of it.
+    """Return the number of devices with room for the share; with a MIG profile, of its free instances.
 
-    With `repartition` also the instances that another layout would make.
+    With `repartition`, includes instances that another layout would create.
     """
     if wanted.mig_profile:
         return _instances(node, wanted, repartition=repartition)
@@ -31,7 +31,7 @@ def devices_with_room(node: NodeCapacity, wanted: AcceleratorRequest, *, reparti
 
 
 def _instances(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool) -> int:
-    """The most that are had at once: more of them never fit where fewer do not."""
+    """Bisects: a larger number never fits where a smaller one does not."""
     least, beyond = 0, MOST_INSTANCES + 1
     while beyond - least > 1:
         count = (least + beyond) // 2

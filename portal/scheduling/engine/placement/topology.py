@@ -1,6 +1,6 @@
-"""Keeps devices of one request close: one NUMA node and NVLink island, then NUMA node, island, node.
+"""Keeps devices of one request close: NUMA node and NVLink island, then NUMA node, island, node.
 
-Across nodes the rack comes first, then the block; that is decided in `cluster`.
+Across nodes, `cluster` prefers one rack, then one block.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from provisioning.types import Within
 class Bond(IntEnum):
     """What a group of devices has in common, the tightest first.
 
-    An island may span NUMA nodes (NVSwitch joins all GPUs of a host), so that it does not imply one.
-    Who needs NVLink asks for an island; for all others crossing NUMA nodes is the greater cost.
+    An island may span NUMA nodes (NVSwitch joins all GPUs of a host), so it does not imply one. Requests that
+    need NVLink ask for an island; for all others, crossing NUMA nodes costs more.
     """
 
     ISLAND_IN_NUMA = 0
@@ -36,7 +36,7 @@ Key = tuple[str, int]
 
 
 def bond_of(device: DeviceCapacity, within: Within) -> str | int | None:
-    """The island, NUMA node or node that the device belongs to; None where it is not known."""
+    """Return the island, NUMA node or node of the device; None if unknown."""
     if within is Within.ISLAND:
         return device.island or None
     if within is Within.NUMA:
@@ -45,7 +45,7 @@ def bond_of(device: DeviceCapacity, within: Within) -> str | int | None:
 
 
 def largest_group(devices: Sequence[DeviceCapacity], eligible: Bools, within: Within) -> int:
-    """How many eligible devices share what is required, at most."""
+    """Return the size of the largest group of eligible devices with the required bond."""
     counts: dict[str | int, int] = {}
     for column, device in enumerate(devices):
         if eligible[column] and (found := bond_of(device, within)) is not None:
@@ -60,10 +60,10 @@ def tightest(
     required: Within,
     order: Callable[[int], int],
 ) -> tuple[Bond, int, list[int]] | None:
-    """The smallest sufficient group of the tightest bond: the bond, its size and the columns to take.
+    """Return the smallest sufficient group of the tightest bond: the bond, its size and the columns to take.
 
-    Inside the group the devices that `order` puts first are taken, and of several groups the one is taken
-    that needs the fewest devices with a warning. None when no group that meets `required` is large enough.
+    Among groups, the one that needs the fewest devices with a warning wins; inside a group, `order` decides.
+    None if no group that meets `required` is large enough.
     """
     for bond in SATISFYING[required]:
         enough = [group for group in _groups(devices, eligible, bond, required) if len(group) >= count]
@@ -88,7 +88,7 @@ def tightest(
 def _groups(
     devices: Sequence[DeviceCapacity], eligible: Bools, bond: Bond, required: Within
 ) -> list[list[int]]:
-    """Columns of the eligible devices by what the bond joins, each in the order of the columns."""
+    """Return the columns of eligible devices grouped by the bond, in column order."""
     found: dict[Key, list[int]] = {}
     for column, device in enumerate(devices):
         if eligible[column] and (key := _key(device, bond, required)) is not None:
@@ -97,10 +97,10 @@ def _groups(
 
 
 def _key(device: DeviceCapacity, bond: Bond, required: Within) -> Key | None:
-    """The group of the device; None where it is in none, or cannot be shown to be."""
+    """Return the group of the device; None if it has none or it is unknown."""
     match bond:
         case Bond.ISLAND_IN_NUMA:
-            # Linux tells no NUMA node on a machine that has only one: those belong together.
+            # Linux reports no NUMA node on machines with a single one.
             known = device.numa >= 0 or required is not Within.NUMA
             return (device.island, device.numa) if device.island and known else None
         case Bond.NUMA:

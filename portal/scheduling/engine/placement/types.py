@@ -1,4 +1,4 @@
-"""What placement decides on and answers. Frozen values; integers only (milli-CPU, milli-GPU, MiB)."""
+"""Input and results of placement. Frozen values; integers only (milli-CPU, milli-GPU, MiB)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from portal.scheduling.engine.placement.mig_layouts import Geometry
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, Placement, ResourceRequest
 
 Version = tuple[int, int]
-"""Major and minor number, compared as numbers."""
+"""Major and minor number, compared numerically."""
 UNKNOWN_VERSION: Version = (0, 0)
 NodeReason = tuple[str, Reason]
-"""A node's (or pool's) name, and why it does not take the request."""
+"""The name of a node (or pool), and why it rejects the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftwareRequirements:
-    """What a template's software needs of a node; None and the empty string need nothing.
+    """What a template's software requires of a node. None and the empty string require nothing.
 
-    A device of one of `models` (empty: of any) must have `min_compute_capability`.
+    A device of one of `models` (empty: any) must have `min_compute_capability`.
     """
 
     program: str = ""
@@ -33,9 +33,9 @@ class SoftwareRequirements:
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeSoftware:
-    """What a node can run: its programs, the newest CUDA of its driver, and each model's compute capability.
+    """What a node can run: its programs, the newest CUDA of its driver, and compute capability by model.
 
-    What is not known is `UNKNOWN_VERSION`, which meets no requirement.
+    Unknown versions are `UNKNOWN_VERSION`, which meets no requirement.
     """
 
     programs: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class NodeSoftware:
     compute_capabilities: tuple[tuple[str, Version], ...] = ()
 
     def meets(self, needed: SoftwareRequirements) -> bool:
-        """Whether it has the program, the driver and a device that the requirements ask for."""
+        """Return whether the node has the required program, driver and device."""
         return (
             (not needed.program or needed.program in self.programs)
             and (needed.min_cuda is None or self.cuda >= needed.min_cuda)
@@ -51,7 +51,7 @@ class NodeSoftware:
         )
 
     def has_capability(self, needed: SoftwareRequirements) -> bool:
-        """Whether a device of the models asked for has the compute capability."""
+        """Return whether a device of the requested models has the compute capability."""
         least = needed.min_compute_capability
         return least is None or any(
             version >= least and (not needed.models or model in needed.models)
@@ -60,15 +60,15 @@ class NodeSoftware:
 
 
 HOME_LABEL = "berth:home"
-"""A label that a node has with its own name, where its pool keeps homes apart; no inventory gives it."""
+"""Label with the node's own name, in pools that keep homes on nodes. Not part of an inventory."""
 LOST_HOME_LABEL = "berth:lost-home"
-"""A label that no node has: the home of who asks lies on a removed machine, which is its value."""
+"""Label that no node has: the user's home is on a removed machine, named by the value."""
 MOVING_HOME_LABEL = "berth:moving-home"
-"""A label that no node has: the home of who asks is on its way to the machine that is its value."""
+"""Label that no node has: the user's home is being moved to the machine named by the value."""
 ARCHIVED_HOME_LABEL = "berth:archived-home"
-"""A label that no node has: an archive of the home of who asks is made or restored on its value."""
+"""Label that no node has: the user's home is being archived or restored on the machine of the value."""
 AWAY_HOME_LABEL = "berth:away-home"
-"""A label that no node has: the home of who asks was put away in an archive on its value."""
+"""Label that no node has: the user's home exists only as an archive on the machine of the value."""
 HOME_LABELS = frozenset(
     {HOME_LABEL, LOST_HOME_LABEL, MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL}
 )
@@ -76,13 +76,13 @@ HOME_LABELS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TemplateRequest(ResourceRequest):
-    """A request with the software that its template needs of each node."""
+    """A request together with the software requirements of its template."""
 
     software: SoftwareRequirements = SoftwareRequirements()
 
 
 def software_of(request: ResourceRequest) -> SoftwareRequirements:
-    """The software that a request needs; a plain `ResourceRequest` needs none."""
+    """Return the software requirements of a request; a plain `ResourceRequest` has none."""
     return request.software if isinstance(request, TemplateRequest) else _NO_SOFTWARE
 
 
@@ -91,14 +91,16 @@ _NO_SOFTWARE = SoftwareRequirements()
 
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
-    """An accelerator in a placement snapshot; `free_milli` of 1000 are free.
+    """An accelerator in a placement snapshot, with `free_milli` of 1000 free.
 
-    `free_memory_mib` of -1 means that memory is shared in proportion to the milli-GPUs. A MIG instance
-    has `kind` MIG, its `parent_uuid`, its `mig_profile` and where it begins (`mig_start`); a GPU with
-    `mig_mode` is handed out by instances only. `island` names the NVLink island, `numa` the NUMA node
-    (-1: unknown). `unusable` says why the device may not be handed out. A device with a warning (`warned`) is
-    handed out after those without, on whichever node they are. `layout` are the MIG
-    profiles that a GPU's driver tells (None: those of the table); `fixed`: it may not change now.
+    - `free_memory_mib`: -1 if memory is shared in proportion to the milli-GPUs.
+    - `parent_uuid`, `mig_profile`, `mig_start`: GPU, profile and first slot of an instance (`kind` MIG).
+    - `mig_mode`: the GPU is granted as instances only.
+    - `island`, `numa`: NVLink island and NUMA node (-1: unknown).
+    - `unusable`: why the device cannot be granted.
+    - `warned`: the device has a warning and is granted last, across all nodes.
+    - `layout`: MIG profiles reported by the GPU's driver (None: use the table).
+    - `fixed`: the MIG layout cannot change now.
     """
 
     uuid: str
@@ -121,10 +123,10 @@ class DeviceCapacity:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """A node in a placement snapshot. `unusable` says why nothing may be placed here.
+    """A node in a placement snapshot. `unusable` says why it takes no work.
 
-    `provides` answers a request's `needs`, `labels` its labels, `software` what its template needs. `rack`
-    and `block` say where the node stands; requests for several nodes keep close together.
+    `provides` meets a request's `needs`, `labels` its labels, `software` its template's requirements. `rack`
+    and `block` give the location; multi-node requests are kept close together.
     """
 
     name: str
@@ -145,13 +147,13 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The decision to place, and where."""
+    """A positive decision with the placement."""
 
     placement: Placement
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """The decision not to place, with the reason of each node in the snapshot's order."""
+    """A negative decision with the reason of each node, in snapshot order."""
 
     reasons: tuple[NodeReason, ...]

@@ -1,9 +1,9 @@
-"""Predicates: whether a node can take a request, and if not, why. One predicate a file.
+"""Predicates: whether a node can take a request, and if not, why. One predicate per file.
 
-Each module offers the same three functions. `applies(request)`: whether the predicate has a say;
-`mask(nodes, rows, request)`: the answer for many nodes at once; `reason(node, request)`: why one node
-fails, or None. The last two give the same verdict. FILTERS is the order in which reasons are looked for:
-the first one found is the node's. Kubernetes calls these filter plugins.
+Each module has the same three functions. `applies(request)`: whether the predicate is relevant; `mask(nodes,
+rows, request)`: the result for many nodes at once; `reason(node, request)`: why one node fails, or None. The
+last two agree. FILTERS is the order of evaluation: a node reports the first reason. Kubernetes calls these
+filter plugins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from provisioning.types import ResourceRequest
 
 
 class Filter(Protocol):
-    """The three faces of a predicate."""
+    """The interface of a predicate."""
 
     def applies(self, request: ResourceRequest, /) -> bool: ...
 
@@ -43,10 +43,10 @@ FILTERS: tuple[Filter, ...] = (homes, usable, labels, needs, cpu, memory, disk, 
 
 
 def applying(request: ResourceRequest) -> tuple[Filter, ...]:
-    """The filters that have a say on this request, in the order in which they are asked."""
+    """Return the filters relevant to this request, in order of evaluation."""
     return tuple(each for each in FILTERS if each.applies(request))
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
-    """The first reason why the node does not fit, or None."""
+    """Return the first reason why the node does not fit, or None."""
     return next((found for each in applying(request) if (found := each.reason(node, request))), None)

@@ -58,12 +58,12 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
 
 
 def models_of(wanted: AcceleratorRequest) -> list[str]:
-    """The models that will do, as a reason names them; empty: any."""
+    """Return the acceptable models for a reason; empty: any."""
     return list(dict.fromkeys(wanted.allowed_models))
 
 
 def has_room(device: DeviceCapacity, wanted: AcceleratorRequest) -> bool:
-    """Whether the device has its part of the request free; its model is not looked at."""
+    """Return whether the device has its share of the request free. Ignores its model."""
     if device.unusable or device.free_milli < wanted.share_milli:
         return False
     if wanted.share_milli < WHOLE_DEVICE_MILLI:

@@ -1,4 +1,4 @@
-"""The home of who asks lies on the node, where it lies on one."""
+"""The user's home is on the node, if it is on a node at all."""
 
 from __future__ import annotations
 

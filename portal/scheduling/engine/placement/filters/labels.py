@@ -26,5 +26,5 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
 
 
 def _named(request: ResourceRequest) -> set[tuple[str, str]]:
-    """Its labels but for that of its home, which is a filter of its own (`homes`)."""
+    """Return its labels except those of homes, which the filter `homes` checks."""
     return {label for label in request.labels if label[0] not in HOME_LABELS}

@@ -10,9 +10,9 @@ from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import ResourceRequest
 
 ENVIRONMENT = "environment:"
-"""How the need of a software environment begins: a node may get it yet."""
+"""Prefix of the need for a software environment. A node may still receive it."""
 FOLDER = "mount:"
-"""How the need of a folder of the node begins."""
+"""Prefix of the need for a folder of the node."""
 
 
 def applies(request: ResourceRequest) -> bool:

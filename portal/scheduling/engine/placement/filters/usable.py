@@ -1,4 +1,4 @@
-"""The node takes work: it is online, healthy, not cordoned, and has not given away more than it has."""
+"""The node takes work: it is online, healthy, not cordoned and not overcommitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scoring policies: which of the nodes that fit is taken. One policy a file, selected by name."""
+"""Scoring policies: which of the nodes that fit is chosen. One policy per file, selected by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Fragment
 
 
 def policy_named(name: str, nodes: NodeArrays, mix: RequestMix) -> Policy:
-    """The policy of that name, or ValueError that lists the names there are."""
+    """Return the policy of that name. Raises ValueError with the known names."""
     try:
         kind = POLICIES[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""What a scoring policy is: a level for each node that fits, and the device for a single one."""
+"""Base class of scoring policies: a level for each node that fits, and the device for a single one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEVER = np.int64(1) << 40
 
 
 class Policy(ABC):
-    """Scores nodes. Levels lie in 0 … 2**22 - 1; the highest wins, equal ones are for `peers` to break."""
+    """Scores nodes. Levels are in 0 … 2**22 - 1. The highest wins; `peers` breaks ties."""
 
     name: ClassVar[str]
 
@@ -25,24 +25,24 @@ class Policy(ABC):
         self.mix = mix
 
     def changed(self, row: int) -> None:
-        """Called after what is free on the node of `row` has changed."""
+        """Handle a change of the free amounts on the node of `row`."""
         return
 
     @abstractmethod
     def levels(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> tuple[Ints, Ints]:
-        """Levels of the nodes in `rows`, all of which fit, and the first device to take on each.
+        """Return the levels of the nodes in `rows`, all of which fit, and the first device to take on each.
 
-        `eligible` says of each device whether it has room for its part of the request.
+        `eligible` marks the devices with room for their share of the request.
         """
 
     def preference(self, rows: Ints, eligible: Bools) -> Ints:
-        """Smaller is taken first: the smallest class of device that will do, then the fullest device."""
+        """Return the order of devices, smallest first: the smallest sufficient class, then the fullest."""
         order = self.nodes.device_class[rows] * (WHOLE_DEVICE_MILLI + 1) + self.nodes.free_milli[rows]
         ranked: Ints = np.where(eligible, order, _NEVER)
         return ranked
 
     def chosen(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> Ints:
-        """The columns that the request takes on each node, most preferred first."""
+        """Return the columns that the request takes on each node, most preferred first."""
         order = self.preference(rows, eligible)
         if request.accelerators.count == 1:
             best: Ints = order.argmin(axis=1)[:, None]

@@ -1,4 +1,4 @@
-"""Best fit: the node on which the least is left over."""
+"""Best fit: the node with the least left over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOP = (1 << LEVEL_BITS) - 1
 
 
 class BestFit(Policy):
-    """Fewest free GPUs first, then fewest free cores. Packs tightly and looks no further."""
+    """Fewest free GPUs first, then fewest free cores. Packs tightly and ignores the mix."""
 
     name: ClassVar[str] = "best_fit"
 

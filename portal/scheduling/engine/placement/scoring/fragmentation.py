@@ -1,12 +1,14 @@
-"""Fragmentation gradient: the node where the usual requests lose the least by this placement.
+"""Fragmentation gradient: the node where this placement harms the usual requests least.
 
-After "Beware of Fragmentation" (USENIX ATC 2023), with four differences, each measured in
-docs/placement.md: memory counts beside CPU; shapes weigh more, the scarcer that is what they can use (see
-`scarcity`); a little of the loss of room (see `tables`) is added; and nodes of equal level are told apart
-by their usage among their peers, never by a fixed order of nodes.
+After "Beware of Fragmentation" (USENIX ATC 2023), with four differences, each measured in docs/placement.md:
 
-The level is coarse on purpose: the change goes through a sigmoid to whole numbers 0 … 63. A finer
-score follows every small difference and scatters requests over all nodes.
+- Memory counts beside CPU.
+- Shapes weigh more, the scarcer the capacity that they can use (see `scarcity`).
+- A small part of the loss of room (see `tables`) is added.
+- Nodes of equal level are ordered by usage among their peers, never by a fixed order of nodes.
+
+The level is coarse on purpose: the change goes through a sigmoid to integers 0 … 63. A finer score follows
+every small difference and scatters requests over all nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _FEW = 4
 
 
 def sigmoid_thresholds(unit: int) -> Ints:
-    """Where the levels begin: a gain x, in `unit`s of one whole GPU, has level ⌊64 · sigmoid(x)⌋."""
+    """Return the level thresholds: a gain x, in `unit`s of one whole GPU, has level ⌊64 · sigmoid(x)⌋."""
     steps = (math.log(step / (LEVELS - step)) for step in range(1, LEVELS))
     return np.array([math.ceil(step * unit) for step in steps], np.int64)
 
@@ -76,12 +78,12 @@ class Fragmentation(Policy):
         return self._table.loss(classes, free_cpu, free_memory, free, uniform=self.nodes.uniform)
 
     def loss(self) -> Ints:
-        """Fragmentation of each node now, in milli-GPU × weight of the mix."""
+        """Return the current fragmentation of each node, in milli-GPU × weight of the mix."""
         self._catch_up()
         return self._loss
 
     def room(self) -> Ints:
-        """Room on each node now, in milli-GPU × weight of the accelerated shapes."""
+        """Return the current room on each node, in milli-GPU × weight of the accelerated shapes."""
         self._catch_up()
         return self._value
 
@@ -117,7 +119,7 @@ class Fragmentation(Policy):
         gain += (self._room.value(slots, cpu, memory) - self._value[rows]) * self._room_unit
         levels: Ints = self._thresholds.searchsorted(gain, "right")
         if not wanted.count:
-            # A node without devices has none to cut off from its cores.
+            # A node without devices cannot strand any.
             levels[nodes.bare[rows]] = LEVELS
         return levels, first
 
@@ -131,7 +133,7 @@ class Fragmentation(Policy):
         classes: Ints,
         free: Ints,
     ) -> tuple[Ints, Ints]:
-        """The loss after taking a share of the best device of each node, and that device."""
+        """Return the loss after taking a share of the best device of each node, and that device."""
         table = self._table
         cells = table.cells(classes[:, :1] if self.nodes.uniform else classes, cpu, memory)
         after = np.where(eligible, free - share_milli, 0)
@@ -146,7 +148,7 @@ class Fragmentation(Policy):
         return losses[np.arange(len(rows)), first], first
 
     def _bonus_without(self, classes: Ints, cells: Ints, free: Ints) -> Ints:
-        """The node's bonus for shapes of several devices if each device in turn is touched."""
+        """Return the node's bonus for shapes of several devices if each device in turn is touched."""
         table = self._table
         full = free == WHOLE_DEVICE_MILLI
         if self.nodes.uniform:
@@ -158,7 +160,7 @@ class Fragmentation(Policy):
         fewer = table.bonus(cells, np.maximum(peers - 1, 0)) * full
         same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]
         own = (same * whole[:, None, :]).sum(axis=2)
-        # One fewer of its class: each of the others loses worth, and the touched device all of it.
+        # With one fewer of its class, each other device loses value, and the touched one all of it.
         rest = (same * fewer[:, None, :]).sum(axis=2) - fewer * full
         total: Ints = whole.sum(axis=1)[:, None] - own + rest
         return total

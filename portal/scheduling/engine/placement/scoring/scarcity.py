@@ -1,15 +1,14 @@
-"""How scarce that is what a shape of request can use: the part of the free GPUs that it can use now.
+"""How scarce the capacity is that a shape of request can use: the usable part of the free GPUs.
 
-Of two placements the one is better after which more of the expected requests can still be served. If requests
-of a shape come in proportion to its popularity until what it can use is spent, a GPU that it loses is worth
-the more the less of them it has left. So popularity alone, which fragmentation and room go by, is too little
-for requests that few devices suit (a model, many devices of one node), and too much for those that fit nearly
-everywhere. Hence
+Of two placements, the better one leaves capacity for more of the expected requests. If requests of a shape
+come in proportion to its popularity until its capacity is used up, each lost GPU counts more, the fewer are
+left. Popularity alone, which fragmentation and room use, thus underrates requests that few devices suit (a
+model, many devices of one node), and overrates those that fit nearly everywhere. Hence
 
-    scarcity = (free + reserve) / (usable + reserve)
+  scarcity = (free + reserve) / (usable + reserve)
 
-with `reserve` one percent of all GPUs, so that what is nearly spent does not outweigh everything else. Room
-goes by it as it is, with the slots for `usable`, and fragmentation by its power of 3/4, which replays chose
+with `reserve` one percent of all GPUs, so that nearly exhausted capacity does not outweigh everything else.
+Room uses it directly, with the slots for `usable`. Fragmentation uses its power of 3/4, which replays chose
 (docs/placement.md).
 """
 
@@ -27,9 +26,9 @@ RESERVE_PERCENT = 1
 
 
 def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
-    """The scarcity of each typical shape with devices, for fragmentation and for room, in 1/`PLAIN`.
+    """Return the scarcity of each typical shape with devices, for fragmentation and for room, in 1/`PLAIN`.
 
-    Both are 0 for a shape that no node here could take if it were empty.
+    Both are 0 for a shape that no node could take if it were empty.
     """
     free = nodes.free_milli * nodes.usable[:, None]
     total = int(free.sum())
@@ -64,7 +63,7 @@ def _enough(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
 
 
 def _usable(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
-    """Free milli-GPUs of each node that the shape could use."""
+    """Return the free milli-GPUs of each node that the shape could use."""
     fits = free >= shape.share_milli
     if shape.share_milli == WHOLE_DEVICE_MILLI:
         fits &= (fits.sum(axis=1) >= shape.count)[:, None]
@@ -73,7 +72,7 @@ def _usable(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
 
 
 def _slots(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
-    """How often the shape fits on each node."""
+    """Return how often the shape fits on each node."""
     slots: Ints = (free // max(shape.share_milli, 1)).sum(axis=1) // shape.count
     for left, needed in ((cpu, shape.cpu_milli), (memory, shape.memory_mib)):
         if needed:

@@ -1,19 +1,19 @@
-"""Look-up tables that turn fragmentation into a few additions per node.
+"""Look-up tables that reduce fragmentation to a few additions per node.
 
 Fragmentation of a node over the shapes m of a mix with weight p_m (popularity × scarcity) is F = Σ p_m f(m),
-where f(m) is all of the node's free GPU if m cannot run there, else the free share of those devices that
-have less than m needs. For shapes of one device this is a sum over the devices, because a device with less
-than m needs adds its free share to f(m) whether m runs elsewhere on the node or not:
+where f(m) is all of the node's free GPU if m cannot run there, else the free share of those devices that have
+less than m needs. For shapes of one device this is a sum over the devices, because a device with less than m
+needs adds its free share to f(m) whether m runs elsewhere on the node or not:
 
-    F = Σ_devices free · (1 - P(class, cpu, memory, free)) - 1000 · full · Q(class, cpu, memory, full)
+  F = Σ_devices free · (1 - P(class, cpu, memory, free)) - 1000 · full · Q(class, cpu, memory, full)
 
-P is the popularity of the shapes of one device that the device could take, Q that of the shapes of
-several whole devices that the node could take, and `full` the number of its untouched devices. Only
-the thresholds of the mix matter, so that P and Q are small tables of integers.
+P is the popularity of the shapes of one device that the device could take, Q that of the shapes of several
+whole devices that the node could take, and `full` the number of its untouched devices. Only the thresholds of
+the mix matter, so P and Q are small tables of integers.
 
-Room asks how often a shape could still be placed, not only whether: R = Σ p_m · g_m · min(slots on
-devices, by CPU, by memory), with g_m the GPU share of m. It sees CPU and memory running out before the
-GPUs do, which F sees only when the last request no longer fits.
+Room measures how often a shape could still be placed, not only whether: R = Σ p_m · g_m · min(slots on
+devices, by CPU, by memory), with g_m the GPU share of m. Room detects that CPU and memory run out before the
+GPUs do; F detects that only when the last request no longer fits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DeviceClass = tuple[int, str]
 
 
 class FragmentationTable:
-    """F in units of milli-GPU × weight of the mix; `total_weight` (default: the sum) stands for one GPU."""
+    """F in milli-GPU × weight of the mix. `total_weight` (default: the sum) corresponds to one GPU."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FragmentationTable:
         self._width = width + 1
         self._lost = np.ascontiguousarray(weights - one).ravel()
         self._several = np.ascontiguousarray(several * WHOLE_DEVICE_MILLI).ravel()
-        # The same as plain Python sees them, for one node at a time.
+        # The same as Python lists, for single nodes.
         self._cpu_list: list[int] = self._cpu.tolist()
         self._memory_list: list[int] = self._memory.tolist()
         self._rank_list: list[int] = self._share_rank.tolist()
@@ -76,7 +76,7 @@ class FragmentationTable:
         self._several_view = self._several.data
 
     def cells(self, device_class: Ints, free_cpu: Ints, free_memory: Ints) -> Ints:
-        """The cell of the tables for each node, or for each device: of the shape of `device_class`."""
+        """Return the table cell of each node, or of each device, in the shape of `device_class`."""
         place = self._cpu.searchsorted(free_cpu, "right") * self._memories
         place += self._memory.searchsorted(free_memory, "right")
         if device_class.ndim == 2:
@@ -87,7 +87,7 @@ class FragmentationTable:
     def loss(
         self, device_class: Ints, free_cpu: Ints, free_memory: Ints, free: Ints, *, uniform: bool
     ) -> Ints:
-        """F of each node. `uniform` says that no node mixes classes of devices, which saves work."""
+        """Return F of each node. `uniform`: no node mixes device classes, which is faster."""
         full = free == WHOLE_DEVICE_MILLI
         if uniform:
             cells, count = self.cells(device_class[:, 0], free_cpu, free_memory), full.sum(axis=1)
@@ -101,7 +101,7 @@ class FragmentationTable:
         return total
 
     def loss_of_one(self, kind: int, free_cpu: int, free_memory: int, free: Sequence[int]) -> int:
-        """F of a single node whose devices are all of one class: `loss` without the cost of arrays."""
+        """Return F of a single node with devices of one class: `loss` without the cost of arrays."""
         cpu = bisect_right(self._cpu_list, free_cpu)
         place = (kind * self._cpus + cpu) * self._memories + bisect_right(self._memory_list, free_memory)
         base, lost, rank = place * self._shares, self._lost_view, self._rank_list
@@ -112,19 +112,19 @@ class FragmentationTable:
         return total - self._several_view[place * self._width + full] * full
 
     def value(self, cells: Ints, free: Ints) -> Ints:
-        """Lost GPU of each device: `free` × the weight of the shapes that cannot use it."""
+        """Return the lost GPU of each device: `free` × the weight of the shapes that cannot use it."""
         lost: Ints = self._lost.take(cells * self._shares + self._share_rank.take(free))
         lost *= free
         return lost
 
     def bonus(self, cells: Ints, full: Ints) -> Ints:
-        """What each untouched device is worth to shapes of several devices, with `full` of them."""
+        """Return the value of each untouched device to shapes of several devices, with `full` of them."""
         worth: Ints = self._several.take(cells * self._width + full)
         return worth
 
 
 class RoomTable:
-    """R in units of milli-GPU × weight; `total_weight` stands for one GPU of room for every shape."""
+    """R in milli-GPU × weight. `total_weight` corresponds to one GPU of room for every shape."""
 
     def __init__(
         self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass], total_weight: int
@@ -148,14 +148,14 @@ class RoomTable:
         self._slots = (allowed[:, None, :] * slots[None, :, :]).astype(np.float64)
 
     def slots(self, device_class: Ints, free: Ints) -> npt_floats:
-        """How many requests of each shape fit on devices with so much free."""
+        """Return how many requests of each shape fit on devices with this free share."""
         found: npt_floats = self._slots[device_class, free]
         return found
 
     def value(self, slots: npt_floats, free_cpu: Ints, free_memory: Ints) -> Ints:
-        """R of nodes with these slots on their devices, which are overwritten.
+        """Return R of nodes with these slots on their devices. Overwrites `slots`.
 
-        Exact: all numbers are whole and below 2**53.
+        Exact: all values are integers below 2**53.
         """
         if len(self._multiple):
             slots[:, self._multiple] //= self._count[self._multiple]
@@ -173,7 +173,7 @@ npt_floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 def tables(
     mix: RequestMix, classes: tuple[DeviceClass, ...], width: int
 ) -> tuple[FragmentationTable, RoomTable]:
-    """Both tables; kept, because the same pool asks again and again."""
+    """Return both tables, cached because the same pool is evaluated repeatedly."""
     weights, total = mix.fragmentation_weights()
     room, room_total = mix.room_weights()
     return (
@@ -191,7 +191,7 @@ def _kinds(shape: Shape, classes: Sequence[DeviceClass]) -> list[int]:
 
 
 def full_peers(full: Bools, device_class: Ints) -> Ints:
-    """For each device, how many devices of its class on its node are untouched."""
+    """Return for each device the number of untouched devices of its class on its node."""
     same = device_class[:, :, None] == device_class[:, None, :]
     peers: Ints = (same & full[:, None, :]).sum(axis=2)
     return peers
