@@ -15,8 +15,8 @@ class Allocation(models.Model):
     )
     node = models.ForeignKey("inventory.Node", on_delete=models.PROTECT, related_name="allocations")
     generation = models.PositiveIntegerField()
-    # The short name of what it was granted as: the workspace may be resized since. Empty in older rows.
-    flavor = models.CharField(max_length=60, blank=True)
+    # The short name of what it was granted as: the workspace may be resized since.
+    flavor = models.CharField(max_length=60)
     cpu_milli = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField()
     disk_mib = models.PositiveIntegerField(default=0)
