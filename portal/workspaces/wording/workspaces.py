@@ -28,11 +28,8 @@ def _state(params: Params) -> Params:
 
 
 def _cause(params: Params) -> Params:
-    """`cause` is a reason in its JSON form; in older rows it is text."""
-    cause = params["cause"]
-    if isinstance(cause, str):
-        return params
-    reason = reason_of(cause)
+    """`cause` is a reason in its JSON form."""
+    reason = reason_of(params["cause"])
     return {**params, "cause": sentence_of(reason) if reason is not None else ""}
 
 
