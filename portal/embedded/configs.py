@@ -27,7 +27,7 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     issued = authority.ensure(instance.tls_dir)
     front, own = issued.front, issued.door
     if instance.tls_apart:
-        # Remove an old copy with the authority's key from a folder that Redis and the front door read.
+        # Has the authority's key if `BERTH_TLS_DIR` was set later. Redis and the front door read here.
         shutil.rmtree(run / "tls", ignore_errors=True)
         front = authority.handed_out(front, run / "front-door")
         own = authority.handed_out(own, instance.doors_dir / "tls")

@@ -15,8 +15,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Min, Q, Value
-from django.db.models.functions import Coalesce, NullIf
+from django.db.models import F, Min, Q
 from django.utils import timezone
 
 from portal.catalog.models import Flavor
@@ -39,8 +38,6 @@ WAITED = timedelta(days=7)
 """Waiting time after which a request no longer counts."""
 AT_ONCE = 10
 BATCH = 2000
-# The flavor at allocation, because a workspace may have been resized since.
-_FLAVOR = Coalesce(NullIf("allocation__flavor", Value("")), "allocation__workspace__flavor__slug")
 STOPS = frozenset(str(code.value) for code in CODES.values())
 OPENS = frozenset(
     {
@@ -265,7 +262,7 @@ def _held(
         "allocation__released_at",
         "allocation__workspace__team__slug",
         "allocation__workspace__owner__username",
-        _FLAVOR,
+        "allocation__flavor",
     ).iterator(chunk_size=5000):
         from_s = max(granted.timestamp(), begin_s)
         until_s = min(released.timestamp(), end_s) if released else end_s
@@ -303,7 +300,7 @@ def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: flo
         "allocation__released_at",
         "allocation__workspace__team__slug",
         "allocation__workspace__owner__username",
-        _FLAVOR,
+        "allocation__flavor",
     ):
         by_workspace[workspace].append(tuple(row))
     for workspace, moments in stops.items():

@@ -22,7 +22,7 @@ from portal.catalog.models import Flavor, Template
 from portal.fleet.inventory.models import Allocation
 from portal.people.accounts.models import Team
 from portal.quota.ledger import selectors as ledger
-from portal.quota.limits import limit_tree, resources
+from portal.quota.limits import limit_tree
 from portal.quota.limits.models import (
     SiteLimit,
 )
@@ -33,7 +33,7 @@ from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Foreseen
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import SnapshotChange
-from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant, request_of
+from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant
 from portal.scheduling.placer import PoolPlacer
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, State
@@ -239,7 +239,6 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
             # depend on when it is read.
             since_s = int(state_since.timestamp())
             leaving = since_s + ENDS_WITHIN_S * ((now_s - since_s) // ENDS_WITHIN_S + 1)
-        amounts = amounts or _amounts(pk)
         workload = model.Workload(
             id=str(pk),
             team=team,
@@ -256,16 +255,6 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
         placer.runs(workload.id)
         idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
         yield model.Running(workload, started_s, leaving, preempted_by or "", idle_s)
-
-
-def _amounts(pk: UUID) -> dict[str, int]:
-    """Return the amounts of a workspace that was stored without them."""
-    row = Workspace.objects.select_related("flavor__pool").only("resources", "flavor").get(pk=pk)
-    try:
-        return resources.amounts_of(request_of(row.resources), simulated=row.flavor.simulated)
-    except ValueError:
-        log.exception("the resources of workspace %s cannot be read", pk)
-        return {resources.WORKSPACES: 1}
 
 
 def pending_workloads(

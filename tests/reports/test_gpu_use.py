@@ -72,6 +72,7 @@ def hold(
         workspace=workspace,
         node=device.node,
         generation=number,
+        flavor=workspace.flavor.slug,
         cpu_milli=1000,
         memory_mib=1024,
         granted_at=DAY + timedelta(hours=begin),

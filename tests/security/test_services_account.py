@@ -340,7 +340,7 @@ def uids(berth: Berth) -> set[str]:
 
 
 def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
-    """An upgrade from services of root's, and the way back, keep workspaces and the database."""
+    """A change from services of root to their own accounts and back keeps workspaces and the database."""
     berth = Berth(tmp_path, environment=None, BERTH_SERVICES_UID="0")
     try:
         berth.start()
@@ -349,7 +349,6 @@ def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
         with ada_of(berth) as ada:
             made = entered(berth, ada)
         (app,) = berth.instance.local_dir.glob("ws-*/app.*.sock")
-        # As every older version has left it.
         assert owned(app) == (0, 0, 0o700) and owned(app.parent) == owned(app.parent.parent) == (0, 0, 0o700)
         for services, doors in (("199997", "199996"), ("0", "0")):
             berth.down_keeping_workspaces()

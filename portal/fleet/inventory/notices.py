@@ -79,10 +79,7 @@ def clock_off(node: str, off_s: float) -> None:
 def messages_refused(claimed: str, reason: str) -> None:
     """Messages were rejected. Folded to one notice per day, in case of a flood."""
     body = {
-        "unsigned": _(
-            "They carry no signature. Right after an upgrade these are what the older version had sent, and "
-            "are sent again; at any other time somebody else writes to Redis."
-        ),
+        "unsigned": _("They have no signature. Somebody else may know a password of Redis."),
         "unknown_sender": _("No public key is known for their sender."),
         "wrong_node": _(
             "A node spoke for another node or pool. Look at that node: it may be in other hands."

@@ -16,7 +16,6 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 
 from portal.people.accounts.models import UserSession
-from portal.people.accounts.session_store import BEGAN_AT
 
 PAUSE = timedelta(minutes=5)
 MAX_KEPT = 10_000
@@ -49,8 +48,7 @@ def note(session: SessionBase) -> None:
     key = session.session_key
     seen = UserSession.objects.filter(key=key, last_seen_at__lt=now - PAUSE)
     try:
-        # A session without a start time keeps its expiry.
-        if seen.update(last_seen_at=now) and BEGAN_AT in session:
+        if seen.update(last_seen_at=now):
             rows = Session.objects.filter(session_key=key)
             rows.update(expire_date=session.get_expiry_date())
     except DatabaseError as error:

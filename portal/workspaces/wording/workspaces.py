@@ -28,11 +28,8 @@ def _state(params: Params) -> Params:
 
 
 def _cause(params: Params) -> Params:
-    """Format `cause`, which is a reason as JSON or a text."""
-    cause = params["cause"]
-    if isinstance(cause, str):
-        return params
-    reason = reason_of(cause)
+    """Format `cause`, which is a reason as JSON."""
+    reason = reason_of(params["cause"])
     return {**params, "cause": sentence_of(reason) if reason is not None else ""}
 
 

@@ -192,8 +192,6 @@ def _tries(name: str) -> bool:
     """Return whether the process of this probe lives or is invisible from here."""
     namespace, _, rest = name.removeprefix(PROBE).partition("-")
     pid, _, ticks = rest.partition("-")
-    if not pid and namespace.isdecimal():
-        return Path("/proc", namespace).exists()  # a name of the PID alone, without a namespace
     if namespace != _namespace():
         return True
     return pid.isdecimal() and str(processes.start_ticks(int(pid))) == ticks

@@ -39,7 +39,7 @@ def group_of(base: Path) -> int | None:
 def open_to(base: Path, uid: int) -> None:
     """Give the door's user `uid` access to all sockets of workspaces; 0 means root only. Raises `OSError`.
 
-    Includes sockets of workspaces started by an older version or for another door.
+    Includes sockets of workspaces started for another door.
     """
     mode = OPEN if uid else CLOSED
     for folder in (*_workspaces(base), *_workspaces(base / SPARES)):

@@ -575,7 +575,7 @@ class LocalDriver(Driver):
             record = folder.record()
             if record is None or not record.own_network or record.closed or not folder.alive():
                 continue
-            policy = policy_of(record.egress, record.egress_allow) if record.egress else self.egress
+            policy = policy_of(record.egress, record.egress_allow)
             if folder.operation_held() or network.complete(folder.path, policy):
                 continue
             settings = replace(settings, egress=policy)

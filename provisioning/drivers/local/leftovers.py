@@ -182,7 +182,7 @@ def require_unused_home(base: Path, instance: str, home: str) -> None:
     for name in state.names(base):
         workspace = state.WorkspaceDir(base, name)
         record = workspace.record()
-        if record is None or record.home not in ("", home):
+        if record is None or record.home != home:
             continue
         if (
             workspace.operation_held()

@@ -73,7 +73,7 @@ def _begins(path: Path, newer: _File | None, older: _File | None) -> int | None:
     with contextlib.ExitStack() as held:
         mark = _opened(held, path)
         if mark is None:
-            # An agent without marks: count its current file and the previous one.
+            # Written after the first rotation: until then, the newer file begins where the older one ends.
             return older.size if older else 0
         words = mark.read(0, MARK_MAX_BYTES).decode("ascii", "replace").split()
     if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[0]) != newer.inode:

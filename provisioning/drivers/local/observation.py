@@ -40,7 +40,7 @@ def observe_workspace(
         if alive:
             return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if alive:
-        return _living(folder, seen, record, agent)
+        return _living(seen, record, agent)
     return _dead(folder, seen, record, agent, instance, locked)
 
 
@@ -54,19 +54,15 @@ def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
     return agent
 
 
-def _living(
-    folder: WorkspaceDir, seen: WorkspaceRef, record: Record, agent: AgentState | None
-) -> Observation:
+def _living(seen: WorkspaceRef, record: Record, agent: AgentState | None) -> Observation:
     if record.closed:
         return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if agent is not None and agent.phase == "ready" and agent.port is not None:
-        # Workspaces started by an older version have no socket.
-        by_socket = folder.app_socket(record.generation).exists()
         return Observation(
             seen,
             ObservedState.RUNNING,
             ready=True,
-            endpoint=socket_endpoint(seen) if by_socket else f"http://127.0.0.1:{agent.port}",
+            endpoint=socket_endpoint(seen),
             spec_digest=record.spec_digest,
         )
     return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)

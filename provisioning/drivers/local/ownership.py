@@ -35,7 +35,7 @@ def owner_of(base: Path, instance: str, spec: OfHome, sandbox: SandboxProbe) -> 
     for name in state.names(base):
         folder = state.WorkspaceDir(base, name)
         record = folder.record()
-        if record is None or record.uid == wanted or record.home not in ("", spec.home_key):
+        if record is None or record.uid == wanted or record.home != spec.home_key:
             continue
         if not folder.alive() and not processes.scan(instance, name, spares=folder.claimed()):
             continue

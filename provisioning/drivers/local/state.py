@@ -63,8 +63,7 @@ class Record:
 
     `oom_kills` and `kept_within_memory` are the last values read from its control groups (`cgroups.py`).
     `home` is the key of the home, `uid` the user id of its owner (`uids.py`). `egress` and `egress_allow` are
-    its network policy; both and `home` are empty in records of older versions. `shares` lists GPUs that it
-    shares.
+    its network policy. `shares` lists GPUs that it shares.
     """
 
     workspace_id: str
@@ -77,18 +76,18 @@ class Record:
     stop_timeout_s: int
     sandboxed: bool
     created_at: float
-    cgroups: tuple[str, ...] = ()
+    cgroups: tuple[str, ...]
+    own_network: bool
+    home: str
+    uid: int
+    environment: str
+    egress: str
+    egress_allow: str
+    shares: tuple[GpuShare, ...]
     closed: bool = False
     stop_requested_at: float = 0.0
     oom_kills: int = 0
     kept_within_memory: bool = False
-    own_network: bool = False
-    home: str = ""
-    uid: int = NODE_USER
-    environment: str = ""
-    egress: str = ""
-    egress_allow: str = ""
-    shares: tuple[GpuShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +108,9 @@ class SpareMark:
     kind: str
     owner: int
     created_at: float
-    cgroups: tuple[str, ...] = ()
-    uid: int = NODE_USER
-    place: str = ""
+    cgroups: tuple[str, ...]
+    uid: int
+    place: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning.errors import BackendUnavailable
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 # Below the 2 seconds in which every driver call must return.
 BUSY_TIMEOUT_S = 1.5
 
@@ -44,8 +44,6 @@ CREATE TABLE IF NOT EXISTS marks (
 CREATE INDEX IF NOT EXISTS marks_by_age ON marks (changed_at);
 CREATE TABLE IF NOT EXISTS homes (home_key TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS over_grants (at REAL NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL);
-"""
-LAYOUTS = """
 CREATE TABLE IF NOT EXISTS layouts (
     device TEXT PRIMARY KEY, serial INTEGER NOT NULL, pieces TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -94,8 +92,8 @@ class Store:
         except sqlite3.Error:
             connection.close()
             raise
-        if version < SCHEMA_VERSION:
-            # An older version, or another process was killed or is busy between creating and filling it.
+        if not version:
+            # Another process was killed or is busy between creating and filling it.
             connection.close()
             self._create(now)
             connection = self._open()
@@ -120,18 +118,11 @@ class Store:
         with (self.folder / "create.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with closing(self._open()) as connection:
-                version = connection.execute("PRAGMA user_version").fetchone()[0]
-                if version >= SCHEMA_VERSION:
-                    return
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
                 if version:
-                    connection.executescript(
-                        f"BEGIN IMMEDIATE; {LAYOUTS} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                    )
                     return
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(
-                    f"BEGIN IMMEDIATE; {SCHEMA} {LAYOUTS} PRAGMA user_version = {SCHEMA_VERSION};"
-                )
+                connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
                 connection.execute("INSERT INTO pool (epoch) VALUES (?)", (now,))
                 connection.execute("COMMIT")
 

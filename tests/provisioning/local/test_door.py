@@ -1,4 +1,4 @@
-"""What is opened to a door of an account of its own, in what older versions and other accounts have left."""
+"""What is opened to a door of an account of its own, in what other accounts have left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def listening(path: Path) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """The local driver's folder as an older version has it: a workspace, a spare, what serves files."""
+    """The local driver's folder without a door: a workspace, a spare and a file server."""
     base = tmp_path / "local"
     gateway_folder(base)
     for name in ("ws-a", "files-b", ".spares/c", ".closed", ".uids"):

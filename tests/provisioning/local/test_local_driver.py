@@ -227,9 +227,10 @@ def test_probes_of_the_dead_are_swept(make_pool):
     host = cgroups.detect(pool.driver.instance)
     if not host.version:
         pytest.skip("no control group can be written here")
-    cgroups.create(host, "probe-999999999", cpu_milli=1000, memory_mib=64)
+    probe = f"{cgroups.PROBE}{cgroups._namespace()}-999999999-1"
+    cgroups.create(host, probe, cpu_milli=1000, memory_mib=64)
     pool.driver.ensure_deleted(pool.spec().ref)
-    assert not any(path.exists() for path in (*cgroups.paths(host, "probe-999999999"), *host.parents))
+    assert not any(path.exists() for path in (*cgroups.paths(host, probe), *host.parents))
 
 
 def test_a_process_is_never_known_by_its_pid_alone():

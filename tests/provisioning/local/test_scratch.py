@@ -195,8 +195,8 @@ def test_groups_of_killed_probes_go_and_those_of_living_ones_stay(tmp_path):
     gone.wait()
     mine, space = cgroups._probe_name(), cgroups._namespace()
     pid = os.getpid()
-    dead = [f"probe-{space}-{gone.pid}-1", f"probe-{space}-{pid}-1", f"probe-{gone.pid}"]
-    kept = [mine, f"probe-1-{gone.pid}-1", f"probe-{pid}"]
+    dead = [f"probe-{space}-{gone.pid}-1", f"probe-{space}-{pid}-1"]
+    kept = [mine, f"probe-1-{gone.pid}-1"]
     for name in (*dead, *kept):
         (parent / name).mkdir(parents=True)
     cgroups._sweep(parent)

@@ -120,16 +120,6 @@ def test_the_node_knows_who_has_a_part_also_after_its_worker_was_killed(pool: Po
     assert [each.workspace_id for each in shares.holders()] == [asked.ref.workspace_id]
 
 
-def test_a_record_of_before_there_were_parts_has_none(tmp_path: Path) -> None:
-    folder = state.WorkspaceDir(tmp_path, "ws-1")
-    record = state.Record("1", 1, "", "", "", (), 1, 1, False, 0.0)
-    folder.write_record(record)
-    text = (folder.path / "record.json").read_text().replace(', "shares": []', "")
-    assert "shares" not in text
-    (folder.path / "record.json").write_text(text)
-    assert folder.record() == record
-
-
 def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     other, _ = half(pool)
@@ -387,7 +377,12 @@ def test_a_part_is_refused_where_it_cannot_be_held(
 
 def test_holders_are_read_again_where_they_changed(tmp_path: Path) -> None:
     folder = state.WorkspaceDir(tmp_path, "ws-1")
-    record = state.Record("1", 1, "", "", "", (), 1, 1, False, 0.0, shares=(state.GpuShare(GPU, 5, 10),))
+    record = state.Record(
+        workspace_id="1", generation=1, spec_digest="", app_name="", attempt="", ports=(), memory_mib=1,
+        stop_timeout_s=1, sandboxed=False, created_at=0.0, cgroups=(), own_network=False, home="team/ada",
+        uid=state.NODE_USER, environment="", egress="open", egress_allow="",
+        shares=(state.GpuShare(GPU, 5, 10),),
+    )  # fmt: skip
     shares = Shares(tmp_path, "none")
     assert shares.holders() == []
     folder.write_record(record)

@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
                 ('workspace', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='workspaces.workspace')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='inventory.node')),
                 ('generation', models.PositiveIntegerField()),
-                ('flavor', models.CharField(blank=True, max_length=60)),
+                ('flavor', models.CharField(max_length=60)),
                 ('cpu_milli', models.PositiveIntegerField()),
                 ('memory_mib', models.PositiveIntegerField()),
                 ('disk_mib', models.PositiveIntegerField(default=0)),

@@ -16,7 +16,7 @@ class Allocation(models.Model):
     node = models.ForeignKey("inventory.Node", on_delete=models.PROTECT, related_name="allocations")
     generation = models.PositiveIntegerField()
     # Slug of the flavor at placement: the workspace may have been resized since.
-    flavor = models.CharField(max_length=60, blank=True)
+    flavor = models.CharField(max_length=60)
     cpu_milli = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField()
     disk_mib = models.PositiveIntegerField(default=0)
