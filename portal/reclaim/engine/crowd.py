@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from portal.common.reasons.reason import Reason
-from portal.reclaim.engine.contentment import FULLY
+from portal.reclaim.engine.placement_health import FULLY
 from provisioning.types import Placement, ResourceRequest
 
 
@@ -18,7 +18,7 @@ class Movable:
     - `held`: what it uses of its node.
     - `request`: its request for a new placement in its pool.
     - `milli`: its accelerators in milli-GPU.
-    - `score`, `reasons`: its contentment.
+    - `score`, `reasons`: its placement health.
     - `free`: False while it is changing or under notice; then it is skipped.
     """
 

@@ -1,6 +1,6 @@
 """Which running workspaces should move, and where. Pure, over the clusters of the placement engine.
 
-Two things justify a move. A workspace with a low contentment score moves to a better placement. And if a
+Two things justify a move. A workspace with low placement health moves to a better placement. And if a
 request waits although enough is free, but scattered, the workspaces in its way move at the least cost. The
 placement engine finds each target with all earlier moves applied, so all proposals can be executed at once.
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.contentment import FULLY, is_of_node
 from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, may_go
+from portal.reclaim.engine.placement_health import FULLY, is_of_node
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.types import NodeCapacity
@@ -65,7 +65,7 @@ class Past:
 class Rules:
     """Thresholds of rebalancing.
 
-    - `low`: contentment, in percent, up to which a workspace is moved.
+    - `low`: placement health, in percent, up to which a workspace is moved.
     - `min_gain`: minimum gain of a move, in percent.
     - `patience_s`, `least_wait_s`: no moves for a request that starts within the former anyway, or has waited
       less than the latter.

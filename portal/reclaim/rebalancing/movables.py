@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
-from portal.reclaim.engine.contentment import Contentment
 from portal.reclaim.engine.crowd import Movable
+from portal.reclaim.engine.placement_health import PlacementHealth
 from portal.reclaim.rebalancing.reading import Running, Runs
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.placement_request import PlacementRequests
@@ -17,7 +17,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import Homes
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
-AT_EASE = Contentment()
+AT_EASE = PlacementHealth()
 
 
 class Crowd:
@@ -31,7 +31,7 @@ class Crowd:
         self,
         pools: Mapping[UUID, PoolNodes],
         running: Running,
-        verdicts: Mapping[UUID, Contentment],
+        verdicts: Mapping[UUID, PlacementHealth],
         off: Collection[UUID] = (),
     ) -> None:
         self._pools = {key: pool for key, pool in pools.items() if key not in off}

@@ -11,7 +11,7 @@ import msgspec
 from django.db.models import Sum
 
 from portal.fleet.inventory.models import Allocation, Node
-from portal.reclaim.engine.contentment import ROOMY, Headroom
+from portal.reclaim.engine.placement_health import ROOMY, Headroom
 from provisioning.types import HEADROOM, LimitedResource
 
 TOLD_WITHIN = timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""Rebalancing once a minute: contentment scores, proposals, and automatic moves.
+"""Rebalancing once a minute: placement health, proposals, and automatic moves.
 
 Safe to interrupt: every step is committed separately, and each pass starts from current data. Open proposals
 that are no longer useful are withdrawn; a dismissed one does not return for a day.
@@ -23,7 +23,13 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
 from portal.fleet.inventory.models import RebalancingPolicy
 from portal.reclaim import pacing
-from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score, node_score
+from portal.reclaim.engine.placement_health import (
+    HEALTHY_PCT,
+    PlacementHealth,
+    device_score,
+    node_score,
+    placement_health,
+)
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
@@ -79,7 +85,7 @@ def run(now: datetime | None = None) -> Report:
     there = reading.places(now)
     asking = reading.first_waiting()
     slow = pacing.slow(now)
-    low: Mapping[UUID, Contentment] = {}
+    low: Mapping[UUID, PlacementHealth] = {}
     generations: Mapping[UUID, int] = {}
     good: Mapping[str, Agreed] = {}
     # Usually no score can be low and no request waits: then nothing else is read.
@@ -87,8 +93,8 @@ def run(now: datetime | None = None) -> Report:
         with reading.seen(now) as (snapshot, running):
             beside = running.devices_of([str(pk) for pk in slow])
             suspected = reading.views(there, running.at(there.suspects | beside), slow)
-            verdicts = {pk: contentment(view) for pk, view in suspected.items()}
-            low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
+            verdicts = {pk: placement_health(view) for pk, view in suspected.items()}
+            low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < HEALTHY_PCT}
             proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
             generations = running.generations()
             good = _agreed(snapshot, proposals, generations, now)
@@ -103,13 +109,13 @@ def _proposals(
     there: reading.Places,
     pools: Mapping[UUID, PoolNodes],
     running: reading.Running,
-    verdicts: Mapping[UUID, Contentment],
+    verdicts: Mapping[UUID, PlacementHealth],
     asking: Sequence[Workspace],
     now: datetime,
 ) -> list[Proposal]:
     """Return the engine's proposals."""
     asks = reading.waiting(pools, asking)
-    if not asks and all(verdict.score >= CONTENT for verdict in verdicts.values()):
+    if not asks and all(verdict.score >= HEALTHY_PCT for verdict in verdicts.values()):
         return []
     off = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.OFF}
     may_move = Crowd(pools, running, verdicts, off)
@@ -144,7 +150,7 @@ def key_of(proposal: Proposal) -> str:
     return hashlib.sha256(" ".join(proposal.key).encode()).hexdigest()
 
 
-def _note(low: Mapping[UUID, Contentment], generations: Mapping[UUID, int], now: datetime) -> None:
+def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], now: datetime) -> None:
     """Store the workspaces with low scores. The others have no rows."""
     kept = {row.workspace_id: row for row in Discontent.objects.all()}
     gone = [pk for pk in kept if pk not in low]

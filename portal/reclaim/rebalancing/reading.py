@@ -20,7 +20,8 @@ from django.db.models.functions import Cast
 from portal.common.reasons.codes import Rule
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries
 from portal.reclaim.engine.activity import SignalKind
-from portal.reclaim.engine.contentment import (
+from portal.reclaim.engine.pace import Pace
+from portal.reclaim.engine.placement_health import (
     DeviceView,
     Headroom,
     View,
@@ -31,7 +32,6 @@ from portal.reclaim.engine.contentment import (
     is_overcommitted,
     is_short,
 )
-from portal.reclaim.engine.pace import Pace
 from portal.reclaim.engine.rebalancing import Past, Waiting
 from portal.reclaim.models import BestClock
 from portal.reclaim.rebalancing.nodes import Given, nodes_of_all

@@ -19,7 +19,7 @@ from portal.reclaim import home_presenters, mornings, pacing, presenters
 from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay
 from portal.reclaim.rebalancing import presenters as rebalancing
-from portal.reclaim.rebalancing import selectors as contentment
+from portal.reclaim.rebalancing import selectors as rebalancing_selectors
 from portal.workspaces.homes.moves import may_move
 from portal.workspaces.models import HomePlace, Workspace
 
@@ -36,9 +36,9 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/discontent.html")
 def discontent(workspace: Workspace) -> dict[str, Any]:
-    """Render why its contentment score is low, in one line; empty if it is not."""
-    found = contentment.discontent_of(workspace)
-    return {"found": found, "why": rebalancing.why_of(found) if found is not None else ""}
+    """Render why its placement health is low, in one line; empty if it is not."""
+    record = rebalancing_selectors.discontent_of(workspace)
+    return {"found": record, "why": rebalancing.why_of(record) if record is not None else ""}
 
 
 @register.inclusion_tag("reclaim/progress.html")

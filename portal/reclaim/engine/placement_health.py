@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
 
-CONTENT = 80
+HEALTHY_PCT = 80
 """Score from which no reasons are reported."""
 FULLY = 100
 LEAST_MEASURED_S = 300
@@ -116,23 +116,23 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Contentment:
+class PlacementHealth:
     """The score in percent, and the reasons against the placement, worst first; empty if it is good."""
 
     score: int = FULLY
     reasons: tuple[Reason, ...] = ()
 
 
-def contentment(view: View) -> Contentment:
+def placement_health(view: View) -> PlacementHealth:
     """Return the verdict on a placement."""
     judged = [*(_slowed(each) for each in view.devices), *(_crowded(each) for each in view.devices)]
     of_node = (_overcommitted(view), _short_of_cpu(view), _short_of_memory(view.headroom))
     parts = [part for part in (*judged, *of_node, _slower(view)) if part is not None]
     reasons: list[Reason] = []
     for score, reason in sorted(parts, key=lambda part: part[0]):
-        if score < CONTENT and reason not in reasons:
+        if score < HEALTHY_PCT and reason not in reasons:
             reasons.append(reason)
-    return Contentment(min((score for score, _ in parts), default=FULLY), tuple(reasons))
+    return PlacementHealth(min((score for score, _ in parts), default=FULLY), tuple(reasons))
 
 
 def is_blameless(view: DeviceView, *, shared: bool) -> bool:
