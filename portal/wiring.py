@@ -54,7 +54,7 @@ from portal.quota.ledger.domain_events import BudgetChanged
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.requests.services import requests
 from portal.quota.reservations import services as reservations
-from portal.reclaim import extensions, mornings
+from portal.reclaim import extensions, scheduled_starts
 from portal.reports import budgets as reported_budgets
 from portal.scheduling import admission, cycle, drains, evictions, forecasts, snapshot_feed
 from portal.scheduling.hints import request_cycle
@@ -162,7 +162,7 @@ def connect() -> None:
     in_transaction(StateChanged, snapshot_feed.state_changed)
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
-    in_transaction(StopAsked, mornings.forget)
+    in_transaction(StopAsked, scheduled_starts.forget)
     in_transaction(WorkspaceExtended, extensions.workspace_extended)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready)

@@ -27,7 +27,7 @@ from portal.common.formatting import format_day_time
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.quota.ledger.selectors import teams_without_hours
-from portal.reclaim import mornings, observing
+from portal.reclaim import observing, scheduled_starts
 from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import Book, Place, book, place_of
 from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
@@ -113,7 +113,7 @@ def run() -> Passed:
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
     done = [take_if_due(workspace_id) for workspace_id in due]
-    started = mornings.start_due(site.book, now)
+    started = scheduled_starts.start_due(site.book, now)
     _forget_strays()
     return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
 
@@ -394,7 +394,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
                 return Step.RELEASE
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
             if verdict.cause is Cause.SCHEDULE:
-                mornings.remember(workspace)
+                scheduled_starts.remember(workspace)
             _tell_stopped(workspace, reason)
             return Step.STOP
     except (NotFound, PortalError):

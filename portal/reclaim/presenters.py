@@ -17,7 +17,7 @@ from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
-from portal.reclaim import keeping, mornings, observing, pacing, passes
+from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts
 from portal.reclaim.effective import Book, place_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
@@ -173,7 +173,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
         "stops_at": notice.due_at if notice is not None else None,
         "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
-        "starts_at": mornings.next_start_of(workspace),
+        "starts_at": scheduled_starts.next_start_of(workspace),
         "signals": observing.signals_of(row),
         "held": held_against(standing, rules, now.timestamp()) if standing is not None else [],
         "history": [

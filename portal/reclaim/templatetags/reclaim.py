@@ -15,7 +15,7 @@ from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_span
 from portal.people.accounts.models import User
-from portal.reclaim import home_presenters, mornings, pacing, presenters
+from portal.reclaim import home_presenters, pacing, presenters, scheduled_starts
 from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay
 from portal.reclaim.rebalancing import presenters as rebalancing
@@ -105,7 +105,7 @@ def _notes(context: dict[str, Any], lines: list[HomeLine], title: str) -> dict[s
 @register.simple_tag
 def next_start(workspace: Workspace) -> datetime | None:
     """Return when a schedule starts the workspace again, or None."""
-    return mornings.next_start_of(workspace)
+    return scheduled_starts.next_start_of(workspace)
 
 
 @register.simple_tag
