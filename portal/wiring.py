@@ -71,7 +71,7 @@ from portal.workspaces.domain_events import (
     RequestChanged,
     StateChanged,
     StopAsked,
-    StrangersFound,
+    UnknownWorkspacesReported,
     WorkspaceExtended,
     WorkspaceFailed,
     WorkspaceQueued,
@@ -156,7 +156,7 @@ def connect() -> None:
     on_commit(BuildsChanged, request_cycle)
     # workspaces
     in_transaction(HomesMeasured, orphans.homes_measured)
-    in_transaction(StrangersFound, orphans.strangers_found)
+    in_transaction(UnknownWorkspacesReported, orphans.unknown_workspaces_reported)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)
     in_transaction(StateChanged, snapshot_feed.state_changed)

@@ -24,7 +24,7 @@ from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.domain_events import EndpointChanged, StrangersFound, WorkspaceReady
+from portal.workspaces.domain_events import EndpointChanged, UnknownWorkspacesReported, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import StartSecrets, Workspace, WorkspaceStatus
 from portal.workspaces.transitions import advance, locked, set_rows
@@ -371,7 +371,7 @@ def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
         log.warning("orphan %s generation %s: %s", seen.ref.external_name, seen.ref.generation, op)
         dispatch.send_orphan_command(pool, node_name, seen.ref, op)
     if strangers:
-        emit(StrangersFound(pool, node_name, tuple(strangers)))
+        emit(UnknownWorkspacesReported(pool, node_name, tuple(strangers)))
     return found
 
 

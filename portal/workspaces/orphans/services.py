@@ -32,7 +32,7 @@ from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
-from portal.workspaces.domain_events import HomesMeasured, StrangersFound
+from portal.workspaces.domain_events import HomesMeasured, UnknownWorkspacesReported
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
@@ -163,7 +163,7 @@ def homes_measured(event: HomesMeasured) -> None:
 
 
 @transaction.atomic
-def strangers_found(event: StrangersFound) -> None:
+def unknown_workspaces_reported(event: UnknownWorkspacesReported) -> None:
     """Record unknown workspaces on a node. The node is already ending them."""
     found = [Leftover(LeftoverKind.WORKSPACE, name, "it is ended at once") for name in event.names]
     _note(event.pool, event.node, found, timezone.now())
