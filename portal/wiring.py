@@ -41,7 +41,7 @@ from portal.notify.webhooks.services import SECRET as WEBHOOK_SECRET
 from portal.people.accounts.deletion_policy import deletion_policy as account_deletion
 from portal.people.accounts.domain_events import (
     MemberSet,
-    PlaceWithdrawn,
+    MembershipRevoked,
     SignedOut,
     TeamsChanged,
     UserDeactivated,
@@ -127,7 +127,7 @@ def connect() -> None:
     )
     on_commit(UserDeactivated, publishing.end_access)
     in_transaction(UserReactivated, scim.reactivated)
-    in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
+    in_transaction(MembershipRevoked, workspaces.stop_all_in_team)
     in_transaction(
         UserDeleted, workspaces.delete_all_of, deletions.account_deleted, delete_channels, delete_secrets
     )

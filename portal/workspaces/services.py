@@ -27,7 +27,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.idempotency import KeyUse
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.people.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
+from portal.people.accounts.domain_events import MembershipRevoked, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
 from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software
 from portal.workspaces.admission_policy import admission_policy
@@ -376,7 +376,7 @@ def stop_all_of(event: UserDeactivated) -> None:
     _stop_all(found, actor=event.actor, reason="the account was deactivated")
 
 
-def stop_all_in_team(event: PlaceWithdrawn) -> None:
+def stop_all_in_team(event: MembershipRevoked) -> None:
     """Stop all running and queued workspaces of a user in a team that they leave; files are kept."""
     found = Workspace.objects.filter(owner=event.user, team=event.team)
     _stop_all(found, actor=event.actor, reason=f"{event.user.username} is no longer in {event.team.name}")
