@@ -273,7 +273,7 @@ class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
     """A resource that can be listed and read."""
 
 
-class WhoeverSignedIn(IsAuthenticated):
+class IsSignedIn(IsAuthenticated):
     """Permit any authenticated user, with any token except SCIM tokens."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:

@@ -14,11 +14,11 @@ from portal.common import etags
 from portal.common.api import (
     ApiView,
     ApiViewSet,
+    IsSignedIn,
     ListViewSet,
     ReadViewSet,
     Router,
     UserRequest,
-    WhoeverSignedIn,
     body_of,
     documented,
     filters,
@@ -51,7 +51,7 @@ class EventTypes(ApiView):
 
     tag = "notices"
     operation_ids = {"get": "listWebhookEventTypes"}
-    permission_classes = [WhoeverSignedIn]
+    permission_classes = [IsSignedIn]
 
     @operation("List the types of events of webhooks", responses={200: EventTypeSerializer(many=True)})
     def get(self, request: UserRequest) -> Response:

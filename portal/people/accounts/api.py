@@ -14,10 +14,10 @@ from rest_framework.response import Response
 from portal.common import etags
 from portal.common.api import (
     ApiView,
+    IsSignedIn,
     ReadViewSet,
     Router,
     UserRequest,
-    WhoeverSignedIn,
     body_of,
     documented,
     operation,
@@ -76,7 +76,7 @@ class Me(ApiView):
 
     tag = "users"
     operation_ids = {"get": "getMe", "delete": "deleteMe"}
-    permission_classes = [WhoeverSignedIn]
+    permission_classes = [IsSignedIn]
 
     @property
     def query_params(self) -> frozenset[str]:  # type: ignore[override]
