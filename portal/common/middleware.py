@@ -48,7 +48,7 @@ class RequestIdMiddleware:
         return response
 
 
-class StorableMiddleware:
+class RejectNulBytesMiddleware:
     """Reject URLs with NUL characters, encoded or not, because databases do not accept them."""
 
     def __init__(self, get_response: GetResponse) -> None:
