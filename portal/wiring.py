@@ -12,10 +12,10 @@ from portal.catalog.deletion_policy import deletion_policy as entry_deletion
 from portal.catalog.domain_events import EntryChanged, EntryDeleted
 from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
 from portal.celery import ask_directory
-from portal.common import idempotency, ports, sealed_texts
+from portal.common import encrypted_fields, idempotency, ports
 from portal.common.domain_events import in_transaction, on_commit
+from portal.common.encrypted_fields import SealedColumn
 from portal.common.events.domain_events import NoticesWritten
-from portal.common.sealed_texts import SealedColumn
 from portal.fleet.inventory.deletion_policy import deletion_policy as pool_deletion
 from portal.fleet.inventory.domain_events import (
     CapacityChanged,
@@ -103,7 +103,7 @@ def connect() -> None:
 
     Raises `ImproperlyConfigured` for a port without an implementation.
     """
-    sealed_texts.COLUMNS[:] = SEALED
+    encrypted_fields.COLUMNS[:] = SEALED
     ask_directory(machines.directory)
     account_deletion.connect(deletion_policies.KeepAccountsWithWorkspaces())
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())

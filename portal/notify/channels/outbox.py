@@ -21,6 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.common.actors import SYSTEM
+from portal.common.encrypted_fields import Unreadable, unseal
 from portal.common.events import feed
 from portal.common.events import services as events
 from portal.common.events.domain_events import NoticesWritten
@@ -28,7 +29,6 @@ from portal.common.events.event_types import TYPE_OF_KIND
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.common.htmx import public_url
-from portal.common.sealed_texts import Unreadable, unseal
 from portal.notify.channels import sending
 from portal.notify.channels.kinds import subject_of
 from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed

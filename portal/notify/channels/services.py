@@ -12,13 +12,13 @@ from django.utils.translation import gettext as _
 
 from portal.celery import app
 from portal.common import etags
+from portal.common.encrypted_fields import seal
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.htmx import public_url
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
 from portal.notify.channels import policies, sending
 from portal.notify.channels.codes import ChannelCode

@@ -14,6 +14,7 @@ from django.utils import timezone
 from portal.celery import app
 from portal.common import etags, signatures
 from portal.common.actors import SystemActor
+from portal.common.encrypted_fields import Unreadable, seal, unseal
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.event_types import TYPES, Audience
@@ -21,7 +22,6 @@ from portal.common.events.kinds import AuditKind
 from portal.common.outgoing.client import UrlProblem, url_problem
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import Unreadable, seal, unseal
 from portal.common.texts import strip_nul
 from portal.notify.webhooks import payloads, policies
 from portal.notify.webhooks.codes import WebhookCode

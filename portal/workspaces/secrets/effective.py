@@ -15,9 +15,9 @@ from uuid import UUID
 from django.db.models import Q
 
 from portal.catalog.models import Template
+from portal.common.encrypted_fields import Unreadable, unseal
 from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import Unreadable, unseal
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import works_in
 from portal.workspaces.secrets import places
