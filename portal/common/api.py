@@ -338,7 +338,7 @@ def operation(
     parameters: Iterable[OpenApiParameter] = (),
     once: bool = False,
     located: bool = True,
-    goes_on_s: int = 0,
+    retry_after_s: int = 0,
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method of an endpoint. Errors are problems; authentication errors are added automatically.
@@ -347,18 +347,18 @@ def operation(
       database. A method that lists the parameter itself handles keys itself.
     - `located`: responses 201 and 202 have a `Location` header. Set to False if the created thing has no URL
       of its own, or if it is the URL of the request.
-    - `goes_on_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
+    - `retry_after_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
-    given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
+    accepted = [*parameters, idempotency.PARAMETER] if once else list(parameters)
     made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
-    told = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if goes_on_s else [])]
+    headers = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if retry_after_s else [])]
     problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
 
     def documented_method(method: F) -> F:
-        chosen: Any = _looked_at_again(method, goes_on_s) if goes_on_s else method
+        chosen: Any = _with_retry_after(method, retry_after_s) if retry_after_s else method
         if once:
             chosen = _carried_out_once(chosen)
-        if idempotency.PARAMETER in given:
+        if idempotency.PARAMETER in accepted:
             setattr(chosen, TAKES_KEYS, True)
         described = extend_schema(
             summary=summary,
@@ -368,7 +368,7 @@ def operation(
                 **responses,
                 **{(status, CONTENT_TYPE): ProblemSerializer for status in sorted(problems)},
             },
-            parameters=[*given, *told],
+            parameters=[*accepted, *headers],
             **more,
         )
         found: F = described(chosen)
@@ -377,12 +377,12 @@ def operation(
     return documented_method
 
 
-def _looked_at_again(method: Callable[..., Response], after_s: int) -> Callable[..., Response]:
+def _with_retry_after(method: Callable[..., Response], retry_after_s: int) -> Callable[..., Response]:
     @wraps(method)
     def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = method(view, request, *args, **kwargs)
         if response.status_code in MADE:
-            response["Retry-After"] = str(after_s)
+            response["Retry-After"] = str(retry_after_s)
         return response
 
     return answered

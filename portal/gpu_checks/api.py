@@ -190,7 +190,7 @@ class GpuCheckViewSet(ReadViewSet):
         "under way already answers with that.",
         request=GpuCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[400, 404, 409, 415, 422],
         examples=[
             OpenApiExample("a quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
@@ -264,7 +264,7 @@ class DeviceResetViewSet(ApiViewSet):
         "says.",
         request=None,
         responses={202: GpuCheckSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
@@ -300,7 +300,7 @@ class NodeLinkViewSet(ApiViewSet):
         "for what is under way already answers with that.",
         request=LinkCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"], url_path="check-link")

@@ -192,7 +192,7 @@ class HomeViewSet(ReadViewSet):
         "goes on. Starting a workspace does the same.",
         request=None,
         responses={200: HomeSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])

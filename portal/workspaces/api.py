@@ -57,7 +57,7 @@ from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 T = TypeVar("T")
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
-LOOK_AGAIN_S = 2
+RETRY_AFTER_S = 2
 """Seconds after which a starting or ending workspace may have progressed."""
 TAIL = OpenApiParameter(
     "tail",
@@ -142,7 +142,7 @@ class WorkspaceViewSet(ListViewSet):
         request=WorkspaceCreateSerializer,
         responses={201: WorkspaceSerializer},
         parameters=[idempotency.PARAMETER],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
@@ -201,7 +201,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer, 204: None},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
@@ -214,7 +214,7 @@ class WorkspaceViewSet(ListViewSet):
         description="A stopped one, or a failed one again. Starting what runs or starts is success.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412, 422],
     )
     @action(detail=True, methods=["post"])
@@ -226,7 +226,7 @@ class WorkspaceViewSet(ListViewSet):
         description="Its files stay. Stopping what is stopped or stopping is success.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412],
     )
     @action(detail=True, methods=["post"])
@@ -261,7 +261,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412, 429],
     )
     @action(detail=True, methods=["post"], url_path="release-gpu")
@@ -276,7 +276,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412, 429],
     )
     @action(detail=True, methods=["post"], url_path="attach-gpu")
@@ -294,7 +294,7 @@ class WorkspaceViewSet(ListViewSet):
         request=ResizeSerializer,
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[400, 404, 409, 412, 415, 422, 429],
     )
     @action(detail=True, methods=["post"])

@@ -15,7 +15,7 @@ from portal.common.errors import PortalError
 from portal.common.problem_serializers import ProblemSerializer
 from portal.common.problems import document_of
 from portal.workspaces import rows, selectors, services
-from portal.workspaces.api import LOOK_AGAIN_S, SCOPES
+from portal.workspaces.api import RETRY_AFTER_S, SCOPES
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.rows import WorkspaceRow
@@ -112,7 +112,7 @@ class StopView(BulkView):
         request=WorkspacesSerializer,
         responses={202: BulkSerializer},
         errors=[400, 415],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
     )
     def post(self, request: UserRequest) -> Response:
         return self.answer(request)
@@ -128,7 +128,7 @@ class DeleteView(BulkView):
         request=WorkspacesSerializer,
         responses={202: BulkSerializer},
         errors=[400, 415],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
     )
     def post(self, request: UserRequest) -> Response:
         return self.answer(request)

@@ -136,7 +136,7 @@ class PackagesSaveView(ApiView):
         request=SaveSerializer,
         responses={201: EnvironmentSerializer},
         parameters=[idempotency.PARAMETER],
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415, 503],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:

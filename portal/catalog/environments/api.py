@@ -112,7 +112,7 @@ class EnvironmentViewSet(ReadViewSet):
         "once, unless `build` is false.",
         request=EnvironmentCreateSerializer,
         responses={201: EnvironmentSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
@@ -277,7 +277,7 @@ class BuildViewSet(_OfEnvironment):
         "version are below it once a node is there.",
         request=BuildCreateSerializer,
         responses={202: VersionSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         parameters=[IF_MATCH],
         errors=[400, 404, 409, 412, 415],
     )

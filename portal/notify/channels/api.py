@@ -221,7 +221,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
         description="One attempt, by a worker. The message shows what was answered.",
         request=None,
         responses={202: MessageSerializer},
-        goes_on_s=2,
+        retry_after_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])

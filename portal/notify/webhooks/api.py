@@ -162,7 +162,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         description="One attempt, by a worker. The delivery shows what was answered.",
         request=None,
         responses={202: DeliverySerializer},
-        goes_on_s=2,
+        retry_after_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
@@ -245,7 +245,7 @@ class DeliveryViewSet(ReadViewSet):
         description="Under the same `webhook-id`, by a worker.",
         request=None,
         responses={202: DeliverySerializer},
-        goes_on_s=2,
+        retry_after_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])

@@ -89,7 +89,7 @@ class ArchivesView(ApiView):
         description="While no workspace uses it. What is started meanwhile waits.",
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[400, 404, 409, 415],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:

@@ -176,7 +176,7 @@ class NodeHomesViewSet(ApiViewSet):
         "Asked for again meanwhile it is the same, and afterwards what stayed is tried again.",
         request=MoveHomesSerializer,
         responses={201: HomeEvacuationSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     @homes.mapping.post

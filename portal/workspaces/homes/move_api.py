@@ -118,7 +118,7 @@ class HomeMoveViewSet(ReadViewSet):
         "Asked for again while it goes there, it is the same move.",
         request=NewHomeMoveSerializer,
         responses={201: HomeMoveSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
