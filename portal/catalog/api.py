@@ -174,7 +174,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Create a template",
-        once=True,
+        idempotent=True,
         description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
         "then begins with the team's and an underscore.",
         request=TemplateCreateSerializer,
@@ -222,7 +222,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Restore a version of a template",
-        once=True,
+        idempotent=True,
         description="Creates a new change with the values of that version.",
         request=None,
         responses={200: TemplateWrittenSerializer},
@@ -262,7 +262,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Create a flavor",
-        once=True,
+        idempotent=True,
         description="For operators.",
         request=FlavorCreateSerializer,
         responses={201: FlavorSerializer},
@@ -308,7 +308,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Restore a version of a flavor",
-        once=True,
+        idempotent=True,
         description="Creates a new change with the values of that version.",
         request=None,
         responses={200: FlavorSerializer},

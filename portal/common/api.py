@@ -336,28 +336,28 @@ def operation(
     request: Any = None,
     description: str = "",
     parameters: Iterable[OpenApiParameter] = (),
-    once: bool = False,
+    idempotent: bool = False,
     located: bool = True,
     retry_after_s: int = 0,
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method of an endpoint. Errors are problems; authentication errors are added automatically.
 
-    - `once`: accept an `Idempotency-Key`. The method then runs in one transaction and must wait only for the
-      database. A method that lists the parameter itself handles keys itself.
+    - `idempotent`: accept an `Idempotency-Key`. The method then runs in one transaction and must wait only
+      for the database. A method that lists the parameter itself handles keys itself.
     - `located`: responses 201 and 202 have a `Location` header. Set to False if the created thing has no URL
       of its own, or if it is the URL of the request.
     - `retry_after_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
-    accepted = [*parameters, idempotency.PARAMETER] if once else list(parameters)
-    made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
+    accepted = [*parameters, idempotency.PARAMETER] if idempotent else list(parameters)
+    made = any((key[0] if isinstance(key, tuple) else key) in MADE for key in responses)
     headers = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if retry_after_s else [])]
-    problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
+    problems = {*ALWAYS, *errors, *((400, 409) if idempotent else ())}
 
-    def documented_method(method: F) -> F:
+    def document_method(method: F) -> F:
         chosen: Any = _with_retry_after(method, retry_after_s) if retry_after_s else method
-        if once:
-            chosen = _carried_out_once(chosen)
+        if idempotent:
+            chosen = _with_idempotency_key(chosen)
         if idempotency.PARAMETER in accepted:
             setattr(chosen, TAKES_KEYS, True)
         described = extend_schema(
@@ -371,10 +371,10 @@ def operation(
             parameters=[*accepted, *headers],
             **more,
         )
-        found: F = described(chosen)
-        return found
+        endpoint: F = described(chosen)
+        return endpoint
 
-    return documented_method
+    return document_method
 
 
 def _with_retry_after(method: Callable[..., Response], retry_after_s: int) -> Callable[..., Response]:
@@ -388,7 +388,7 @@ def _with_retry_after(method: Callable[..., Response], retry_after_s: int) -> Ca
     return answered
 
 
-def _carried_out_once(method: Callable[..., Response]) -> Callable[..., Response]:
+def _with_idempotency_key(method: Callable[..., Response]) -> Callable[..., Response]:
     @wraps(method)
     def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         return idempotency.answer_once(request, lambda: method(view, request, *args, **kwargs))

@@ -185,7 +185,7 @@ class GpuCheckViewSet(ReadViewSet):
 
     @operation(
         "Have a device checked, or scrubbed",
-        once=True,
+        idempotent=True,
         description="For operators. Nothing is placed on the device until it has ended. Asking for what is "
         "under way already answers with that.",
         request=GpuCheckCreateSerializer,
@@ -254,7 +254,7 @@ class DeviceResetViewSet(ApiViewSet):
 
     @operation(
         "Have a GPU reset",
-        once=True,
+        idempotent=True,
         description="For operators. By the vendor's own tool on its node, where nobody holds the GPU, and "
         "where it is cordoned or its last check advises it. Meanwhile the node's charts and its watch for "
         "errors pause, and its other checks wait. The answer is a GPU check of the kind `reset`: `verdict` "
@@ -290,7 +290,7 @@ class NodeLinkViewSet(ApiViewSet):
 
     @operation(
         "Have the link to another node checked",
-        once=True,
+        idempotent=True,
         description="For operators, where both nodes have RDMA. One idle whole GPU of each, which has passed "
         "a check, is held as long as it goes on. They make sums of what both have, by NCCL over RDMA alone, "
         "each compared bit by bit on both; the figure is `between_nodes_gb_s` among the `measures`. The "

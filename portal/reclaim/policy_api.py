@@ -77,7 +77,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a reclaim policy",
-        once=True,
+        idempotent=True,
         description="For operators; a team's, which only tightens, for its owners too. What runs is held to "
         "it with the next pass, and gets its whole notice.",
         request=ReclaimPolicyCreateSerializer,
@@ -142,7 +142,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Restore a version of a reclaim policy",
-        once=True,
+        idempotent=True,
         description="Creates a new change with the values of that version.",
         request=None,
         responses={200: ReclaimPolicySerializer},

@@ -107,7 +107,7 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Create a software environment",
-        once=True,
+        idempotent=True,
         description="For a team by its owners, for everybody by operators. Its first version is built at "
         "once, unless `build` is false.",
         request=EnvironmentCreateSerializer,
@@ -271,7 +271,7 @@ class BuildViewSet(_OfEnvironment):
 
     @operation(
         "Build a software environment",
-        once=True,
+        idempotent=True,
         description="With `source` as another version. Without it the newest version, or, where that is "
         "ready, another one of the same source. What is being built already is answered with. Builds of the "
         "version are below it once a node is there.",

@@ -121,7 +121,7 @@ class JoinTokenViewSet(ListViewSet):
 
     @operation(
         "Create a join token",
-        once=True,
+        idempotent=True,
         description="For operators. The answer holds the token, this once: one machine joins with it, within "
         "an hour.",
         responses={201: NewJoinTokenSerializer},

@@ -183,7 +183,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a channel",
-        once=True,
+        idempotent=True,
         description="Your own, or with `team` one of a team's, for its owners and operators.",
         request=ChannelCreateSerializer,
         responses={201: ChannelSerializer},
@@ -217,7 +217,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Send a test to a channel",
-        once=True,
+        idempotent=True,
         description="One attempt, by a worker. The message shows what was answered.",
         request=None,
         responses={202: MessageSerializer},

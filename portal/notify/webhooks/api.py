@@ -121,7 +121,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Create a webhook of the site",
-        once=True,
+        idempotent=True,
         description="For operators; types about people's accounts for administrators. The answer holds the "
         "secret that signs, this once.",
         request=WebhookCreateSerializer,
@@ -158,7 +158,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Send a test to a webhook",
-        once=True,
+        idempotent=True,
         description="One attempt, by a worker. The delivery shows what was answered.",
         request=None,
         responses={202: DeliverySerializer},
@@ -173,7 +173,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Rotate the secret of a webhook",
-        once=True,
+        idempotent=True,
         description="The answer holds it, this once. Both sign for a day.",
         request=None,
         responses={200: NewWebhookSerializer},
@@ -193,7 +193,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
 
     @operation(
         "Create a webhook of a team",
-        once=True,
+        idempotent=True,
         description="For its owners and operators. The answer holds the secret that signs, this once.",
         request=WebhookCreateSerializer,
         responses={201: NewWebhookSerializer},
@@ -241,7 +241,7 @@ class DeliveryViewSet(ReadViewSet):
 
     @operation(
         "Redeliver a delivery",
-        once=True,
+        idempotent=True,
         description="Under the same `webhook-id`, by a worker.",
         request=None,
         responses={202: DeliverySerializer},

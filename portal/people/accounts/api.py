@@ -155,7 +155,7 @@ class TeamViewSet(ReadViewSet):
 
     @operation(
         "Create a team",
-        once=True,
+        idempotent=True,
         description="For operators.",
         request=TeamCreateSerializer,
         responses={201: TeamSerializer},
@@ -219,7 +219,7 @@ class TeamViewSet(ReadViewSet):
 
     @operation(
         "Restore a version of what a team's workspaces may reach",
-        once=True,
+        idempotent=True,
         description="For operators, and for owners of the team if it permits nothing new. Creates a new "
         "change with the values of that version.",
         request=None,

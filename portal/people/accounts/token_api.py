@@ -108,7 +108,7 @@ class TokenViewSet(ReadViewSet):
 
     @operation(
         "Create a token",
-        once=True,
+        idempotent=True,
         description="The answer holds the secret, this once. A token cannot make one that may do more.",
         request=TokenCreateSerializer,
         responses={201: NewTokenSerializer},
@@ -130,7 +130,7 @@ class TokenViewSet(ReadViewSet):
 
     @operation(
         "Rotate a token",
-        once=True,
+        idempotent=True,
         description="The answer holds the secret of a new one, this once, with the same scopes and as long a "
         "life. The old one works beside it for `overlap_hours`, then ends by itself.",
         request=TokenRotateSerializer,

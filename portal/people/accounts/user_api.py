@@ -151,7 +151,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Invite a user",
-        once=True,
+        idempotent=True,
         description="The answer holds a link, this once, by which the user sets a password and is signed in. "
         "Where the portal has a mail server and the user an address, the link is sent there too.",
         request=UserCreateSerializer,
@@ -240,7 +240,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Invite a user again",
-        once=True,
+        idempotent=True,
         description="Another link for somebody who has not joined yet; those before it are worthless.",
         responses={200: InvitedUserSerializer},
         errors=[404, 409],
@@ -251,7 +251,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Reset a user's password",
-        once=True,
+        idempotent=True,
         description="At once; all sessions are revoked with it. The answer holds a link, this once, by which "
         "the user chooses another one. Tokens stay.",
         responses={200: LinkSerializer},

@@ -136,7 +136,7 @@ class LinkViewSet(ListViewSet):
 
     @operation(
         "Link an account to a provider",
-        once=True,
+        idempotent=True,
         request=IdentityLinkCreateSerializer,
         responses={201: IdentityLinkSerializer},
         located=False,

@@ -73,7 +73,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a service account",
-        once=True,
+        idempotent=True,
         description="For owners of the team and operators. It is a member of this team, and never signs in.",
         request=ServiceAccountCreateSerializer,
         responses={201: ServiceAccountSerializer},
@@ -160,7 +160,7 @@ class ServiceTokenViewSet(ListViewSet):
 
     @operation(
         "Create a token of a service account",
-        once=True,
+        idempotent=True,
         description="The answer holds the secret, this once. A token cannot make one that may do more. For "
         "owners of the team and operators.",
         request=TokenCreateSerializer,

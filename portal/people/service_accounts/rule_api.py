@@ -59,7 +59,7 @@ class TrustRuleViewSet(ReadViewSet):
 
     @operation(
         "Create a trust rule",
-        once=True,
+        idempotent=True,
         description="For owners of the team and operators. A token makes no rule that may more than it.",
         request=TrustRuleCreateSerializer,
         responses={201: TrustRuleSerializer},

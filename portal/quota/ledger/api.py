@@ -149,7 +149,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Credit hours, or take them back",
-        once=True,
+        idempotent=True,
         description="For operators and approvers. Credit lasts until it is spent.",
         request=CreditSerializer,
         responses={200: LedgerSerializer},

@@ -118,7 +118,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Ask for more",
-        once=True,
+        idempotent=True,
         description=(
             "For a team that you are in. What a rule allows is approved at once. With `start`, a workspace "
             "is made that waits for the approval and then starts by itself."
@@ -280,7 +280,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create an auto-approve rule",
-        once=True,
+        idempotent=True,
         description="For approvers.",
         request=RuleCreateSerializer,
         responses={201: RuleSerializer},
@@ -356,7 +356,7 @@ class DelegationViewSet(ReadViewSet):
 
     @operation(
         "Create a delegation",
-        once=True,
+        idempotent=True,
         description="The delegate decides in your place. For approvers, who may still decide themselves.",
         request=DelegateSerializer,
         responses={201: DelegationSerializer},

@@ -140,7 +140,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Ask for a reservation",
-        once=True,
+        idempotent=True,
         description="For owners of the team, approvers and operators. Booked at once by a permission only.",
         request=ReservationCreateSerializer,
         responses={201: ReservationSerializer},

@@ -127,7 +127,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a quota",
-        once=True,
+        idempotent=True,
         description="For operators. Amounts are in base units: 4 GPUs are 4000.",
         request=QuotaCreateSerializer,
         responses={201: QuotaWrittenSerializer},
@@ -268,7 +268,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a cap",
-        once=True,
+        idempotent=True,
         description="For owners of the team and operators.",
         request=MemberCapCreateSerializer,
         responses={201: MemberCapWrittenSerializer},

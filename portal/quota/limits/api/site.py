@@ -89,7 +89,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a cohort",
-        once=True,
+        idempotent=True,
         description="For operators.",
         request=CohortCreateSerializer,
         responses={201: CohortSerializer},
