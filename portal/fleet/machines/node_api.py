@@ -18,7 +18,7 @@ from django.utils.translation import override
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
 
-from portal.common import origins, rate_limits
+from portal.common import rate_limits, request_context
 from portal.common.errors import PortalError, TooMany
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.problems import plain_response, retry_after
@@ -102,7 +102,7 @@ def join(request: HttpRequest) -> HttpResponse:
             code=MachineCode.JOIN_TOO_OFTEN,
         )
     try:
-        joined = joining.join(asked=asked, address=origins.present().address)
+        joined = joining.join(asked=asked, address=request_context.current().address)
     except PortalError as error:
         if error.reason.code in GUESSES:
             limits.count(key, window=FAILURES_WINDOW)
@@ -158,7 +158,7 @@ def _body(request: HttpRequest, kind: type[T]) -> T:
 
 
 def _network() -> str:
-    return limits.network_of(origins.present().address)
+    return limits.network_of(request_context.current().address)
 
 
 app_name = "nodes"

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.bearer import token_in
 from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
@@ -35,7 +35,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
             raise exceptions.AuthenticationFailed(
                 _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
             )
-        origins.note_token(found[1].prefix)
+        request_context.note_token(found[1].prefix)
         return found
 
     def authenticate_header(self, request: Request) -> str:
@@ -61,7 +61,7 @@ def _count_failure() -> None:
     Valid tokens are never limited.
     """
     limit, window = settings.BERTH_TOKEN_FAILURES_PER_ADDRESS, timedelta(minutes=15)
-    address = origins.present().address
+    address = request_context.current().address
     key = f"token:{limits.network_of(address)}"
     # Check first, so that a limited client causes no writes.
     if limits.reached(key, window=window) >= limit:

@@ -20,7 +20,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import SERVICE_PREFIX, slug_validator, username_validator
-from portal.common.origins import MAX_USER_AGENT
+from portal.common.request_context import MAX_USER_AGENT
 
 
 class AccountState(models.TextChoices):

@@ -20,7 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
-from portal.common import etags, origins
+from portal.common import etags, request_context
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
 from portal.common.htmx import local_path
 from portal.common.reasons.reason import Reason
@@ -129,7 +129,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     form = ForgottenForm(request.POST or None)
     asked = request.method == "POST" and form.is_valid()
     if asked:
-        key = f"forgotten:{limits.network_of(origins.present().address)}"
+        key = f"forgotten:{limits.network_of(request_context.current().address)}"
         if limits.count(key, window=lockout.WINDOW) > settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
             return lockout.too_many(request)
         users.forgot_password(form.cleaned_data["name"])

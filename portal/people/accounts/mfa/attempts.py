@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput
 from portal.common.events import services as events
@@ -100,7 +100,7 @@ def _note(user: User, what: str, *, locked: bool) -> None:
                 "the password."
             )
             % {
-                "address": origins.present().address or _("an unknown address"),
+                "address": request_context.current().address or _("an unknown address"),
                 "count": settings.BERTH_CODE_FAILURES,
             },
             reverse("accounts:account"),

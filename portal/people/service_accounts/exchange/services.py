@@ -10,7 +10,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.actors import SystemActor
 from portal.common.constraints import violates
 from portal.common.events import services as events
@@ -156,7 +156,7 @@ def _about(assertion: Assertion) -> dict[str, Any]:
 
 def _record_refusal(refused: Refused) -> None:
     """Count a refusal and record it, unless the address has exceeded the limit."""
-    count = limits.refused(origins.present().address)
+    count = limits.refused(request_context.current().address)
     if count > limits.MAX_REFUSALS:
         return
     account: User | None = refused.about.pop("account", None)
