@@ -23,7 +23,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.people.accounts.models import Team, User
-from portal.workspaces import asking, dispatch, policies
+from portal.workspaces import dispatch, node_rpc, policies
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
@@ -71,7 +71,7 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
         environment_name=dispatch.environment_name_of(workspace),
     )
     given = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
-    body = asking.ask("node.read_overlay", given, pool=pool, node=node, about="packages")
+    body = node_rpc.call("node.read_overlay", given, pool=pool, node=node, about="packages")
     if "error" in body:
         said = {"message": str(body["error"])[:500]}
         raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, said))

@@ -25,7 +25,7 @@ from portal.fleet.inventory.models import Pool
 from portal.fleet.machines import selectors as machines
 from portal.fleet.machines.models import MachineState
 from portal.people.accounts.models import User
-from portal.workspaces import asking, policies
+from portal.workspaces import node_rpc, policies
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files.codes import FileCode
 from portal.workspaces.homes import limits as home_limits
@@ -224,7 +224,7 @@ def _ask(actor: User, workspace: Workspace, do: str, **given: Any) -> dict[str, 
         owner=workspace.owner.username,
         ask={"do": do, **given},
     )
-    body = asking.ask(
+    body = node_rpc.call(
         "node.files",
         {"question": messages.dump(question)},
         pool=pool,
