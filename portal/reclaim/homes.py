@@ -32,7 +32,7 @@ from portal.fleet.inventory.models import Allocation, PlacementLock
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_administrator
 from portal.reclaim.codes import LifetimeCode
-from portal.reclaim.effective import DAY_S, Book, book
+from portal.reclaim.effective import DAY_S, PolicySet, policy_set
 from portal.reclaim.engine.unused import HomeStanding, HomeStep, HomeVerdict, advance, decide_home
 from portal.reclaim.models import HomeStay, LastPass
 from portal.workspaces.codes import WorkspaceCode
@@ -81,7 +81,7 @@ def run() -> Looked:
     now = timezone.now()
     with transaction.atomic():
         elapsed_s = _elapsed_s(now)
-        rules = book()
+        rules = policy_set()
         verdicts = [
             (place, verdict_of(place, standing, rules)) for place, standing in _advanced(elapsed_s)
             if not place.goes_on
@@ -103,7 +103,7 @@ def standing_of(stay: HomeStay) -> HomeStanding:
     return HomeStanding(stay.archive is not None, stay.unused_s, stay.warned_s)
 
 
-def verdict_of(place: SeenHome, standing: HomeStanding, rules: Book) -> HomeVerdict:
+def verdict_of(place: SeenHome, standing: HomeStanding, rules: PolicySet) -> HomeVerdict:
     return decide_home(standing, rules.home_rules(place.pool_id, place.team_id))
 
 
@@ -195,7 +195,7 @@ def archive_if_due(place_id: int) -> bool:
             place = present().get(pk=place_id)
             if place.goes_on or (place.used_at, place.away) != (stay.used_at, stay.archive):
                 return False
-            verdict = verdict_of(place, standing_of(stay), book())
+            verdict = verdict_of(place, standing_of(stay), policy_set())
             if verdict.step is not HomeStep.TAKE or place.away is not None:
                 return False
             away.begin(place_id=place_id)
@@ -254,7 +254,7 @@ def restore(*, actor: User, place_id: int) -> SeenHome:
     return home(actor, place_id)
 
 
-def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: Book) -> bool:
+def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: PolicySet) -> bool:
     """Return whether its archive is old enough and the user had the full notice."""
     if place.away is None or stay is None or stay.archive != place.away:
         return False
@@ -270,7 +270,7 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
     require_administrator(actor)
     place = home(actor, place_id)
     stay = HomeStay.objects.select_for_update().filter(pk=place_id).first()
-    if not may_be_deleted(place, stay, book()):
+    if not may_be_deleted(place, stay, policy_set()):
         code = LifetimeCode.HOME_DELETE_NOT_DUE
         raise StateConflict(Reason(code), code=code)
     name = name_of(place)
@@ -296,7 +296,7 @@ def stays_of(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
     return {stay.pk: stay for stay in HomeStay.objects.filter(pk__in=[place.pk for place in places])}
 
 
-def count_due(rules: Book, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
+def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
     """Return the number of homes of a pool or team (default: all), and how many would be warned at once."""
     rows: Any = present().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows

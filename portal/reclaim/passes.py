@@ -29,7 +29,7 @@ from portal.common.reasons.wording import message_of
 from portal.quota.ledger.selectors import teams_without_hours
 from portal.reclaim import observing, scheduled_starts
 from portal.reclaim.codes import LifetimeCode
-from portal.reclaim.effective import Book, Place, book, place_of
+from portal.reclaim.effective import Place, PolicySet, place_of, policy_set
 from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity
 from portal.workspaces import gpus, services
@@ -113,7 +113,7 @@ def run() -> Passed:
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
     done = [take_if_due(workspace_id) for workspace_id in due]
-    started = scheduled_starts.start_due(site.book, now)
+    started = scheduled_starts.start_due(site.policies, now)
     _forget_strays()
     return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
 
@@ -122,7 +122,7 @@ def run() -> Passed:
 class Site:
     """Common input of all decisions of a pass: policies, teams without GPU-hours, and gaps."""
 
-    book: Book
+    policies: PolicySet
     spent: frozenset[str]
     absences: tuple[tuple[datetime, float], ...]
 
@@ -133,23 +133,23 @@ class Site:
 
 def present_site() -> Site:
     """Read the current values; three queries of few rows."""
-    policies = book()
-    spent = frozenset(teams_without_hours()) if policies.nearest.budget else frozenset()
+    policies = policy_set()
+    spent = frozenset(teams_without_hours()) if policies.earliest_thresholds.budget else frozenset()
     return Site(policies, spent, tuple(Absence.objects.values_list("since", "seconds")))
 
 
 def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
     """Yield running workspaces near their end, idle for long, or under notice."""
-    nearest = site.book.nearest
-    near = Q(ends_at__lte=now + timedelta(seconds=nearest.notice_s)) | Q(reclaim_notice__isnull=False)
-    if nearest.idle_s is not None:
-        near |= Q(reclaim_activity__idle_s__gte=nearest.idle_s)
-    if nearest.gpu_idle_s is not None:
-        near |= Q(reclaim_activity__gpu_idle_s__gte=nearest.gpu_idle_s)
-    if nearest.life_s is not None:
+    thresholds = site.policies.earliest_thresholds
+    near = Q(ends_at__lte=now + timedelta(seconds=thresholds.notice_s)) | Q(reclaim_notice__isnull=False)
+    if thresholds.idle_s is not None:
+        near |= Q(reclaim_activity__idle_s__gte=thresholds.idle_s)
+    if thresholds.gpu_idle_s is not None:
+        near |= Q(reclaim_activity__gpu_idle_s__gte=thresholds.gpu_idle_s)
+    if thresholds.life_s is not None:
         # After the clock was put back, a life starts earlier than its row says.
         back_s = sum(seconds for _since, seconds in site.absences if seconds < 0)
-        near |= Q(ready_at__lte=now - timedelta(seconds=nearest.life_s + back_s))
+        near |= Q(ready_at__lte=now - timedelta(seconds=thresholds.life_s + back_s))
     if site.spent:
         near |= Q(team__slug__in=site.spent)
     rows = Workspace.objects.filter(near, state=State.RUNNING).annotate(
@@ -222,7 +222,7 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
 
 def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
     """Return the step that is due for a running workspace."""
-    rules = site.book.policy(candidate.place)
+    rules = site.policies.policy(candidate.place)
     return decide(standing_of(candidate, now, site), rules, candidate.notice, now.timestamp())
 
 

@@ -18,7 +18,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
 from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts
-from portal.reclaim.effective import Book, place_of
+from portal.reclaim.effective import PolicySet, place_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
 from portal.reclaim.engine.terms import Effective, Source
@@ -160,7 +160,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
     now = timezone.now()
     site = passes.present_site()
     standing = passes.standing_of(passes.candidate_of(workspace, row), now, site) if running else None
-    held = site.book.effective(place_of(workspace))
+    held = site.policies.effective(place_of(workspace))
     rules = held.policy
     notice = notice_about(workspace)
     return {
@@ -214,7 +214,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     end = ends_at or stops_at
     row = observing.present(workspace)
     site = passes.present_site()
-    held = site.book.effective(place_of(workspace))
+    held = site.policies.effective(place_of(workspace))
     rules = held.policy
     standing = passes.standing_of(passes.candidate_of(workspace, row), now, site)
     return Life(
@@ -235,7 +235,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         idle_words=idle_words(
             row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None
         ),
-        rules=tuple(rule_words(held, site.book, standing, now)),
+        rules=tuple(rule_words(held, site.policies, standing, now)),
     )
 
 
@@ -302,7 +302,7 @@ def week_json(week: Week) -> dict[str, Any]:
     }
 
 
-def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -> list[Rule]:
+def rule_words(held: Effective, policies: PolicySet, standing: Standing, now: datetime) -> list[Rule]:
     """Return the effective rules as text, each limit with its elapsed part."""
     policy, found = held.policy, []
 
@@ -310,7 +310,7 @@ def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -
         used = None if used_s is None else min(round(used_s), limit_s)
         if used is not None:
             value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
-        found.append(Rule(name, value, source_words(source), book.keys.get(source), used, limit_s))
+        found.append(Rule(name, value, source_words(source), policies.keys.get(source), used, limit_s))
 
     lived_s = now.timestamp() - standing.began_s if standing.began_s is not None else None
     for name, label, limit_s, used_s in (

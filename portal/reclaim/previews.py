@@ -84,8 +84,8 @@ def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
     rows = [row for row in effective.all_rows() if row.pk != draft.pk]
     if draft.scope in (PolicyScope.TEMPLATE, PolicyScope.FLAVOR):
         return 0, 0
-    book = effective.book([*rows, draft])
-    return homes.count_due(book, pool=draft.pool_id, team=draft.team_id)
+    policies = effective.policy_set([*rows, draft])
+    return homes.count_due(policies, pool=draft.pool_id, team=draft.team_id)
 
 
 def _replayed(draft: ReclaimPolicy) -> Preview:
@@ -96,7 +96,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
         return Preview(since, None, 0, False, 0, 0, 0, 0.0, 0, ())
     since = max(since, recorded)
     rows = [row for row in effective.all_rows() if row.pk != draft.pk]
-    book = effective.book([*rows, draft])
+    policies = effective.policy_set([*rows, draft])
     starts = _starts(draft, since)
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
@@ -129,7 +129,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             row["workspace__team"],
             bool(row["milli"]),
         )
-        for each in replay(past, book.policy(place)):
+        for each in replay(past, policies.policy(place)):
             stops += 1
             releases += each.released
             stopped.add(row["workspace"])
