@@ -20,7 +20,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScopeKeys:
     """The keys of a workspace that policies can target."""
 
     pool: Any
@@ -36,20 +36,20 @@ class PolicySet:
 
     terms: dict[tuple[ScopeKind, Any], Terms]
     keys: dict[Source, Any] = field(default_factory=dict)
-    _known: dict[Place, Effective] = field(default_factory=dict)
+    _known: dict[ScopeKeys, Effective] = field(default_factory=dict)
 
-    def effective(self, place: Place) -> Effective:
+    def effective(self, scope_keys: ScopeKeys) -> Effective:
         """Return the effective policy. Cached."""
-        effective = self._known.get(place)
+        effective = self._known.get(scope_keys)
         if effective is None:
-            keys = (None, place.pool, place.template, place.flavor, place.team)
+            keys = (None, scope_keys.pool, scope_keys.template, scope_keys.flavor, scope_keys.team)
             layers = [
                 terms
                 for kind, key in zip(ORDER, keys, strict=True)
                 if (terms := self.terms.get((kind, key))) is not None
             ]
-            effective = self._known[place] = merge(
-                [terms_of_settings(), *layers], accelerated=place.accelerated
+            effective = self._known[scope_keys] = merge(
+                [terms_of_settings(), *layers], accelerated=scope_keys.accelerated
             )
         return effective
 
@@ -59,8 +59,8 @@ class PolicySet:
         layers = [self.terms[key] for key in keys if key in self.terms]
         return rules([terms_of_settings(), *layers], notice_s=int(settings.BERTH_HOME_NOTICE_DAYS) * DAY_S)
 
-    def policy(self, place: Place) -> Policy:
-        return self.effective(place).policy
+    def policy(self, scope_keys: ScopeKeys) -> Policy:
+        return self.effective(scope_keys).policy
 
     @property
     def earliest_thresholds(self) -> Thresholds:
@@ -114,9 +114,9 @@ def _key(row: ReclaimPolicy) -> Any:
     return None if row.scope == ScopeKind.SITE else getattr(row, f"{row.scope}_id")
 
 
-def place_of(workspace: Workspace) -> Place:
-    """Return the place of a workspace, by the resources of its request."""
-    return Place(
+def scope_keys_of(workspace: Workspace) -> ScopeKeys:
+    """Return the keys of a workspace, by the resources of its request."""
+    return ScopeKeys(
         workspace.pool_id,
         workspace.template_id,
         workspace.flavor_id,
@@ -127,7 +127,7 @@ def place_of(workspace: Workspace) -> Place:
 
 def effective_of(workspace: Workspace) -> Effective:
     """Return the effective policy of one workspace."""
-    return policy_set().effective(place_of(workspace))
+    return policy_set().effective(scope_keys_of(workspace))
 
 
 def terms_of_settings() -> Terms:

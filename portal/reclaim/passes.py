@@ -29,7 +29,7 @@ from portal.common.reasons.wording import message_of
 from portal.quota.ledger.selectors import teams_without_hours
 from portal.reclaim import observing, scheduled_starts
 from portal.reclaim.codes import LifetimeCode
-from portal.reclaim.effective import Place, PolicySet, place_of, policy_set
+from portal.reclaim.effective import PolicySet, ScopeKeys, policy_set, scope_keys_of
 from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity
 from portal.workspaces import gpus, services
@@ -88,7 +88,7 @@ class Candidate:
     ends_at: datetime | None
     lifetime_s: int | None
     ready_at: datetime | None
-    place: Place
+    scope_keys: ScopeKeys
     team: str
     notice: Notice | None
     # Of this start: last observation and idle seconds.
@@ -175,12 +175,12 @@ def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
         kept_until,
     ) in rows.values_list(*COLUMNS).iterator(chunk_size=2000):
         pk, generation, ends_version, ends_at, lifetime_s, ready_at = own
-        place = Place(pool, template, flavor, team_id, observing.is_accelerated(resources))
+        scope_keys = ScopeKeys(pool, template, flavor, team_id, observing.is_accelerated(resources))
         notice = None
         if notice_generation == generation and notice_version == ends_version:
             notice = Notice(Cause(cause), warned_at.timestamp(), due_at.timestamp())
         candidate = Candidate(
-            pk, generation, ends_version, ends_at, lifetime_s, ready_at, place, team, notice
+            pk, generation, ends_version, ends_at, lifetime_s, ready_at, scope_keys, team, notice
         )
         if seen_generation == generation:
             candidate = replace(
@@ -208,7 +208,7 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
         ends_at=workspace.runs_until,
         lifetime_s=workspace.lifetime_s,
         ready_at=workspace.ready_at,
-        place=place_of(workspace),
+        scope_keys=scope_keys_of(workspace),
         team=workspace.team.slug,
         notice=Notice(Cause(row.cause), row.warned_at.timestamp(), row.due_at.timestamp())
         if row is not None and holds
@@ -222,7 +222,7 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
 
 def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
     """Return the step that is due for a running workspace."""
-    rules = site.policies.policy(candidate.place)
+    rules = site.policies.policy(candidate.scope_keys)
     return decide(standing_of(candidate, now, site), rules, candidate.notice, now.timestamp())
 
 
@@ -230,7 +230,7 @@ def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
     """Return the engine's input. Idle times are unknown without a recent observation."""
     seen_at, kept_until, ready_at = candidate.observed_at, candidate.kept_until, candidate.ready_at
     known = seen_at is not None and observing.is_fresh(seen_at, now)
-    accelerated = candidate.place.accelerated
+    accelerated = candidate.scope_keys.accelerated
     return Standing(
         ends_at_s=candidate.ends_at.timestamp() if candidate.ends_at is not None else None,
         lifetime_s=candidate.lifetime_s,

@@ -18,7 +18,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
 from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts
-from portal.reclaim.effective import PolicySet, place_of
+from portal.reclaim.effective import PolicySet, scope_keys_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
 from portal.reclaim.engine.terms import Effective, Source
@@ -160,7 +160,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
     now = timezone.now()
     site = passes.present_site()
     standing = passes.standing_of(passes.candidate_of(workspace, row), now, site) if running else None
-    held = site.policies.effective(place_of(workspace))
+    held = site.policies.effective(scope_keys_of(workspace))
     rules = held.policy
     notice = notice_about(workspace)
     return {
@@ -214,7 +214,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     end = ends_at or stops_at
     row = observing.present(workspace)
     site = passes.present_site()
-    held = site.policies.effective(place_of(workspace))
+    held = site.policies.effective(scope_keys_of(workspace))
     rules = held.policy
     standing = passes.standing_of(passes.candidate_of(workspace, row), now, site)
     return Life(

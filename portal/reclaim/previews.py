@@ -122,14 +122,14 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             ),
         )
         gpus = (row["milli"] or 0) / WHOLE_DEVICE_MILLI
-        place = effective.Place(
+        scope_keys = effective.ScopeKeys(
             row["workspace__pool"],
             row["workspace__template"],
             row["workspace__flavor"],
             row["workspace__team"],
             bool(row["milli"]),
         )
-        for each in replay(past, policies.policy(place)):
+        for each in replay(past, policies.policy(scope_keys)):
             stops += 1
             releases += each.released
             stopped.add(row["workspace"])

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, PortalError
 from portal.common.events import services as events
-from portal.reclaim.effective import PolicySet, place_of, policy_set
+from portal.reclaim.effective import PolicySet, policy_set, scope_keys_of
 from portal.reclaim.models import ScheduledStop
 from portal.workspaces import services
 from portal.workspaces.domain_events import StopAsked
@@ -59,7 +59,7 @@ def start_due(policies: PolicySet, now: datetime) -> int:
 
 def _is_due(row: ScheduledStop, policies: PolicySet, now: datetime) -> bool:
     stopped_s, now_s = row.stopped_at.timestamp(), now.timestamp()
-    weeks = policies.policy(place_of(row.workspace)).weeks
+    weeks = policies.policy(scope_keys_of(row.workspace)).weeks
     return any(week.start_due(stopped_s, now_s) for week in weeks)
 
 
@@ -108,6 +108,6 @@ def next_start_of(workspace: Workspace) -> datetime | None:
     if not ScheduledStop.objects.filter(workspace=workspace, generation=workspace.generation).exists():
         return None
     now_s = timezone.now().timestamp()
-    weeks = policy_set().policy(place_of(workspace)).weeks
+    weeks = policy_set().policy(scope_keys_of(workspace)).weeks
     found = [moment for week in weeks if (moment := week.next_start(now_s)) is not None]
     return datetime.fromtimestamp(min(found), UTC) if found else None
