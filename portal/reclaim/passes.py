@@ -30,7 +30,16 @@ from portal.quota.ledger.selectors import teams_without_hours
 from portal.reclaim import observing, scheduled_starts
 from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import PolicySet, ScopeKeys, policy_set, scope_keys_of
-from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
+from portal.reclaim.engine.ladder import (
+    RELEASES,
+    Cause,
+    Notice,
+    RunState,
+    Step,
+    ThresholdReading,
+    Verdict,
+    decide,
+)
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity
 from portal.workspaces import gpus, services
 from portal.workspaces.ends import shift_ends
@@ -223,15 +232,15 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
 def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
     """Return the step that is due for a running workspace."""
     rules = site.policies.policy(candidate.scope_keys)
-    return decide(standing_of(candidate, now, site), rules, candidate.notice, now.timestamp())
+    return decide(run_state_of(candidate, now, site), rules, candidate.notice, now.timestamp())
 
 
-def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
+def run_state_of(candidate: Candidate, now: datetime, site: Site) -> RunState:
     """Return the engine's input. Idle times are unknown without a recent observation."""
     seen_at, kept_until, ready_at = candidate.observed_at, candidate.kept_until, candidate.ready_at
     known = seen_at is not None and observing.is_fresh(seen_at, now)
     accelerated = candidate.scope_keys.accelerated
-    return Standing(
+    return RunState(
         ends_at_s=candidate.ends_at.timestamp() if candidate.ends_at is not None else None,
         lifetime_s=candidate.lifetime_s,
         idle_s=candidate.idle_s if known else None,
@@ -244,8 +253,10 @@ def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
 
 def reason_of_stop(verdict: Verdict) -> Reason:
     """Return the reason of a stop: the value that has reached its threshold."""
-    held: Held = next(each for each in verdict.held if each.cause == verdict.cause)
-    return Reason(CODES[held.cause], {"value_s": round(held.value_s), "threshold_s": round(held.threshold_s)})
+    reading: ThresholdReading = next(entry for entry in verdict.readings if entry.cause == verdict.cause)
+    return Reason(
+        CODES[reading.cause], {"value_s": round(reading.value_s), "threshold_s": round(reading.threshold_s)}
+    )
 
 
 def _make_up_for_absence(now: datetime) -> None:

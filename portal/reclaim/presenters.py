@@ -20,7 +20,7 @@ from portal.people.accounts.models import User
 from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts
 from portal.reclaim.effective import PolicySet, scope_keys_of
 from portal.reclaim.engine.activity import SignalKind
-from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
+from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, RunState, Step, idle_limit_s, threshold_readings
 from portal.reclaim.engine.terms import Effective, Source
 from portal.reclaim.engine.week import DAYS, Week
 from portal.reclaim.models import PolicyScope, ReclaimNotice
@@ -159,23 +159,23 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
     row = observing.present(workspace) if running else None
     now = timezone.now()
     site = passes.present_site()
-    standing = passes.standing_of(passes.candidate_of(workspace, row), now, site) if running else None
-    held = site.policies.effective(scope_keys_of(workspace))
-    rules = held.policy
+    run_state = passes.run_state_of(passes.candidate_of(workspace, row), now, site) if running else None
+    effective = site.policies.effective(scope_keys_of(workspace))
+    rules = effective.policy
     notice = notice_about(workspace)
     return {
         "observed_at": row.observed_at if row is not None else None,
-        "idle_s": standing.idle_s if standing is not None else None,
-        "gpu_idle_s": standing.gpu_idle_s if standing is not None else None,
+        "idle_s": run_state.idle_s if run_state is not None else None,
+        "gpu_idle_s": run_state.gpu_idle_s if run_state is not None else None,
         "idle_limit_s": idle_limit_s(rules, now.timestamp()),
-        "policy": rules_of(held),
+        "policy": rules_of(effective),
         "kept_until": row.kept_until if row is not None else None,
         "stops_at": notice.due_at if notice is not None else None,
         "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
         "starts_at": scheduled_starts.next_start_of(workspace),
         "signals": observing.signals_of(row),
-        "held": held_against(standing, rules, now.timestamp()) if standing is not None else [],
+        "held": threshold_readings(run_state, rules, now.timestamp()) if run_state is not None else [],
         "history": [
             {"at": at, "active": kinds}
             for at, kinds in (observing.changes_of(workspace) if row is not None else ())
@@ -214,9 +214,9 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     end = ends_at or stops_at
     row = observing.present(workspace)
     site = passes.present_site()
-    held = site.policies.effective(scope_keys_of(workspace))
-    rules = held.policy
-    standing = passes.standing_of(passes.candidate_of(workspace, row), now, site)
+    effective = site.policies.effective(scope_keys_of(workspace))
+    rules = effective.policy
+    run_state = passes.run_state_of(passes.candidate_of(workspace, row), now, site)
     return Life(
         stops_at=stops_at,
         ends_at=ends_at,
@@ -235,7 +235,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         idle_words=idle_words(
             row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None
         ),
-        rules=tuple(rule_words(held, site.policies, standing, now)),
+        rules=tuple(rule_words(effective, site.policies, run_state, now)),
     )
 
 
@@ -264,22 +264,22 @@ def source_words(source: Source) -> str:
     )
 
 
-def rules_of(held: Effective) -> list[dict[str, Any]]:
+def rules_of(effective: Effective) -> list[dict[str, Any]]:
     """Return each effective value with its source, for REST."""
     values: dict[str, Any] = {
-        "idle_s": held.policy.idle_s,
-        "gpu_idle_s": held.policy.gpu_idle_s,
-        "release_s": held.policy.release_s,
-        "longest_s": held.policy.longest_s,
-        "notice_s": held.policy.notice_s,
-        "stop_when_spent": held.policy.stop_when_spent,
+        "idle_s": effective.policy.idle_s,
+        "gpu_idle_s": effective.policy.gpu_idle_s,
+        "release_s": effective.policy.release_s,
+        "longest_s": effective.policy.longest_s,
+        "notice_s": effective.policy.notice_s,
+        "stop_when_spent": effective.policy.stop_when_spent,
     }
     found = [
         {"name": name, "value": values[name], "set_by": source_text(sources[0])}
-        for name, sources in held.sources.items()
+        for name, sources in effective.sources.items()
         if name in values
     ]
-    weeks = zip(held.policy.weeks, held.sources.get("weeks", ()), strict=True)
+    weeks = zip(effective.policy.weeks, effective.sources.get("weeks", ()), strict=True)
     return found + [
         {"name": "week", "value": week_json(week), "set_by": source_text(source)} for week, source in weeks
     ]
@@ -302,9 +302,9 @@ def week_json(week: Week) -> dict[str, Any]:
     }
 
 
-def rule_words(held: Effective, policies: PolicySet, standing: Standing, now: datetime) -> list[Rule]:
+def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, now: datetime) -> list[Rule]:
     """Return the effective rules as text, each limit with its elapsed part."""
-    policy, found = held.policy, []
+    policy, found = effective.policy, []
 
     def add(name: str, value: str, source: Source, used_s: float | None = None, limit_s: int = 0) -> None:
         used = None if used_s is None else min(round(used_s), limit_s)
@@ -312,20 +312,20 @@ def rule_words(held: Effective, policies: PolicySet, standing: Standing, now: da
             value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
         found.append(Rule(name, value, source_words(source), policies.keys.get(source), used, limit_s))
 
-    lived_s = now.timestamp() - standing.began_s if standing.began_s is not None else None
+    lived_s = now.timestamp() - run_state.began_s if run_state.began_s is not None else None
     for name, label, limit_s, used_s in (
-        ("idle_s", _("Idle limit"), policy.idle_s, standing.idle_s),
-        ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, standing.gpu_idle_s),
-        ("release_s", _("GPUs are released after"), policy.release_s, standing.idle_s),
+        ("idle_s", _("Idle limit"), policy.idle_s, run_state.idle_s),
+        ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, run_state.gpu_idle_s),
+        ("release_s", _("GPUs are released after"), policy.release_s, run_state.idle_s),
         ("longest_s", _("Longest life"), policy.longest_s, lived_s),
         ("notice_s", _("Notice before a stop"), policy.notice_s, None),
     ):
-        if limit_s and name in held.sources:
-            add(label, format_duration(limit_s), held.sources[name][0], used_s, limit_s)
-    for week, source in zip(policy.weeks, held.sources.get("weeks", ()), strict=True):
+        if limit_s and name in effective.sources:
+            add(label, format_duration(limit_s), effective.sources[name][0], used_s, limit_s)
+    for week, source in zip(policy.weeks, effective.sources.get("weeks", ()), strict=True):
         add(_("Hours"), week_words(week), source)
     if policy.stop_when_spent:
-        add(_("GPU-hours"), _("it stops when they are spent"), held.sources["stop_when_spent"][0])
+        add(_("GPU-hours"), _("it stops when they are spent"), effective.sources["stop_when_spent"][0])
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from portal.reclaim.engine.ladder import UNUSED_S, Cause, Notice, Policy, Standing, Step, decide
+from portal.reclaim.engine.ladder import UNUSED_S, Cause, Notice, Policy, RunState, Step, decide
 
 MAX_STEPS = 5000
 MIN_GAIN_S = 60.0
@@ -67,16 +67,16 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             continue
         before_s = now_s
         idle, gpu_idle = _within(past.idle, now_s), _within(past.gpu_idle, now_s)
-        standing = Standing(
+        run_state = RunState(
             idle_s=now_s - max(idle.begin_s, began_s) if idle else 0.0,
             gpu_idle_s=now_s - max(gpu_idle.begin_s, began_s) if gpu_idle else 0.0,
             kept_until_s=max((each.end_s for each in past.kept if each.begin_s <= now_s), default=None),
             began_s=began_s,
         )
-        verdict = decide(standing, policy, notice, now_s)
+        verdict = decide(run_state, policy, notice, now_s)
         if verdict.step is Step.WITHDRAW:
             notice = None
-            verdict = decide(standing, policy, None, now_s)
+            verdict = decide(run_state, policy, None, now_s)
         if verdict.step is Step.WARN:
             assert verdict.cause is not None
             assert verdict.due_at_s is not None
