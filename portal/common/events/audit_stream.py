@@ -118,7 +118,7 @@ class WebhookSink:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReceiverProgress:
     """Progress of one receiver, for administrators."""
 
     name: str
@@ -145,11 +145,11 @@ def sinks() -> list[Sink]:
     return found
 
 
-def standings() -> list[Standing]:
+def receiver_progress() -> list[ReceiverProgress]:
     """Return the progress of each receiver."""
     rows = AuditStream.objects.in_bulk([sink.name for sink in sinks()])
     return [
-        Standing(
+        ReceiverProgress(
             name=sink.name,
             target=sink.target,
             last_id=row.last_id,

@@ -44,7 +44,7 @@ def audit(request: SignedInRequest) -> HttpResponse:
         "subjects": sorted({f"{kind.partition('.')[0]}." for kind in AuditKind}),
         "kinds": sorted(AuditKind),
         "seal": AuditSeal.objects.first(),
-        "streams": audit_stream.standings(),
+        "streams": audit_stream.receiver_progress(),
     }
     return render(request, "events/audit.html", context, status=200 if valid else 400)
 
