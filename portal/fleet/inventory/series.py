@@ -89,7 +89,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DeviceAllocation:
     """Allocation of `milli` of 1000 of a device to a workspace. `until` is None while it lasts."""
 
     workspace_id: UUID
@@ -216,12 +216,12 @@ def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dic
 # --- Who held it, and what came of it ----------------------------------------------------------------
 
 
-def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
+def holders(device: Device, since: datetime, until: datetime) -> list[DeviceAllocation]:
     """Return the allocations of the device between `since` and `until`, oldest first."""
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, device=device, allocation__granted_at__lt=until)
     return [
-        Held(*row)
+        DeviceAllocation(*row)
         for row in rows.order_by("allocation__granted_at", "pk").values_list(
             "allocation__workspace_id",
             "allocation__workspace__team_id",

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from portal.common.formatting import format_duration, format_number
 from portal.common.svg import Bar, Sparkline, Spot, area, nice, path, sparkline
 from portal.fleet.inventory.models import Device
-from portal.fleet.inventory.series import HOUR, Held, Point, Series
+from portal.fleet.inventory.series import HOUR, DeviceAllocation, Point, Series
 
 __all__ = ["Bar", "Chart", "Row", "Sparkline", "Tick", "device_charts", "sparkline"]
 
@@ -81,7 +81,7 @@ class _Quantity:
     digits: int = 0
 
 
-def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> list[Chart]:
+def device_charts(device: Device, series: Series, held: Sequence[DeviceAllocation] = ()) -> list[Chart]:
     """Return charts of GPU use, memory, power and temperature; empty if nothing was measured."""
     if not series.measured and series.live is None:
         return []
@@ -235,7 +235,11 @@ _USE = _Quantity(
 
 
 def _chart(
-    what: _Quantity, series: Series, title: str, held: Sequence[Held], now: tuple[float, str] | None
+    what: _Quantity,
+    series: Series,
+    title: str,
+    held: Sequence[DeviceAllocation],
+    now: tuple[float, str] | None,
 ) -> Chart:
     end_s = max(series.end_s, int(series.live.at_s) + 1 if series.live else 0)
     start_s = series.start_s
@@ -318,7 +322,9 @@ def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float])
     return tuple(bars)
 
 
-def _held(held: Sequence[Held], start_s: int, end_s: int, x_of: Callable[[float], float]) -> tuple[Bar, ...]:
+def _held(
+    held: Sequence[DeviceAllocation], start_s: int, end_s: int, x_of: Callable[[float], float]
+) -> tuple[Bar, ...]:
     """Return the periods in which the device was allocated; overlapping ones are merged."""
     bars: list[tuple[float, float]] = []
     for item in sorted(held, key=lambda item: item.since):
