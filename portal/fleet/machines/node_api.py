@@ -128,9 +128,9 @@ def leave(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @through_the_door
-def standing(request: HttpRequest) -> HttpResponse:
+def node_workspaces(request: HttpRequest) -> HttpResponse:
     """Return the workspaces on the requesting node. Refused for other clients."""
-    found = _by_node(request, lambda node, serial: joining.standing(node=node, serial=serial))
+    found = _by_node(request, lambda node, serial: joining.node_workspaces(node=node, serial=serial))
     return JsonResponse(msgspec.to_builtins(found))
 
 
@@ -167,5 +167,5 @@ urlpatterns = [
     path("join", join, name="join"),
     path("rotate", rotate, name="rotate"),
     path("leave", leave, name="leave"),
-    path("standing", standing, name="standing"),
+    path("standing", node_workspaces, name="standing"),
 ]
