@@ -21,7 +21,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UsageInterval:
     """`amount` of a resource, allocated from `start_s` to `end_s` (None: still)."""
 
     resource: str
@@ -40,7 +40,7 @@ class Stretch:
 
 
 def stretches(
-    held: Iterable[Held], weights: Mapping[str, int], start_s: int, end_s: int
+    held: Iterable[UsageInterval], weights: Mapping[str, int], start_s: int, end_s: int
 ) -> Sequence[Stretch]:
     """Split the time from `start_s` to `end_s` into periods of constant rate, without gaps."""
     if start_s >= end_s:
@@ -76,9 +76,9 @@ class _Weights(dict[str, int]):
         return WEIGHT_ONE if default is None else default
 
 
-def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[Held]]:
+def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[UsageInterval]]:
     """Return the teams' accelerator allocations since then, by team. One query."""
-    found: dict[UUID, list[Held]] = {}
+    found: dict[UUID, list[UsageInterval]] = {}
     rows = AllocatedDevice.objects.filter(allocation__workspace__team__in=list(teams)).filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     )
@@ -87,11 +87,11 @@ def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[Held]]:
         "device__node__pool__simulated", "milli", "allocation__granted_at", "allocation__released_at",
     ):  # fmt: skip
         if kind == DeviceKind.MIG.value and profile:
-            held = Held(resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI, 0)
+            held = UsageInterval(resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI, 0)
         else:
-            held = Held(resources.gpu(model), milli, 0)
+            held = UsageInterval(resources.gpu(model), milli, 0)
         found.setdefault(team, []).append(
-            Held(held.resource, held.amount, _seconds(start), _seconds(end) if end else None)
+            UsageInterval(held.resource, held.amount, _seconds(start), _seconds(end) if end else None)
         )
     return found
 
