@@ -93,7 +93,7 @@ class Me(ApiView):
             "is_operator": user.operates,
             "is_approver": user.is_approver,
             "roles": user.roles,
-            "teams": selectors.places_of(user),
+            "teams": selectors.team_roles_of(user),
             "scopes": token.scopes if token else [Scope.ALL],
             "token": token,
         }

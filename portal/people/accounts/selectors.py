@@ -120,7 +120,7 @@ def memberships_of(actor: User) -> QuerySet[Membership]:
     return Membership.objects.filter(user=actor).select_related("team").order_by("team__slug")
 
 
-class Place(NamedTuple):
+class TeamRole(NamedTuple):
     """A membership, as columns for display."""
 
     slug: str
@@ -128,7 +128,7 @@ class Place(NamedTuple):
     role: str
 
 
-_PLACES = Prepared(
+_TEAM_ROLES = Prepared(
     lambda keys: (
         Membership.objects.filter(user__in=keys)
         .order_by("team__slug")
@@ -138,9 +138,9 @@ _PLACES = Prepared(
 )
 
 
-def places_of(actor: User) -> list[Place]:
+def team_roles_of(actor: User) -> list[TeamRole]:
     """Return `memberships_of` as columns. Faster, for hot paths."""
-    return [Place(*row) for row in _PLACES.rows([actor.pk])]
+    return [TeamRole(*row) for row in _TEAM_ROLES.rows([actor.pk])]
 
 
 def roles_of(actor: User) -> dict[UUID, str]:
