@@ -25,7 +25,7 @@ NEEDS_CHANGE = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.LEDGER})
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PendingOutlook:
     """A pending request's position from 1, its ETA and the rule that blocks it.
 
     If `needs_change`, a limit must change first; there is no position or ETA.
@@ -75,13 +75,13 @@ class Outlook:
         if self.cycle.starts == other.cycle.starts:
             self._plan, self._shared = other.plan, True
 
-    def of(self, workload_id: str) -> Standing:
+    def of(self, workload_id: str) -> PendingOutlook:
         """Return the state of a pending request. Raises KeyError if it is not pending."""
         request = self._scheduler.pending.items[workload_id]
         needs_change, shortfall, blocker = self._blocked_by(request)
         if needs_change:
-            return Standing(True, blocker)
-        return Standing(False, blocker, self._position(request), self._eta(request, shortfall))
+            return PendingOutlook(True, blocker)
+        return PendingOutlook(False, blocker, self._position(request), self._eta(request, shortfall))
 
     def kind_of(self, workload_id: str) -> object:
         """Return a key that is equal for requests with the same blocker. Raises KeyError if not pending."""
