@@ -19,7 +19,7 @@ from provisioning.types import (
     ResourceRequest,
 )
 
-Held = tuple[PoolNodes, Placement, ResourceRequest]
+PoolAllocation = tuple[PoolNodes, Placement, ResourceRequest]
 Undo = Callable[[], None]
 NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
 
@@ -37,8 +37,8 @@ class PoolPlacer:
         self._running: set[str] = set()
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
-        self._found: dict[str, Held] = {}
-        self._taken: list[Held] = []
+        self._found: dict[str, PoolAllocation] = {}
+        self._taken: list[PoolAllocation] = []
         # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
@@ -69,7 +69,7 @@ class PoolPlacer:
             self._found[workload.id] = found
         return found is not None
 
-    def _first_place(self, workload: Workload) -> Held | None:
+    def _first_place(self, workload: Workload) -> PoolAllocation | None:
         """Return where it would go now: its move target if free, else the first pool with room."""
         placement_request, variant = self._requests[workload.id]
         if (target := placement_request.target) is not None:

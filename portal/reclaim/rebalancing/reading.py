@@ -59,7 +59,7 @@ COLUMNS = (
 )  # fmt: skip
 AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
 """Read as text: most values are equal, and parsing each is expensive."""
-Held = tuple[UUID, Placement, ResourceRequest]
+NodeAllocation = tuple[UUID, Placement, ResourceRequest]
 """What a workspace uses of a node: pool, placement and amounts."""
 UNKNOWN = DeviceView()
 
@@ -88,7 +88,7 @@ class Runs:
     generation: int
     noticed: bool
     at_work: bool | None
-    held: Sequence[Held]
+    held: Sequence[NodeAllocation]
     home: tuple[UUID, UUID]
     template: UUID
     flavor: UUID
@@ -146,7 +146,7 @@ def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
 class Running:
     """Running workspaces and what they use according to the queue's snapshot. Rows are read on demand."""
 
-    def __init__(self, held: Mapping[str, Sequence[Held]], now: datetime) -> None:
+    def __init__(self, held: Mapping[str, Sequence[NodeAllocation]], now: datetime) -> None:
         self._held = held
         self._now = now
         self._asked: set[str] = set()
