@@ -17,7 +17,7 @@ from django.db.models import F
 
 from portal.common.formatting import format_reading
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
-from portal.reclaim.engine.pace import SLOW_FOR_S, Pace, Place, is_worth_keeping, observe, slow_work
+from portal.reclaim.engine.pace import SLOW_FOR_S, Location, Pace, is_worth_keeping, observe, slow_work
 from portal.reclaim.models import WorkPace
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -96,7 +96,7 @@ def _note(told: Sequence[Told]) -> int:
     return len(changed)
 
 
-def _places(told: Sequence[Told]) -> dict[tuple[UUID, int], Place]:
+def _places(told: Sequence[Told]) -> dict[tuple[UUID, int], Location]:
     """Return the placements of single-node starts by (workspace, generation); two queries."""
     rows = Allocation.objects.filter(
         workspace__in=[each.workspace_id for each in told], released_at=None
@@ -112,7 +112,7 @@ def _places(told: Sequence[Told]) -> dict[tuple[UUID, int], Place]:
     ):
         devices.setdefault(allocation, []).append((uuid, model, milli, memory))
     return {
-        key: Place(
+        key: Location(
             node,
             frozenset(part[0] for part in devices.get(pk, ())),
             _kind(cpu, memory, sorted(part[1:] for part in devices.get(pk, ()))),

@@ -25,7 +25,7 @@ MAX_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A node and devices of it. `kind` is equal for equal amounts of equal devices."""
 
     node: str
@@ -50,7 +50,7 @@ class Pace:
     `rate` and `at_s` are from the last stored observation; they may be old unless the work is slow.
     """
 
-    place: Place
+    place: Location
     rate: float
     at_s: float
     here: Best
@@ -64,7 +64,7 @@ class Pace:
 
 
 def observe(
-    before: Mapping[str, Pace], told: Mapping[str, float], place: Place, at_s: float
+    before: Mapping[str, Pace], told: Mapping[str, float], place: Location, at_s: float
 ) -> dict[str, Pace]:
     """Return the paces after a report by metric. Metrics not reported are unchanged.
 
@@ -82,7 +82,7 @@ def observe(
     return found | {name: before[name] for name in others[:room]}
 
 
-def _one(before: Pace | None, rate: float, place: Place, at_s: float) -> Pace:
+def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
     """Return the pace of a metric after a report, assuming it is slow."""
     here = Best(place.node, place.devices, rate, at_s)
     if before is None or before.place.kind != place.kind:
@@ -99,7 +99,7 @@ def _one(before: Pace | None, rate: float, place: Place, at_s: float) -> Pace:
     return Pace(place, rate, at_s, here, max(others, key=lambda each: each.rate, default=None), since)
 
 
-def _is_other(best: Best, place: Place, at_s: float) -> bool:
+def _is_other(best: Best, place: Location, at_s: float) -> bool:
     return (best.node, best.devices) != (place.node, place.devices) and _is_fresh(best, at_s)
 
 
