@@ -160,7 +160,7 @@ class DeviceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeDevices:
     """A node of the workspace, and its devices there."""
 
     node: str
@@ -186,7 +186,7 @@ class Detail:
     size: str
     stages: list[selectors.Stage]
     total_s: float | None
-    places: list[Place]
+    places: list[NodeDevices]
     activity: list[tuple[str, str]]
     home: home_limits.HomeNote | None
     lost_home: LostHome | None
@@ -345,7 +345,7 @@ def newer_version(workspace: Workspace) -> int | None:
     return selectors.current_number(version.environment_id)
 
 
-def places(workspace: Workspace) -> list[Place]:
+def places(workspace: Workspace) -> list[NodeDevices]:
     """Return the nodes of the workspace; empty after its capacity was released."""
     allocations = (
         workspace.allocations.filter(released_at=None)
@@ -353,13 +353,13 @@ def places(workspace: Workspace) -> list[Place]:
         .prefetch_related("devices__device")
         .order_by("node__name")
     )
-    found: list[Place] = []
+    found: list[NodeDevices] = []
     for allocation in allocations:
         models: dict[str, list[str]] = {}
         for item in sorted(allocation.devices.all(), key=lambda item: item.device.index):
             models.setdefault(item.device.model, []).append(item.device.uuid)
         groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
-        found.append(Place(node=allocation.node.name, devices=groups))
+        found.append(NodeDevices(node=allocation.node.name, devices=groups))
     return found
 
 
