@@ -99,7 +99,7 @@ _AGAINST: Mapping[str, str | Promise] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunRow:
     """A run in a list."""
 
     run: GpuCheckRun
@@ -146,7 +146,7 @@ class Note:
 class Block:
     """The checks on a device's page. `may` and `may_reset` allow the reader to request one."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RunRow, ...]
     open: GpuCheckRun | None
     open_label: str
     may: bool
@@ -158,7 +158,7 @@ class Block:
 class Page:
     """A run's page. `peers` are id and name of the devices that its links were measured to."""
 
-    row: Row
+    row: RunRow
     device_name: str
     recovery: str
     tests: tuple[TestRow, ...]
@@ -183,8 +183,8 @@ def look_of(run: GpuCheckRun) -> Look:
     return own or Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
 
 
-def row_of(run: GpuCheckRun) -> Row:
-    return Row(run, handler_of(run.kind).title(run), look_of(run), format_report_text(run.summary))
+def row_of(run: GpuCheckRun) -> RunRow:
+    return RunRow(run, handler_of(run.kind).title(run), look_of(run), format_report_text(run.summary))
 
 
 def format_report_text(text: str) -> str:

@@ -31,7 +31,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyRow:
     """A policy in a list. `says` has one line per value."""
 
     kind: str
@@ -53,11 +53,11 @@ def name_of(row: ReclaimPolicy) -> str:
     return _("%(kind)s %(name)s") % {"kind": kind, "name": row.subject.name}
 
 
-def rows(found: Iterable[ReclaimPolicy]) -> list[Row]:
+def rows(found: Iterable[ReclaimPolicy]) -> list[PolicyRow]:
     """Return the rows of a list, from the widest scope to the narrowest."""
     order = list(PolicyScope.values)
     return [
-        Row(
+        PolicyRow(
             str(PolicyScope(row.scope).label),
             row.subject.name if row.subject is not None else _("all workspaces"),
             url_of(row),
@@ -67,10 +67,10 @@ def rows(found: Iterable[ReclaimPolicy]) -> list[Row]:
     ]
 
 
-def settings_row() -> Row:
+def settings_row() -> PolicyRow:
     """Return the row of the site's settings, which have no page."""
     terms = effective.terms_of_settings()
-    return Row("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
+    return PolicyRow("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
 
 
 def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ MAX_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UsageRow:
     """A row of the table as text. A dash means not measured or not applicable."""
 
     key: str
@@ -67,10 +67,10 @@ def hours(amount: int) -> str:
     return format_number(amount / MILLI_GPU_S_PER_HOUR, 1)
 
 
-def row(key: str, amounts: Amounts) -> Row:
+def row(key: str, amounts: Amounts) -> UsageRow:
     """Return the figures as text."""
     unseen = not amounts.held_measured
-    return Row(
+    return UsageRow(
         key or _("none"),
         hours(amounts.held),
         NONE if unseen else hours(amounts.held_used),

@@ -44,7 +44,7 @@ BUILD_LOOKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EnvironmentRow:
     """An environment in a list, with its state as text."""
 
     environment: Environment
@@ -57,27 +57,27 @@ class Row:
         return self.environment.current.size_mib if self.environment.current is not None else None
 
 
-def rows_of(found: Sequence[Environment], states: dict[Any, str]) -> list[Row]:
+def rows_of(found: Sequence[Environment], states: dict[Any, str]) -> list[EnvironmentRow]:
     """Return the rows. `states` are those of the newest versions by environment."""
     return [_row(each, states.get(each.pk, "")) for each in found]
 
 
-def _row(environment: Environment, newest: str) -> Row:
+def _row(environment: Environment, newest: str) -> EnvironmentRow:
     if not environment.enabled:
-        return Row(environment, _("Off"), "circle-off", "")
+        return EnvironmentRow(environment, _("Off"), "circle-off", "")
     if environment.kind == Kind.NODE:
-        return Row(environment, _("On every node"), "circle-check", "ok")
+        return EnvironmentRow(environment, _("On every node"), "circle-check", "ok")
     if environment.deprecated:
-        return Row(environment, _("Deprecated"), "alert-triangle", "wait")
+        return EnvironmentRow(environment, _("Deprecated"), "alert-triangle", "wait")
     if environment.current is not None and newest in ("", VersionState.READY, VersionState.NEW):
-        return Row(environment, _("Ready"), "circle-check", "ok")
+        return EnvironmentRow(environment, _("Ready"), "circle-check", "ok")
     state = VersionState(newest) if newest else VersionState.NEW
     icon, tone = VERSION_LOOKS[state]
     if environment.current is not None:
         if state == VersionState.BUILDING:
-            return Row(environment, _("Ready, next one is built"), icon, tone)
-        return Row(environment, _("Ready, next one failed"), icon, "wait")
-    return Row(environment, state.label, icon, tone)
+            return EnvironmentRow(environment, _("Ready, next one is built"), icon, tone)
+        return EnvironmentRow(environment, _("Ready, next one failed"), icon, "wait")
+    return EnvironmentRow(environment, state.label, icon, tone)
 
 
 def standing(environment: Environment, progress: selectors.Progress | None) -> str:

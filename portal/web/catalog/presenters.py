@@ -86,7 +86,7 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CatalogRow:
     """A row of a list of entries."""
 
     entry: Template | Flavor
@@ -108,7 +108,7 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
     return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
 
 
-def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
+def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
     standings = standings_of(each for each in entries if isinstance(each, Template))
@@ -121,7 +121,7 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
             runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
-        found.append(Row(entry, url_of(entry), size, audience(entry, own), words, runs))
+        found.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), words, runs))
     return found
 
 

@@ -19,7 +19,7 @@ from portal.common.svg import Bar, Sparkline, Spot, area, nice, path, sparkline
 from portal.fleet.inventory.models import Device
 from portal.fleet.inventory.series import HOUR, DeviceAllocation, Point, Series
 
-__all__ = ["Bar", "Chart", "Row", "Sparkline", "Tick", "device_charts", "sparkline"]
+__all__ = ["Bar", "Chart", "Sparkline", "TableRow", "Tick", "device_charts", "sparkline"]
 
 WIDTH, HEIGHT = 360, 134
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
@@ -42,7 +42,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of the table. Empty texts are not measured."""
 
     at: datetime
@@ -63,7 +63,7 @@ class Chart:
     gaps: tuple[Bar, ...]
     held: tuple[Bar, ...]
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     dated: bool
     measured: bool
     now: str = ""
@@ -365,12 +365,12 @@ def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], f
     return tuple(ticks)
 
 
-def _rows(series: Series, what: _Quantity) -> tuple[Row, ...]:
+def _rows(series: Series, what: _Quantity) -> tuple[TableRow, ...]:
     """Return the figures per minute or per day (UTC). The template describes gaps in words."""
     if series.span == HOUR:
         values = (what.mean, *([_p95] if what.key == "use" else []), what.most)
         return tuple(
-            Row(
+            TableRow(
                 _moment(series.start_s + series.step_s * place),
                 tuple(_text(value(point) if point else None, what) for value in values),
             )
@@ -388,7 +388,7 @@ def _rows(series: Series, what: _Quantity) -> tuple[Row, ...]:
         part = Series(series.span, 0, series.step_s, tuple(points))
         mean = _weighted(part, what.mean)
         most = max((v for p in points if (v := what.most(p)) is not None), default=None)
-        rows.append(Row(day, (_text(mean, what), _text(most, what))))
+        rows.append(TableRow(day, (_text(mean, what), _text(most, what))))
     return tuple(rows)
 
 
