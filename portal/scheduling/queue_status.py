@@ -75,25 +75,25 @@ class _Statuses:
     def of(self, pending: PendingWorkload) -> QueueStatus:
         if not self._queued(pending):
             return self._unqueued(pending)
-        standing = self._outlook.of(pending.id)
+        pending_outlook = self._outlook.of(pending.id)
         kind = self._outlook.kind_of(pending.id)
         alike = self._alike.get(kind)
         if alike is None:
             alike = self._alike[kind] = QueueStatus(
-                Outcome.NEEDS_APPROVAL if standing.needs_change else Outcome.QUEUED,
+                Outcome.NEEDS_APPROVAL if pending_outlook.needs_change else Outcome.QUEUED,
                 blockers.reason_of(
                     self._snapshot,
                     pending.workload,
-                    standing.blocker,
+                    pending_outlook.blocker,
                     placement_request=pending.placement_request,
                 ),
-                blocker=blockers.as_data(standing.blocker),
-                rule=standing.blocker.rule,
+                blocker=blockers.as_data(pending_outlook.blocker),
+                rule=pending_outlook.blocker.rule,
             )
-        eta = standing.eta
+        eta = pending_outlook.eta
         return replace(
             alike,
-            position=standing.position,
+            position=pending_outlook.position,
             eta_at=at(eta.eta_s) if eta else None,
             basis=eta.basis if eta else None,
         )

@@ -65,14 +65,14 @@ def verdict(
     trial.apply(cycle, trial.now_s)
     if request.id in cycle.starts:
         return QueueVerdict(Outcome.FITS_NOW, eta_s=trial.now_s, basis=ENOUGH_FREE, alternatives=others)
-    standing = Outlook(trial).of(request.id)
-    eta = standing.eta
+    pending_outlook = Outlook(trial).of(request.id)
+    eta = pending_outlook.eta
     return QueueVerdict(
         Outcome.QUEUED,
-        position=standing.position or 0,
+        position=pending_outlook.position or 0,
         eta_s=eta.eta_s if eta else None,
         basis=eta.basis if eta else None,
-        blocker=standing.blocker,
+        blocker=pending_outlook.blocker,
         victims=tuple(each for each in cycle.victims if each.beneficiary == request.id),
         alternatives=others,
     )

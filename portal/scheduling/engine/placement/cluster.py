@@ -61,7 +61,7 @@ _MIG_LOSSES = 1 << 16
 
 
 @dataclass(slots=True)
-class _Row:
+class _RequestScores:
     """Scores of all nodes for one request, and the device to take first.
 
     With `new_instances`, the request may receive MIG instances that do not exist yet.
@@ -98,7 +98,7 @@ class Cluster:
         self._nodes = NodeArrays(nodes)
         self._policy = policy_named(self._policy_name, self._nodes, self._mix)
         self._peers = Peers(self._nodes)
-        self._rows: dict[tuple[ResourceRequest, bool], _Row] = {}
+        self._rows: dict[tuple[ResourceRequest, bool], _RequestScores] = {}
         self._explained: dict[ResourceRequest, _Explained] = {}
         self._clock = 0
         self._touched = np.zeros(len(nodes), np.int64)
@@ -226,17 +226,17 @@ class Cluster:
         found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
         return sorted(found, key=lambda state: nodes.position[state.name])
 
-    def _new_row(self, request: ResourceRequest, new: bool) -> _Row:
+    def _new_row(self, request: ResourceRequest, new: bool) -> _RequestScores:
         check(request)
         if len(self._rows) >= _MAX_ROWS:
             del self._rows[next(iter(self._rows))]
         count = len(self._nodes)
         applying = tuple(each for each in filters.applying(request) if not new or each is not filters.MIG)
-        row = _Row(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
+        row = _RequestScores(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
         self._rows[request, new] = row
         return row
 
-    def _refresh(self, row: _Row, request: ResourceRequest) -> None:
+    def _refresh(self, row: _RequestScores, request: ResourceRequest) -> None:
         """Score the nodes again that changed since the row was last used."""
         if row.seen == self._clock:
             return
@@ -287,7 +287,7 @@ class Cluster:
             return rows, None
         return rows[first], rows[twin]
 
-    def _score(self, row: _Row, rows: Ints, request: ResourceRequest) -> None:
+    def _score(self, row: _RequestScores, rows: Ints, request: ResourceRequest) -> None:
         """Score nodes that fit, except those that grant MIG instances."""
         eligible, sound = self._nodes.preferred(rows, request)
         levels, row.first[rows] = self._policy.levels(rows, request, eligible)
@@ -331,7 +331,7 @@ class Cluster:
             levels.append((_SOUND << LEVEL_BITS) * (not choice.warned) + level)
         return np.array(levels, np.int64)
 
-    def _several(self, row: _Row, request: ResourceRequest) -> list[int] | None:
+    def _several(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
         """Return the best rows for a multi-node request, close together where racks and blocks are known."""
         score = row.score + self._peers.tie
         rows = np.flatnonzero(score >= 0)
@@ -353,7 +353,7 @@ class Cluster:
                 return best[: request.nodes]
         return [int(each) for each in rows[: request.nodes]]
 
-    def _grant(self, row: int, known: _Row, request: ResourceRequest) -> NodePlacement:
+    def _grant(self, row: int, known: _RequestScores, request: ResourceRequest) -> NodePlacement:
         """Return what the request receives on the node of `row`. The request must fit."""
         wanted = request.accelerators
         name = self._nodes.states[row].name
