@@ -221,7 +221,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
         recovery=str(RECOVERY.get(run.recovery, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),
-        notes=tuple(_note(each) for each in findings),
+        notes=tuple(_note(finding) for finding in findings),
         fix=str(unavailable.get("fix", "")),
         health=_health(report),
         software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),

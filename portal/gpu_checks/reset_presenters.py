@@ -70,7 +70,7 @@ def _ends(device: Device) -> Iterable[str]:
         "seconds": DEADLINE_S,
         "node": device.node.name,
     }
-    linked = ", ".join(f"GPU {each.index}" for each in resets.siblings(device))
+    linked = ", ".join(f"GPU {sibling.index}" for sibling in resets.siblings(device))
     if linked:
         yield _("links to %(gpus)s; where these have to be reset with it, the driver refuses and says so") % {
             "gpus": linked

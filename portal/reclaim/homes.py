@@ -87,8 +87,8 @@ def run() -> Looked:
             if not place.goes_on
         ]  # fmt: skip
         steps: dict[HomeStep, list[tuple[SeenHome, HomeVerdict]]] = {step: [] for step in HomeStep}
-        for each in verdicts:
-            steps[each[1].step].append(each)
+        for place, verdict in verdicts:
+            steps[verdict.step].append((place, verdict))
         warned = steps[HomeStep.WARN][:MAX_WARNED]
         _warn(warned, now)
         gone = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]

@@ -99,7 +99,7 @@ def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
         days = len(terms.week.holidays)
         words = ngettext("on %(days)s day", "on %(days)s days", days) % {"days": days}
         if whole:
-            words = ", ".join(each.isoformat() for each in sorted(terms.week.holidays))
+            words = ", ".join(holiday.isoformat() for holiday in sorted(terms.week.holidays))
         found.append((_("Holidays"), words))
     return found
 
@@ -128,11 +128,11 @@ def changes_in_words(differences: Sequence[history.Difference]) -> tuple[Changed
     """Return differences of two documents as text."""
     return tuple(
         Changed(
-            str(LABELS.get(each.field, each.field)),
-            in_words(each.field, each.before),
-            in_words(each.field, each.after),
+            str(LABELS.get(difference.field, difference.field)),
+            in_words(difference.field, difference.before),
+            in_words(difference.field, difference.after),
         )
-        for each in differences
+        for difference in differences
     )
 
 

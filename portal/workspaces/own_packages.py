@@ -92,7 +92,7 @@ def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
 
 def _versions_of(version: EnvironmentVersion | None) -> dict[str, str]:
     packages = version.packages if version is not None else []
-    return {canonicalize_name(each["name"]): str(each["version"]) for each in packages}
+    return {canonicalize_name(package["name"]): str(package["version"]) for package in packages}
 
 
 def sharing(workspace: Workspace) -> WorkspaceQuerySet:
@@ -168,7 +168,7 @@ def requirements(workspace: Workspace, own: OwnPackages) -> str:
         version.source_kind if version is not None else SourceKind.PACKAGES,
         version.source if version is not None else "",
         have=_versions_of(version),
-        more=[(each.name, each.version) for each in own.packages],
+        more=[(package.name, package.version) for package in own.packages],
     )
 
 

@@ -294,7 +294,9 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         gpu_shares=share_overuse.of(workspace, timezone.now()),
         egress=reach,
         next_egress=next_reach,
-        folders=[(mounts.inside(each), each.endswith(mounts.WRITABLE)) for each in workspace.template.mounts],
+        folders=[
+            (mounts.inside(mount), mount.endswith(mounts.WRITABLE)) for mount in workspace.template.mounts
+        ],
         environment=_environment_words(workspace),
         uses_home=workspace.state != State.TERMINATED and not workspace.simulated and own,
         reset_waits=own and own_packages.reset_waits(workspace),

@@ -110,17 +110,17 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
     """Return rows newest first. Each version is compared with the previous ready one."""
     rows = []
     ready = [each for each in versions if each.state == VersionState.READY]
-    for each in versions:
-        icon, tone = VERSION_LOOKS[VersionState(each.state)]
-        before = next((old for old in ready if old.number < each.number), None)
+    for version in versions:
+        icon, tone = VERSION_LOOKS[VersionState(version.state)]
+        before = next((old for old in ready if old.number < version.number), None)
         said = ""
-        if each.state == VersionState.READY and before is not None:
-            said = changes.between(before, each).sentence
-        reason = reason_of(each.failure) if each.state == VersionState.FAILED else None
+        if version.state == VersionState.READY and before is not None:
+            said = changes.between(before, version).sentence
+        reason = reason_of(version.failure) if version.state == VersionState.FAILED else None
         rows.append(
             VersionRow(
-                each,
-                each.pk == environment.current_id,
+                version,
+                version.pk == environment.current_id,
                 icon,
                 tone,
                 said,
@@ -227,12 +227,12 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
         "folder": newest.source if newest is not None and is_folder(newest) else "",
         "lacks": _lacks(current),
         "builds": builds,
-        "open": [each for each in builds if each.build.open],
+        "open": [build for build in builds if build.build.open],
         "packages": current_packages(environment),
         "asked_for": asked_for(environment),
         "mending": mending(
             selectors.newest_version(environment),
-            next((each.build.pk for each in builds if _is_of(each, newest)), None),
+            next((build.build.pk for build in builds if _is_of(build, newest)), None),
         ),
     }
 
@@ -284,22 +284,24 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
     if version is None or not version.digest:
         return []
     rows = []
-    wanted = fingerprint_of(version.python, ((each["name"], each["version"]) for each in version.packages))
-    for each in selectors.holdings(version.digest):
+    wanted = fingerprint_of(
+        version.python, ((package["name"], package["version"]) for package in version.packages)
+    )
+    for holding in selectors.holdings(version.digest):
         note = ""
-        if each.holds and is_folder(version):
+        if holding.holds and is_folder(version):
             note = gettext("Python %(python)s, %(count)d packages") % {
-                "python": each.python,
-                "count": each.package_count,
+                "python": holding.python,
+                "count": holding.package_count,
             }
-            if each.fingerprint != wanted:
+            if holding.fingerprint != wanted:
                 note += " · " + gettext("changed since it was looked at")
-        if each.holds:
-            rows.append(HoldingRow(each, gettext("Has it"), "circle-check", "ok", note))
+        if holding.holds:
+            rows.append(HoldingRow(holding, gettext("Has it"), "circle-check", "ok", note))
         elif is_folder(version):
-            rows.append(HoldingRow(each, gettext("Not there"), "circle-off", "", note))
+            rows.append(HoldingRow(holding, gettext("Not there"), "circle-off", "", note))
         else:
-            rows.append(HoldingRow(each, gettext("On its way"), "hourglass", "wait", note))
+            rows.append(HoldingRow(holding, gettext("On its way"), "hourglass", "wait", note))
     return rows
 
 
@@ -312,7 +314,7 @@ def current_packages(environment: Environment) -> list[dict[str, Any]]:
     version = environment.current
     if version is None:
         return []
-    return sorted(version.packages, key=lambda each: (-int(each["size_kib"]), each["name"]))
+    return sorted(version.packages, key=lambda package: (-int(package["size_kib"]), package["name"]))
 
 
 def asked_for(environment: Environment) -> list[str]:

@@ -74,7 +74,7 @@ class SyslogSink:
 
     def send(self, entries: Sequence[dict[str, Any]]) -> None:
         try:
-            syslog.send(self.target, [_syslog_line(each) for each in entries], timeout_s=SEND_S)
+            syslog.send(self.target, [_syslog_line(entry) for entry in entries], timeout_s=SEND_S)
         except syslog.NotTaken as error:
             raise SendFailed(error.code) from error
 
@@ -205,7 +205,7 @@ def _send_all(sink: Sink, until: datetime) -> int:
             mine.update(**settled)
             break
         try:
-            sink.send([_plain(each) for each in entries])
+            sink.send([_plain(entry) for entry in entries])
         except SendFailed as error:
             _failed(row, error.code)
             break

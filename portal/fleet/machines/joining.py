@@ -209,7 +209,7 @@ def workspaces_on(machine: Machine) -> NodeWorkspaces:
         node__pool=machine.pool_id, node__name=machine.name, released_at=None
     ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
     names = held.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
-    return NodeWorkspaces(placed_on(machine), ["/".join(each) for each in names[:MAX_NAMED]])
+    return NodeWorkspaces(placed_on(machine), ["/".join(parts) for parts in names[:MAX_NAMED]])
 
 
 def identified(node: str, serial: str, *, lock: bool = False) -> Machine:

@@ -148,7 +148,7 @@ def _body(request: HttpRequest, kind: type[T]) -> T:
     if len(request.body) > MAX_BODY:
         raise RequestDataTooBig
     found: Any = parse_json(request.body)
-    known = {each.name for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if isinstance(found, dict) and (unknown := sorted(set(found) - known)):
         raise BadBody(f"unknown field {unknown[0][:60]!r}")
     try:

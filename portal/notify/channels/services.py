@@ -166,7 +166,7 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
     if not name:
         errors["name"] = [Reason(ChannelCode.NAMELESS)]
     known = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
-    unknown = sorted({strip_nul(each)[:60] for each in kinds} - set(known))
+    unknown = sorted({strip_nul(kind)[:60] for kind in kinds} - set(known))
     if unknown:
         errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": known})]
     elif not kinds:

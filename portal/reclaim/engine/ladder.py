@@ -134,7 +134,7 @@ def idle_limit_s(policy: Policy, now_s: float) -> int | None:
 
     May be shorter outside working hours.
     """
-    limits = [each.after_hours_s for each in policy.weeks if each.after_hours_s and not each.works(now_s)]
+    limits = [week.after_hours_s for week in policy.weeks if week.after_hours_s and not week.works(now_s)]
     found = min([*limits, *(each for each in (policy.idle_s, policy.release_s) if each)], default=None)
     # At least the notice: otherwise there would be no idle time to report.
     return None if found is None else max(found, policy.notice_s)

@@ -96,7 +96,7 @@ def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace
     else:
         elsewhere.append(before.here)
     others = [each for each in elsewhere if each is not None and _is_other(each, place, at_s)]
-    return Pace(place, rate, at_s, here, max(others, key=lambda each: each.rate, default=None), since)
+    return Pace(place, rate, at_s, here, max(others, key=lambda other: other.rate, default=None), since)
 
 
 def _is_other(best: Best, place: Location, at_s: float) -> bool:
@@ -116,7 +116,7 @@ def slow_work(paces: Mapping[str, Pace], now_s: float) -> tuple[str, Pace] | Non
         and 0 <= now_s - pace.at_s <= 2 * MAX_GAP_S
         and pace.at_s - pace.slow_since_s >= SLOW_FOR_S
     }
-    return max(slow.items(), key=lambda each: (each[1].percent or 0, each[0])) if slow else None
+    return max(slow.items(), key=lambda item: (item[1].percent or 0, item[0])) if slow else None
 
 
 def is_worth_keeping(before: Mapping[str, Pace], after: Mapping[str, Pace]) -> bool:

@@ -125,7 +125,7 @@ class PlacementHealth:
 
 def placement_health(view: View) -> PlacementHealth:
     """Return the verdict on a placement."""
-    judged = [*(_slowed(each) for each in view.devices), *(_crowded(each) for each in view.devices)]
+    judged = [*(_slowed(device) for device in view.devices), *(_crowded(device) for device in view.devices)]
     of_node = (_overcommitted(view), _short_of_cpu(view), _short_of_memory(view.headroom))
     parts = [part for part in (*judged, *of_node, _slower(view)) if part is not None]
     reasons: list[Reason] = []
@@ -290,9 +290,9 @@ def _sign(view: View) -> str:
 
     Excludes effects of the work itself, such as waiting for disks or its own use of devices.
     """
-    for each in view.devices:
-        watched = each.watched_s or 0
-        if watched >= LEAST_MEASURED_S and 100 * (each.held_down_s or 0) >= SIGN_PCT * watched:
+    for device in view.devices:
+        watched = device.watched_s or 0
+        if watched >= LEAST_MEASURED_S and 100 * (device.held_down_s or 0) >= SIGN_PCT * watched:
             return HELD_DOWN
     if any(each.share_milli < WHOLE and _has_busy_neighbours(each) for each in view.devices):
         return NEIGHBOURS

@@ -112,7 +112,7 @@ class Proposal:
     @property
     def key(self) -> tuple[str, ...]:
         """Equal for equivalent proposals: the same workspaces for the same request."""
-        return (self.waiting, *sorted(each.workspace for each in self.moves))
+        return (self.waiting, *sorted(move.workspace for move in self.moves))
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
 
 
 def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
-    return next((each for each in spells if each.begin_s <= now_s < each.end_s), None)
+    return next((spell for spell in spells if spell.begin_s <= now_s < spell.end_s), None)
 
 
 def _moments(past: Past, policy: Policy) -> list[float]:

@@ -184,7 +184,7 @@ def _agreed(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, Agreed]:
     """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
-    found = {key_of(each): each for each in proposals}
+    found = {key_of(proposal): proposal for proposal in proposals}
     dismissed = RebalanceProposal.objects.filter(
         state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(found)
     )
@@ -286,7 +286,7 @@ def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
     """Return whether all its workspaces are preemptible and in pools with automatic rebalancing."""
     if not {each.pool for each in services.planned_of(row)} <= set(automatic):
         return False
-    keys = [each["workspace"] for each in row.moves]
+    keys = [move["workspace"] for move in row.moves]
     return not Workspace.objects.filter(pk__in=keys, preemptible=False).exists()
 
 

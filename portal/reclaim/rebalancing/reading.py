@@ -192,7 +192,7 @@ class Running:
 
     def generations(self) -> dict[UUID, int]:
         """Return the generations of all workspaces read so far."""
-        return {each.pk: each.generation for each in self._rows.values()}
+        return {row.pk: row.generation for row in self._rows.values()}
 
     def _read(self, names: Collection[str]) -> None:
         running = Workspace.objects.filter(state=State.RUNNING)

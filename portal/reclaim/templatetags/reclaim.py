@@ -75,7 +75,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     lines: list[HomeLine] = []
     if may_move(user, workspace.owner_id):
         places = HomePlace.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
-        lines = [each for each in home_presenters.lines(user, places).values() if each.matters]
+        lines = [line for line in home_presenters.lines(user, places).values() if line.matters]
     return _notes(context, lines, _("Home folder"))
 
 

@@ -73,7 +73,7 @@ def verdict(
         eta_s=eta.eta_s if eta else None,
         basis=eta.basis if eta else None,
         blocker=pending_outlook.blocker,
-        victims=tuple(each for each in cycle.victims if each.beneficiary == request.id),
+        victims=tuple(victim for victim in cycle.victims if victim.beneficiary == request.id),
         alternatives=others,
     )
 

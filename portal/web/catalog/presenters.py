@@ -171,11 +171,11 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
         return []
     kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
     found = kept_versions.newest(*selectors.revision_subject(entry))
-    names = _environment_names(each for _, changes in found for each in changes)
+    names = _environment_names(change for _, changes in found for change in changes)
     return [
         Version(
             row,
-            tuple(_changed(type(entry), each, names) for each in changes),
+            tuple(_changed(type(entry), change, names) for change in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
@@ -189,7 +189,7 @@ def changes_in_words(
 ) -> list[Changed]:
     """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
-    return [_changed(model, each, names) for each in differences]
+    return [_changed(model, difference, names) for difference in differences]
 
 
 def _changed(
@@ -204,7 +204,10 @@ def _changed(
 def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
     """Return the names of environments in the differences, by slug."""
     slugs = {
-        slug for each in differences if each.field == "environment" for slug in (each.before, each.after)
+        slug
+        for difference in differences
+        if difference.field == "environment"
+        for slug in (difference.before, difference.after)
     }
     wanted = [slug for slug in slugs if slug]
     return dict(Environment.objects.filter(slug__in=wanted).values_list("slug", "name")) if wanted else {}

@@ -158,7 +158,7 @@ def homes_measured(event: HomesMeasured) -> None:
     if not home_places.are_apart(pool):
         first = Orphan.objects.filter(pool=pool, kind=OrphanKind.HOME, state__in=THERE).order_by("pk").first()
         node = first.node if first else node
-    found = [Leftover(LeftoverKind.HOME, each.home, "", each.used_mib) for each in event.homes]
+    found = [Leftover(LeftoverKind.HOME, home.home, "", home.used_mib) for home in event.homes]
     _note(pool, node, found, timezone.now())
 
 

@@ -175,7 +175,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
         filters=filters,
-        pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda each: each.slug)),
+        pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda pool: pool.slug)),
         models=models,
         notes=tuple(_notes(nodes.values())),
         total=sum(both.values()),
