@@ -112,7 +112,7 @@ def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -
     """
     if isinstance(field, serializers.ListField | serializers.DictField):
         held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-        return next((said for each in held if (said := _of_another_type(field.child, each))), "")
+        return next((said for item in held if (said := _of_another_type(field.child, item))), "")
     text = isinstance(field, serializers.CharField) and isinstance(value, int | float)
     boolean = isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
     number = isinstance(field, serializers.IntegerField | serializers.FloatField) and isinstance(value, bool)
@@ -125,8 +125,8 @@ def body_of(
     """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`."""
     body = serializer(data=request.data, context=context)
     body.is_valid(raise_exception=True)
-    given: dict[str, Any] = body.validated_data
-    return given
+    validated: dict[str, Any] = body.validated_data
+    return validated
 
 
 @contextmanager
@@ -240,13 +240,13 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
 
     def sorted_by(self) -> tuple[str, ...]:
         """Return the requested order of the list. Raises `ValidationError` for an unknown `sort`."""
-        given = self.request.query_params.get("sort") if self.sorts else None
-        if given is None:
+        order = self.request.query_params.get("sort") if self.sorts else None
+        if order is None:
             return self.ordering
-        if given not in self.sorts:
+        if order not in self.sorts:
             sentence = serializers.ChoiceField.default_error_messages["invalid_choice"]
-            raise serializers.ValidationError({"sort": [sentence.format(input=given[:60])]})
-        return self.sorts[given]
+            raise serializers.ValidationError({"sort": [sentence.format(input=order[:60])]})
+        return self.sorts[order]
 
     def get_object(self) -> Any:
         """Return the row named by the path. Raises `NotFound` with code `missing`."""

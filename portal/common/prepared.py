@@ -49,8 +49,8 @@ class Prepared:
         sql, _converters = self._statement(connection.vendor, len(values))
         with connection.cursor() as cursor:
             cursor.execute(sql, self._adapted(values, connection))
-            found: list[RawRow] = cursor.fetchall()
-        return found
+            fetched: list[RawRow] = cursor.fetchall()
+        return fetched
 
     def converted(self, row: RawRow) -> ConvertedRow:
         """Convert one row of `raw_rows` to Python values."""
@@ -69,10 +69,10 @@ class Prepared:
         sql, params = compiler.as_sql()
         if list(params) != self._adapted(sample, connection):
             raise ValueError("a prepared query has other parameters than its values")
-        found = compiler.get_converters([expression for expression, *_ in compiler.select])
+        converters_by_column = compiler.get_converters([expression for expression, *_ in compiler.select])
         return sql, tuple(
             (position, converters, expression)
-            for position, (converters, expression) in found.items()
+            for position, (converters, expression) in converters_by_column.items()
             if not (self._raw_json and isinstance(expression.output_field, JSONField))
         )
 

@@ -197,10 +197,10 @@ class GpuCheckViewSet(ReadViewSet):
         ],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, GpuCheckCreateSerializer)
-        device = selectors.device_by_name(given["device"])
-        proof = proof_of(given["kind"])
-        run = proof.request(actor=request.user, device_id=device.pk, level=given["level"])
+        body = body_of(request, GpuCheckCreateSerializer)
+        device = selectors.device_by_name(body["device"])
+        proof = proof_of(body["kind"])
+        run = proof.request(actor=request.user, device_id=device.pk, level=body["level"])
         location = reverse("api:gpu-check-detail", args=[run.pk])
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
@@ -305,8 +305,8 @@ class NodeLinkViewSet(ApiViewSet):
     )
     @action(detail=True, methods=["post"], url_path="check-link")
     def check_link(self, request: UserRequest, node_id: UUID) -> Response:
-        given = body_of(request, LinkCheckCreateSerializer)
-        run = pairs.request_link_check(actor=request.user, node_id=node_id, with_node_id=given["with_node"])
+        body = body_of(request, LinkCheckCreateSerializer)
+        run = pairs.request_link_check(actor=request.user, node_id=node_id, with_node_id=body["with_node"])
         location = reverse("api:gpu-check-detail", args=[run.pk])
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
@@ -376,9 +376,9 @@ class PoolChecks(ApiView):
         errors=[400, 404, 412, 415],
     )
     def put(self, request: UserRequest, slug: str) -> Response:
-        given = settings.DEFAULTS | body_of(request, PoolChecksSerializer)
+        body = settings.DEFAULTS | body_of(request, PoolChecksSerializer)
         expected = etags.expected_by(request)
-        return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **given))
+        return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **body))
 
 
 def _checks(pool: Pool) -> Response:

@@ -191,7 +191,7 @@ def format_report_text(text: str) -> str:
     """Return a sentence of a report with readable names of figures."""
     for name, title in _METRICS.items():
         text = text.replace(name, str(title))
-    return _BY_PATTERN.sub(lambda found: metric_title(found.group()), text)
+    return _BY_PATTERN.sub(lambda match: metric_title(match.group()), text)
 
 
 def block(actor: User, device: Device) -> Block:
@@ -214,7 +214,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     earlier = selectors.before(run) if run.measures else []
     unavailable = report.get("unavailable") or {}
     handler, test = handler_of(run.kind), run.progress.get("test")
-    findings = [each for each in report.get("findings", ()) if not each["code"].startswith("test_")]
+    findings = [entry for entry in report.get("findings", ()) if not entry["code"].startswith("test_")]
     return Page(
         row=row_of(run),
         device_name=display_name(run.device),
@@ -324,8 +324,10 @@ def _floor(fail_below: float | None, unit: str) -> str:
 
 def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheckRun]) -> Sparkline | None:
     """Return the trend of a figure with at least 2 values, or `None`."""
-    found = [run.measures.get(name) for run in earlier]
-    values = [float(each["value"]) for each in found if isinstance(each, dict) and "value" in each]
+    measures = [run.measures.get(name) for run in earlier]
+    values = [
+        float(measure["value"]) for measure in measures if isinstance(measure, dict) and "value" in measure
+    ]
     if len(values) < 2:
         return None
     return sparkline(values, floor=floor, unit=unit, name=metric_title(name))

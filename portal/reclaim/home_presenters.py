@@ -75,13 +75,13 @@ def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None =
     for archive in HomeArchive.objects.filter(owner__in=users).order_by("asked_at"):
         if archive.away_at is not None or (archive.empties and archive.open):
             archives[archive.owner_id, archive.team_id, archive.node_id] = archive
-    found = {}
+    by_home = {}
     for row in rows:
         own = archives.get((row.owner_id, row.team_id, row.node_id))
         line = _line(actor, row, stays.get(row.pk), own, rules)
         if line is not None:
-            found[row.pk] = line
-    return found
+            by_home[row.pk] = line
+    return by_home
 
 
 def _line(
@@ -97,7 +97,7 @@ def _line(
     verdict = homes.verdict_of(place, standing, rules)
     left_s = verdict.left_s
     seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
-    amounts = {name: in_days(each) for name, each in seconds.items()}
+    amounts = {name: in_days(duration_s) for name, duration_s in seconds.items()}
     deletable = away and homes.may_be_deleted(place, stay, rules)
     may = may_move(actor, place.owner_id)
     quiet = archive is None or not archive.open

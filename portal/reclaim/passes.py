@@ -118,7 +118,7 @@ def run() -> Passed:
         steps[verdict.step].append((candidate, verdict))
     withdrawn = _withdraw([candidate for candidate, _verdict in steps[Step.WITHDRAW]])
     # Soonest first. The rest get their full notice from the next pass.
-    first = sorted(steps[Step.WARN], key=lambda each: each[1].due_at_s or 0.0)[:MAX_WARNED]
+    first = sorted(steps[Step.WARN], key=lambda warning: warning[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
     done = [take_if_due(workspace_id) for workspace_id in due]
@@ -287,17 +287,17 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))
 
 
-def _withdraw(found: Sequence[Candidate]) -> int:
+def _withdraw(unjustified: Sequence[Candidate]) -> int:
     """Delete notices that no longer apply. A newer one of the same workspace stays."""
     gone = 0
-    for chunk in _chunks(found):
-        told = {
+    for chunk in _chunks(unjustified):
+        warned_at_s = {
             candidate.pk: candidate.notice.warned_at_s for candidate in chunk if candidate.notice is not None
         }
-        rows = ReclaimNotice.objects.filter(workspace__in=told)
+        rows = ReclaimNotice.objects.filter(workspace__in=warned_at_s)
         by_moment: dict[datetime, list[UUID]] = {}
         for pk, warned_at in rows.values_list("workspace_id", "warned_at"):
-            if warned_at.timestamp() == told[pk]:
+            if warned_at.timestamp() == warned_at_s[pk]:
                 by_moment.setdefault(warned_at, []).append(pk)
         for warned_at, pks in by_moment.items():
             gone += ReclaimNotice.objects.filter(workspace__in=pks, warned_at=warned_at).delete()[0]
@@ -305,13 +305,13 @@ def _withdraw(found: Sequence[Candidate]) -> int:
 
 
 @transaction.atomic
-def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
+def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     """Give notices, each together with its message and audit entry."""
     # Locked: a concurrent extension has either committed, or withdraws the notice later.
     workspaces = {
         workspace.pk: workspace
         for workspace in Workspace.objects.select_for_update(of=("self",))
-        .filter(pk__in=[candidate.pk for candidate, _verdict in found], state=State.RUNNING)
+        .filter(pk__in=[candidate.pk for candidate, _verdict in due], state=State.RUNNING)
         .select_related("owner")
         .only(
             *("name", "state", "generation", "ends_version", "team_id"),
@@ -325,7 +325,7 @@ def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     ).delete()
     there = set(ReclaimNotice.objects.filter(workspace__in=workspaces).values_list("workspace_id", flat=True))
     rows = []
-    for candidate, verdict in found:
+    for candidate, verdict in due:
         workspace = workspaces.get(candidate.pk)
         if workspace is None or workspace.pk in there:
             continue

@@ -104,30 +104,32 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
     """Return the signals of the last observation."""
     if row is None:
         return ()
-    found = []
-    for each in observing.signals_of(row):
-        kind, value = each["kind"], each["value"]
+    facts = []
+    for signal in observing.signals_of(row):
+        kind, value = signal["kind"], signal["value"]
         if kind not in NAMES:
             continue
         if value is None:
             words = _("not measured, counts as work")
         elif kind == SignalKind.GPU:
-            words = _("%(value)s %% now; work from %(threshold)s %%") % each
+            words = _("%(value)s %% now; work from %(threshold)s %%") % signal
         elif kind == SignalKind.CPU:
-            words = _("%(value).2f cores; work from %(threshold).2f") % each
+            words = _("%(value).2f cores; work from %(threshold).2f") % signal
         elif kind == SignalKind.TRAFFIC:
-            rates = {name: format_number(each[name] / 1000, 1) for name in ("value", "threshold")}
+            rates = {name: format_number(signal[name] / 1000, 1) for name in ("value", "threshold")}
             words = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
         elif kind == SignalKind.TERMINALS:
             words = _("used") if value else _("not used")
-        elif kind == SignalKind.KERNELS and each["active"] and not value:
+        elif kind == SignalKind.KERNELS and signal["active"] and not value:
             words = _("used since the last look")
         else:
             words = (
-                _("%(value)d busy") % each if kind == SignalKind.KERNELS else _("%(value)d running") % each
+                _("%(value)d busy") % signal
+                if kind == SignalKind.KERNELS
+                else _("%(value)d running") % signal
             )
-        found.append(Fact(str(NAMES[kind]), words, each["active"]))
-    return tuple(found)
+        facts.append(Fact(str(NAMES[kind]), words, signal["active"]))
+    return tuple(facts)
 
 
 def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases: bool = False) -> str:
@@ -186,15 +188,15 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
 
 
 def _discontent_of(workspace: Workspace) -> dict[str, Any] | None:
-    found = rebalancing.discontent_of(workspace)
-    if found is None:
+    discontent = rebalancing.discontent_of(workspace)
+    if discontent is None:
         return None
-    reason = reason_of(found.reason)
+    reason = reason_of(discontent.reason)
     return {
-        "contentment": found.score,
-        "reason": found.reason.get("code", ""),
+        "contentment": discontent.score,
+        "reason": discontent.reason.get("code", ""),
         "message": message_of(reason) if reason is not None else "",
-        "since": found.since,
+        "since": discontent.since,
     }
 
 
@@ -241,10 +243,10 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
 
 def notice_about(workspace: Workspace) -> ReclaimNotice | None:
     """Return the valid notice of a running workspace, or None."""
-    found = ReclaimNotice.objects.filter(
+    notices = ReclaimNotice.objects.filter(
         workspace=workspace.pk, generation=workspace.generation, ends_version=workspace.ends_version
     )
-    return found.first() if workspace.state == State.RUNNING else None
+    return notices.first() if workspace.state == State.RUNNING else None
 
 
 def source_text(source: Source) -> str:
@@ -274,13 +276,13 @@ def rules_of(effective: Effective) -> list[dict[str, Any]]:
         "notice_s": effective.policy.notice_s,
         "stop_when_spent": effective.policy.stop_when_spent,
     }
-    found = [
+    entries = [
         {"name": name, "value": values[name], "set_by": source_text(sources[0])}
         for name, sources in effective.sources.items()
         if name in values
     ]
     weeks = zip(effective.policy.weeks, effective.sources.get("weeks", ()), strict=True)
-    return found + [
+    return entries + [
         {"name": "week", "value": week_json(week), "set_by": source_text(source)} for week, source in weeks
     ]
 
@@ -304,13 +306,13 @@ def week_json(week: Week) -> dict[str, Any]:
 
 def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, now: datetime) -> list[Rule]:
     """Return the effective rules as text, each limit with its elapsed part."""
-    policy, found = effective.policy, []
+    policy, rules = effective.policy, []
 
     def add(name: str, value: str, source: Source, used_s: float | None = None, limit_s: int = 0) -> None:
         used = None if used_s is None else min(round(used_s), limit_s)
         if used is not None:
             value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
-        found.append(Rule(name, value, source_words(source), policies.keys.get(source), used, limit_s))
+        rules.append(Rule(name, value, source_words(source), policies.keys.get(source), used, limit_s))
 
     lived_s = now.timestamp() - run_state.began_s if run_state.began_s is not None else None
     for name, label, limit_s, used_s in (
@@ -326,7 +328,7 @@ def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, n
         add(_("Hours"), week_words(week), source)
     if policy.stop_when_spent:
         add(_("GPU-hours"), _("it stops when they are spent"), effective.sources["stop_when_spent"][0])
-    return found
+    return rules
 
 
 def week_words(week: Week) -> str:

@@ -165,7 +165,7 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
     rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since))
     if draft.scope != PolicyScope.SITE:
         rows = rows.filter(**{f"workspace__{draft.scope}": draft.subject})
-    found: Any = (
+    starts: Any = (
         rows.values(
             "workspace",
             "generation",
@@ -184,16 +184,16 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
         )
         .order_by("-begin")[: MAX_STARTS + 1]
     )
-    return list(found)
+    return list(starts)
 
 
 def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
     """Return idle periods by start and kind, earliest first, including current ones."""
-    found: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
+    spells: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
 
     def add(key: tuple[UUID, int], kind: str, begin_s: float, end_s: float) -> None:
         if key in starts:
-            found.setdefault(key, {}).setdefault(kind, []).append(Spell(begin_s, end_s))
+            spells.setdefault(key, {}).setdefault(kind, []).append(Spell(begin_s, end_s))
 
     over = IdleSpell.objects.filter(ended_at__gt=since).order_by("began_at")
     for workspace, generation, kind, began_at, ended_at in over.values_list(
@@ -208,17 +208,17 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
         for kind, seen_s in ((SpellKind.ALL, idle_s), (SpellKind.GPU, gpu_idle_s)):
             if seen_s >= SPELL_S:
                 add((workspace, generation), kind, end_s - seen_s, end_s)
-    return found
+    return spells
 
 
 def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
-    found: dict[UUID, list[Spell]] = {}
+    spells: dict[UUID, list[Spell]] = {}
     said = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
     ).order_by("at")
     for workspace, at, data in said.values_list("workspace_id", "at", "data").iterator(chunk_size=2000):
         seconds = data.get("seconds")
         if workspace in workspaces and isinstance(seconds, int | float):
-            found.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))
-    return found
+            spells.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))
+    return spells

@@ -109,5 +109,5 @@ def next_start_of(workspace: Workspace) -> datetime | None:
         return None
     now_s = timezone.now().timestamp()
     weeks = policy_set().policy(scope_keys_of(workspace)).weeks
-    found = [moment for week in weeks if (moment := week.next_start(now_s)) is not None]
-    return datetime.fromtimestamp(min(found), UTC) if found else None
+    starts = [moment for week in weeks if (moment := week.next_start(now_s)) is not None]
+    return datetime.fromtimestamp(min(starts), UTC) if starts else None

@@ -83,9 +83,9 @@ def row(key: str, amounts: Amounts) -> UsageRow:
     )
 
 
-def finding(found: Report) -> str:
+def finding(report: Report) -> str:
     """Return a sentence about the share without work, compared with the days before."""
-    dark, before = found.total.dark, found.before.dark
+    dark, before = report.total.dark, report.before.dark
     if dark is None:
         return _("Nothing was measured in these days.")
     words = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
@@ -100,9 +100,9 @@ def finding(found: Report) -> str:
     )
 
 
-def caveat(found: Report) -> str:
+def caveat(report: Report) -> str:
     """Return a sentence about time without measurements, or an empty string."""
-    share = found.total.unmeasured
+    share = report.total.unmeasured
     if not share or round(100 * share) == 0:
         return ""
     return _("%(share)s of the GPU time was not measured, and is counted as neither.") % {

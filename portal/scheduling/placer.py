@@ -64,10 +64,10 @@ class PoolPlacer:
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
         with self._without(gone):
-            found = self._first_place(workload)
-        if found is not None and not gone:
-            self._found[workload.id] = found
-        return found is not None
+            allocation = self._first_place(workload)
+        if allocation is not None and not gone:
+            self._found[workload.id] = allocation
+        return allocation is not None
 
     def _first_place(self, workload: Workload) -> PoolAllocation | None:
         """Return where it would go now: its move target if free, else the first pool with room."""
@@ -113,12 +113,12 @@ class PoolPlacer:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Undo all registrations and placements at the end of the context."""
-        requests, found, taken = dict(self._requests), dict(self._found), len(self._taken)
+        requests, allocations, taken = dict(self._requests), dict(self._found), len(self._taken)
         try:
             yield
         finally:
             self.undo(taken)
-            self._requests, self._found = requests, found
+            self._requests, self._found = requests, allocations
 
     @contextmanager
     def without(self, gone: Sequence[str]) -> Iterator[None]:

@@ -108,12 +108,12 @@ class _Statuses:
             code = basis.code if basis is not None else ""
         kind = self._outlook.kind_of(pending.id) if self._queued(pending) else pending.id
         key = (kind, code)
-        found = self._digests.get(key)
-        if found is None:
+        digest = self._digests.get(key)
+        if digest is None:
             parts = [status.outcome.value, status.reason.as_json(), dict(status.blocker or {}), str(code)]
             text = json.dumps(parts, sort_keys=True)
-            found = self._digests[key] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return found
+            digest = self._digests[key] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return digest
 
     def _queued(self, pending: PendingWorkload) -> bool:
         return not pending.reason and pending.id in self._snapshot.scheduler.pending.items
@@ -145,7 +145,7 @@ def changes(
     else:
         outlook.look_up_all()
     statuses = _Statuses(snapshot, outlook)
-    found = []
+    changed = []
     for pk, place, eta_at, digest in rows.values_list("pk", "position", "eta_at", "digest"):
         pending = snapshot.pending_workloads.get(str(pk))
         if pending is None:
@@ -164,8 +164,8 @@ def changes(
             values["blocker"] = dict(status.blocker or {})
             values["digest"] = now
         if values:
-            found.append(Change(pk, values))
-    return found
+            changed.append(Change(pk, values))
+    return changed
 
 
 def _moved(new: datetime | None, old: datetime | None, now: datetime) -> bool:

@@ -189,8 +189,8 @@ class WorkspaceViewSet(ListViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, workspace_id: UUID) -> Response:
-        given = body_of(request, WorkspaceChangeSerializer)
-        self._act(changes.change, **given)
+        body = body_of(request, WorkspaceChangeSerializer)
+        self._act(changes.change, **body)
         return self.answer(self.get_object())
 
     @operation(
@@ -302,20 +302,20 @@ class WorkspaceViewSet(ListViewSet):
         flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
         return self._accepted_after(resizing.resize, flavor=flavor)
 
-    def _accepted_after(self, service: Callable[..., Workspace], **given: Any) -> Response:
-        self._act(service, **given)
+    def _accepted_after(self, service: Callable[..., Workspace], **arguments: Any) -> Response:
+        self._act(service, **arguments)
         return self._accepted(self.get_object())
 
     def _accepted(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
-    def _act(self, service: Callable[..., T], **given: Any) -> T:
+    def _act(self, service: Callable[..., T], **arguments: Any) -> T:
         """Call the service, with the client's precondition if any, and return its result."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
             require_match(self.request, workspace_id)
-            return service(actor=self.request.user, workspace_id=workspace_id, **given)
+            return service(actor=self.request.user, workspace_id=workspace_id, **arguments)
 
     @operation(
         "Read a workspace's log",
@@ -386,8 +386,8 @@ class WorkspaceViewSet(ListViewSet):
 
 
 def _tail(request: UserRequest) -> int:
-    given: str = request.query_params.get("tail", "200")
-    return whole_number(given, WorkspaceCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+    lines: str = request.query_params.get("tail", "200")
+    return whole_number(lines, WorkspaceCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
 
 
 def location_of(workspace: Workspace) -> str:

@@ -83,10 +83,10 @@ class BulkView(ApiView):
                     type(self).act(actor=request.user, workspace_id=workspace_id)
             except PortalError as error:
                 problems[workspace_id] = document_of(error, request)
-        done = [each for each in wanted if each not in problems]
+        done = [key for key in wanted if key not in problems]
         visible = selectors.rows_for(request.user).filter(pk__in=done)
         shown = {row.pk: row for row in rows.read(list(visible.values_list("pk", flat=True)))}
-        results = [self._result(each, shown.get(each), problems.get(each)) for each in wanted]
+        results = [self._result(key, shown.get(key), problems.get(key)) for key in wanted]
         headers = {"Location": reverse("api:workspace-list")}
         return Response({"results": results}, status=202, headers=headers)
 

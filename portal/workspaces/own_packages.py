@@ -70,8 +70,8 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
         environment=dispatch.digest_of(workspace),
         environment_name=dispatch.environment_name_of(workspace),
     )
-    given = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
-    body = node_rpc.call("node.read_overlay", given, pool=pool, node=node, about="packages")
+    arguments = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
+    body = node_rpc.call("node.read_overlay", arguments, pool=pool, node=node, about="packages")
     if "error" in body:
         said = {"message": str(body["error"])[:500]}
         raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, said))
@@ -81,13 +81,13 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
 def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
     """Parse a node's answer; anything but names and versions is ignored."""
     said, python = body.get("packages"), body.get("python")
-    found = []
-    for each in said[:MAX_PACKAGES] if isinstance(said, list) else ():
-        if match := _PINNED.fullmatch(str(each)):
+    packages = []
+    for line in said[:MAX_PACKAGES] if isinstance(said, list) else ():
+        if match := _PINNED.fullmatch(str(line)):
             name, version = match.groups()
             instead = base.get(canonicalize_name(name), "")
-            found.append(OwnPackage(name, version, instead if instead != version else ""))
-    return OwnPackages(tuple(found), python if isinstance(python, str) and python in PYTHONS else "")
+            packages.append(OwnPackage(name, version, instead if instead != version else ""))
+    return OwnPackages(tuple(packages), python if isinstance(python, str) and python in PYTHONS else "")
 
 
 def _versions_of(version: EnvironmentVersion | None) -> dict[str, str]:

@@ -355,14 +355,14 @@ def places(workspace: Workspace) -> list[NodeDevices]:
         .prefetch_related("devices__device")
         .order_by("node__name")
     )
-    found: list[NodeDevices] = []
+    node_devices: list[NodeDevices] = []
     for allocation in allocations:
         models: dict[str, list[str]] = {}
         for item in sorted(allocation.devices.all(), key=lambda item: item.device.index):
             models.setdefault(item.device.model, []).append(item.device.uuid)
         groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
-        found.append(NodeDevices(node=allocation.node.name, devices=groups))
-    return found
+        node_devices.append(NodeDevices(node=allocation.node.name, devices=groups))
+    return node_devices
 
 
 def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:

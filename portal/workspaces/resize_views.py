@@ -118,10 +118,10 @@ def _ends(workspace: Workspace) -> Sequence[str]:
 
 
 def _stays(workspace: Workspace) -> Sequence[str]:
-    found = [
+    lines = [
         _("every file in the home folder"),
         _("the workspace itself, its software and its address"),
     ]
     if workspace.gpu_released:
-        found.append(_("its GPUs stay released: attach them to have those of the new size"))
-    return found
+        lines.append(_("its GPUs stay released: attach them to have those of the new size"))
+    return lines

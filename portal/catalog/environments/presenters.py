@@ -57,9 +57,9 @@ class EnvironmentRow:
         return self.environment.current.size_mib if self.environment.current is not None else None
 
 
-def rows_of(found: Sequence[Environment], states: dict[Any, str]) -> list[EnvironmentRow]:
+def rows_of(environments: Sequence[Environment], states: dict[Any, str]) -> list[EnvironmentRow]:
     """Return the rows. `states` are those of the newest versions by environment."""
-    return [_row(each, states.get(each.pk, "")) for each in found]
+    return [_row(environment, states.get(environment.pk, "")) for environment in environments]
 
 
 def _row(environment: Environment, newest: str) -> EnvironmentRow:
@@ -109,7 +109,7 @@ class VersionRow:
 def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion]) -> list[VersionRow]:
     """Return rows newest first. Each version is compared with the previous ready one."""
     rows = []
-    ready = [each for each in versions if each.state == VersionState.READY]
+    ready = [other for other in versions if other.state == VersionState.READY]
     for version in versions:
         icon, tone = VERSION_LOOKS[VersionState(version.state)]
         before = next((old for old in ready if old.number < version.number), None)
@@ -251,10 +251,10 @@ def is_folder(version: EnvironmentVersion | None) -> bool:
 
 def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str, str]]:
     """Return the folders on nodes as choices, with content, nodes and missing programs in the label."""
-    found = [(each.path, _folder_line(each)) for each in selectors.folders_there()]
-    if present is not None and is_folder(present) and all(path != present.source for path, _line in found):
-        found.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
-    return found
+    choices = [(folder.path, _folder_line(folder)) for folder in selectors.folders_there()]
+    if present is not None and is_folder(present) and all(path != present.source for path, _line in choices):
+        choices.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
+    return choices
 
 
 def _folder_line(folder: selectors.NodeFolder) -> str:

@@ -137,12 +137,12 @@ class ReceiverProgress:
 
 def sinks() -> list[Sink]:
     """Return the configured receivers."""
-    found: list[Sink] = []
+    configured: list[Sink] = []
     if settings.BERTH_AUDIT_SYSLOG:
-        found.append(SyslogSink())
+        configured.append(SyslogSink())
     if settings.BERTH_AUDIT_WEBHOOK:
-        found.append(WebhookSink())
-    return found
+        configured.append(WebhookSink())
+    return configured
 
 
 def receiver_progress() -> list[ReceiverProgress]:

@@ -230,13 +230,13 @@ def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
 
     Returns the users who have one.
     """
-    found = dict(
+    repeated = dict(
         Notification.objects.filter(user__in=users, kind=kind, read_at=None, at__gte=since)
         .order_by("pk")
         .values_list("user_id", "pk")
     )
-    Notification.objects.filter(pk__in=found.values()).update(repeats=F("repeats") + 1)
-    return set(found)
+    Notification.objects.filter(pk__in=repeated.values()).update(repeats=F("repeats") + 1)
+    return set(repeated)
 
 
 def refresh_pages(users: Iterable[User]) -> None:

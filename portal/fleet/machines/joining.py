@@ -295,11 +295,13 @@ def _signing_key(text: str, *, of: Machine | None = None) -> str:
         keys = ()
     if len(keys) != 1 or _is_weak(keys[0]):
         raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
-    found = keys[0].public_bytes_raw().hex()
+    public_text = keys[0].public_bytes_raw().hex()
     others = Machine.objects.exclude(pk=of.pk) if of else Machine.objects
-    if others.filter(signing_key=found).exists() or found == signing.public_text(settings.BERTH_CONTROL_KEY):
+    if others.filter(signing_key=public_text).exists() or public_text == signing.public_text(
+        settings.BERTH_CONTROL_KEY
+    ):
         raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
-    return found
+    return public_text
 
 
 def _is_weak(key: Ed25519PublicKey) -> bool:

@@ -130,8 +130,8 @@ def leave(request: HttpRequest) -> HttpResponse:
 @through_the_door
 def node_workspaces(request: HttpRequest) -> HttpResponse:
     """Return the workspaces on the requesting node. Refused for other clients."""
-    found = _by_node(request, lambda node, serial: joining.node_workspaces(node=node, serial=serial))
-    return JsonResponse(msgspec.to_builtins(found))
+    workspaces = _by_node(request, lambda node, serial: joining.node_workspaces(node=node, serial=serial))
+    return JsonResponse(msgspec.to_builtins(workspaces))
 
 
 def _by_node(request: HttpRequest, act: Callable[[str, str], T]) -> T:
@@ -147,12 +147,12 @@ def _by_node(request: HttpRequest, act: Callable[[str, str], T]) -> T:
 def _body(request: HttpRequest, kind: type[T]) -> T:
     if len(request.body) > MAX_BODY:
         raise RequestDataTooBig
-    found: Any = parse_json(request.body)
+    document: Any = parse_json(request.body)
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if isinstance(found, dict) and (unknown := sorted(set(found) - known)):
+    if isinstance(document, dict) and (unknown := sorted(set(document) - known)):
         raise BadBody(f"unknown field {unknown[0][:60]!r}")
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise BadBody(str(error)[:300]) from error
 

@@ -59,10 +59,10 @@ def notices_written(event: NoticesWritten) -> None:
     """Write a message for each channel that wants these notices, in the transaction of the notices."""
     subject = subject_of(event.notices[0].kind)
     users = [notice.user_id for notice in event.notices]
-    found: dict[object, list[Channel]] = defaultdict(list)
+    by_user: dict[object, list[Channel]] = defaultdict(list)
     for channel in _with_room(Channel.objects.filter(user__in=users)):
         if subject in channel.kinds:
-            found[channel.user_id].append(channel)
+            by_user[channel.user_id].append(channel)
     Message.objects.bulk_create(
         Message(
             channel=channel,
@@ -74,7 +74,7 @@ def notices_written(event: NoticesWritten) -> None:
             created_at=notice.at,
         )
         for notice in event.notices
-        for channel in found[notice.user_id]
+        for channel in by_user[notice.user_id]
     )
 
 

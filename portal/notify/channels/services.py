@@ -88,7 +88,11 @@ def change(
         row = _locked(channel)
         policies.require_channel(actor, row)
         etags.require_expected(expected, row, name=row.name)
-        changed = [each for each in ("name", "kinds") if getattr(row, each) != getattr(wanted, each)]
+        changed = [
+            field_name
+            for field_name in ("name", "kinds")
+            if getattr(row, field_name) != getattr(wanted, field_name)
+        ]
         row.name, row.kinds = wanted.name, wanted.kinds
         if url:
             changed.append("url")
@@ -174,11 +178,11 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
     if url is not None and len(url.strip()) > MAX_URL:
         errors["url"] = [Reason(ChannelCode.URL_NONE)]
     if url is not None and not errors:
-        found = sending.look_at(url.strip())
-        if found.ok:
-            channel.url, channel.service = seal(url.strip(), purpose=URL), found.service[:60]
+        check = sending.look_at(url.strip())
+        if check.ok:
+            channel.url, channel.service = seal(url.strip(), purpose=URL), check.service[:60]
         else:
-            errors["url"] = [_url_reason(found.error)]
+            errors["url"] = [_url_reason(check.error)]
     if errors:
         raise InvalidInput(Reason(ChannelCode.NOT_VALID), errors=errors)
     channel.name, channel.kinds = name, [each for each in known if each in set(kinds)]

@@ -57,10 +57,14 @@ class EventTypes(ApiView):
     def get(self, request: UserRequest) -> Response:
         user = request.user
         audience = Audience.ADMINISTRATORS if user.administers else Audience.OPERATORS
-        found = types_for(audience if user.operates else Audience.TEAM)
+        types = types_for(audience if user.operates else Audience.TEAM)
         rows = [
-            {"name": each.name, "summary": each.summary, "audience": AUDIENCES[each.audience]}
-            for each in found
+            {
+                "name": event_type.name,
+                "summary": event_type.summary,
+                "audience": AUDIENCES[event_type.audience],
+            }
+            for event_type in types
         ]
         return Response(EventTypeSerializer(rows, many=True).data)
 
@@ -140,9 +144,9 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, webhook_id: UUID) -> Response:
-        given = body_of(request, WebhookChangeSerializer)
+        body = body_of(request, WebhookChangeSerializer)
         expected = etags.expected_by(request)
-        row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **given)
+        row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **body)
         return self.answer(row)
 
     @operation(

@@ -112,8 +112,8 @@ def change(
         endpoint.types if types is None else types,
     )
     changed = sorted(field for field, value in wanted.items() if getattr(endpoint, field) != value)
-    for each, value in wanted.items():
-        setattr(endpoint, each, value)
+    for attribute, value in wanted.items():
+        setattr(endpoint, attribute, value)
     if enabled is not None and enabled != endpoint.enabled:
         endpoint.enabled = enabled
         endpoint.disabled_at = None if enabled else timezone.now()
@@ -196,13 +196,13 @@ def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
 
 def secrets_of(endpoint: Endpoint) -> list[str]:
     """Return the secrets that currently sign, newest first. Raises `Unreadable`."""
-    found = [unseal(endpoint.secret, purpose=SECRET)]
+    secrets = [unseal(endpoint.secret, purpose=SECRET)]
     if endpoint.previous_secret and endpoint.previous_until and endpoint.previous_until > timezone.now():
         try:
-            found.append(unseal(endpoint.previous_secret, purpose=SECRET))
+            secrets.append(unseal(endpoint.previous_secret, purpose=SECRET))
         except Unreadable:
             log.warning("the previous secret of webhook %s cannot be read any more", endpoint.pk)
-    return found
+    return secrets
 
 
 def hint() -> None:

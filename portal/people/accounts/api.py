@@ -162,14 +162,14 @@ class TeamViewSet(ReadViewSet):
         errors=[400, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, TeamCreateSerializer)
+        body = body_of(request, TeamCreateSerializer)
         # Check permission before looking up a name, so as not to reveal which accounts exist.
         policies.require_operator(request.user)
         team = services.create_team(
             actor=request.user,
-            slug=given["slug"],
-            name=given.get("name", ""),
-            owner=_user(given["owner"]) if given.get("owner") else None,
+            slug=body["slug"],
+            name=body.get("name", ""),
+            owner=_user(body["owner"]) if body.get("owner") else None,
         )
         location = reverse("api:team-detail", args=[team.slug])
         return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)

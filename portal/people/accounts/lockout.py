@@ -91,8 +91,8 @@ def _key_of(username: str) -> str:
 def _came_from_here(user: User) -> bool:
     since = timezone.now() - KNOWN_FOR
     address = request_context.current().address or None
-    found = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)
-    return address is not None and found.filter(address=address).exists()
+    sign_ins = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)
+    return address is not None and sign_ins.filter(address=address).exists()
 
 
 def _minutes(span: timedelta) -> int:

@@ -167,18 +167,18 @@ def end_one(*, actor: User, session_id: UUID) -> None:
 
     Raises `NotFound`.
     """
-    found = UserSession.objects.filter(pk=session_id, user=actor).first()
-    if found is None:
+    session = UserSession.objects.filter(pk=session_id, user=actor).first()
+    if session is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_SESSION))
-    _store()().delete(found.key)
-    found.delete()
+    _store()().delete(session.key)
+    session.delete()
     announce_end(actor)
     events.record(
         actor=actor,
         kind=AuditKind.SESSION_ENDED,
         message="ended a session of theirs",
         targets=about(actor),
-        data={"began": found.created_at.isoformat(), "of": found.address or ""},
+        data={"began": session.created_at.isoformat(), "of": session.address or ""},
     )
 
 

@@ -108,8 +108,8 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        found = [selectors.statement(row.team) for row in page or ()]
-        rows = self.get_serializer([one for one in found if one], many=True)
+        statements = [selectors.statement(row.team) for row in page or ()]
+        rows = self.get_serializer([one for one in statements if one], many=True)
         return self.get_paginated_response(rows.data)
 
     @operation(

@@ -64,22 +64,22 @@ class Pace:
 
 
 def observe(
-    before: Mapping[str, Pace], told: Mapping[str, float], place: Location, at_s: float
+    before: Mapping[str, Pace], rates: Mapping[str, float], place: Location, at_s: float
 ) -> dict[str, Pace]:
     """Return the paces after a report by metric. Metrics not reported are unchanged.
 
     Work is slow if all reported metrics with a known rate elsewhere are slow. If one keeps its pace, the job
     has changed rather than its placement.
     """
-    found = {name: _one(before.get(name), rate, place, at_s) for name, rate in told.items()}
-    known = [pace.percent for pace in found.values() if pace.percent is not None]
+    paces = {name: _one(before.get(name), rate, place, at_s) for name, rate in rates.items()}
+    known = [pace.percent for pace in paces.values() if pace.percent is not None]
     slow = bool(known) and max(known) < SLOW_PCT
-    for name, pace in found.items():
+    for name, pace in paces.items():
         if not slow or pace.percent is None:
-            found[name] = replace(pace, slow_since_s=None)
-    others = sorted(before.keys() - found.keys(), key=lambda name: (-before[name].at_s, name))
-    room = max(0, MAX_KEPT - len(found))
-    return found | {name: before[name] for name in others[:room]}
+            paces[name] = replace(pace, slow_since_s=None)
+    others = sorted(before.keys() - paces.keys(), key=lambda name: (-before[name].at_s, name))
+    room = max(0, MAX_KEPT - len(paces))
+    return paces | {name: before[name] for name in others[:room]}
 
 
 def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
@@ -95,7 +95,7 @@ def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace
             since = before.slow_since_s
     else:
         elsewhere.append(before.here)
-    others = [each for each in elsewhere if each is not None and _is_other(each, place, at_s)]
+    others = [best for best in elsewhere if best is not None and _is_other(best, place, at_s)]
     return Pace(place, rate, at_s, here, max(others, key=lambda other: other.rate, default=None), since)
 
 

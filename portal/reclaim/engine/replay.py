@@ -54,7 +54,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
 
     Assumes that it is restarted with its GPUs when it is used again.
     """
-    found: list[Stopped] = []
+    stops: list[Stopped] = []
     began_s, notice = past.begin_s, None
     moments = _moments(past, policy)
     heapq.heapify(moments)
@@ -70,7 +70,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
         run_state = RunState(
             idle_s=now_s - max(idle.begin_s, began_s) if idle else 0.0,
             gpu_idle_s=now_s - max(gpu_idle.begin_s, began_s) if gpu_idle else 0.0,
-            kept_until_s=max((each.end_s for each in past.kept if each.begin_s <= now_s), default=None),
+            kept_until_s=max((spell.end_s for spell in past.kept if spell.begin_s <= now_s), default=None),
             began_s=began_s,
         )
         verdict = decide(run_state, policy, notice, now_s)
@@ -91,14 +91,14 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             until_s = idle.end_s if idle else past.end_s
             if until_s - now_s >= MIN_GAIN_S:
                 released = verdict.step is Step.RELEASE
-                found.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s, released))
+                stops.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s, released))
             if idle is None:
                 break
             began_s = before_s = until_s
             notice = None
             for moment in _of_life(policy, began_s, past.end_s):
                 heapq.heappush(moments, moment)
-    return found
+    return stops
 
 
 def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
@@ -107,9 +107,9 @@ def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
 
 def _moments(past: Past, policy: Policy) -> list[float]:
     """Return the times at which the ladder's decision may change."""
-    found = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
+    moments = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
     for each in past.kept:
-        found += [each.begin_s, each.end_s]
+        moments += [each.begin_s, each.end_s]
     after = [each.after_hours_s for each in policy.weeks if each.after_hours_s]
     limits = [UNUSED_S] if any(each.stop_at for each in policy.weeks) else []
     limits += [
@@ -118,21 +118,21 @@ def _moments(past: Past, policy: Policy) -> list[float]:
         if each
     ]
     for each in past.idle:
-        found += [each.begin_s + limit for limit in limits] + [each.end_s]
+        moments += [each.begin_s + limit for limit in limits] + [each.end_s]
     if policy.gpu_idle_s is not None:
         for each in past.gpu_idle:
-            found += [each.begin_s + policy.gpu_idle_s - policy.notice_s, each.end_s]
+            moments += [each.begin_s + policy.gpu_idle_s - policy.notice_s, each.end_s]
     for week in policy.weeks:
-        found += week.borders(past.begin_s, past.end_s)
+        moments += week.borders(past.begin_s, past.end_s)
         for stop in week.stops(past.begin_s, past.end_s):
-            found += [stop - policy.notice_s, stop]
-    return found
+            moments += [stop - policy.notice_s, stop]
+    return moments
 
 
 def _of_life(policy: Policy, began_s: float, end_s: float) -> list[float]:
     """Return the ends of a life that began then, with their notices."""
-    found = []
+    moments = []
     if policy.longest_s is not None:
         end = began_s + policy.longest_s
-        found += [end - min(policy.notice_s, policy.longest_s // 4), end]
-    return [each for each in found if each < end_s]
+        moments += [end - min(policy.notice_s, policy.longest_s // 4), end]
+    return [moment for moment in moments if moment < end_s]

@@ -184,15 +184,15 @@ def _agreed(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, Agreed]:
     """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
-    found = {key_of(proposal): proposal for proposal in proposals}
+    by_key = {key_of(proposal): proposal for proposal in proposals}
     dismissed = RebalanceProposal.objects.filter(
-        state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(found)
+        state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(by_key)
     )
     for key in dismissed.values_list("key", flat=True):
-        found.pop(key, None)
+        by_key.pop(key, None)
     still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
     before = {row.key: services.planned_of(row) for row in still_open}
-    return _that_work_out(snapshot, found, before, generations, now)
+    return _that_work_out(snapshot, by_key, before, generations, now)
 
 
 def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
@@ -208,7 +208,7 @@ def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]
         for key, (proposal, planned) in good.items():
             row = rows.get(key) or RebalanceProposal(key=key, proposed_at=now)
             row.waiting_id = UUID(proposal.waiting) if proposal.waiting else None
-            row.moves = [messages.dump(each) for each in planned]
+            row.moves = [messages.dump(move) for move in planned]
             row.reason = proposal.reason.as_json()
             row.gain, row.lost, row.seen_at = proposal.gain, proposal.lost, now
             row.save()
@@ -230,10 +230,10 @@ def _that_work_out(
     """
     good: dict[str, Agreed] = {}
     fresh: list[str] = []
-    planned = {key: _planned(each, generations) for key, each in proposals.items()}
-    for key, each in proposals.items():
+    planned = {key: _planned(proposal, generations) for key, proposal in proposals.items()}
+    for key, proposal in proposals.items():
         if before.get(key) == planned[key]:
-            good[key] = (each, planned[key])
+            good[key] = (proposal, planned[key])
         else:
             fresh.append(key)
     if fresh:
@@ -284,7 +284,7 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
 
 def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
     """Return whether all its workspaces are preemptible and in pools with automatic rebalancing."""
-    if not {each.pool for each in services.planned_of(row)} <= set(automatic):
+    if not {planned.pool for planned in services.planned_of(row)} <= set(automatic):
         return False
     keys = [move["workspace"] for move in row.moves]
     return not Workspace.objects.filter(pk__in=keys, preemptible=False).exists()

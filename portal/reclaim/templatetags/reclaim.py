@@ -30,8 +30,8 @@ register = template.Library()
 def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     """Render the remaining life and the form to extend it."""
     user: User = context["request"].user
-    found = presenters.life_of(workspace, user)
-    return {"life": found, "workspace": workspace, "csrf_token": context.get("csrf_token")}
+    remaining = presenters.life_of(workspace, user)
+    return {"life": remaining, "workspace": workspace, "csrf_token": context.get("csrf_token")}
 
 
 @register.inclusion_tag("reclaim/discontent.html")
@@ -83,8 +83,8 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
     """Render announcements and archives of the user's own homes; one query without any."""
     user: User = context["request"].user
-    told = Q(warned_s__isnull=False) | Q(archive__isnull=False)
-    stays = HomeStay.objects.filter(told, place__owner=user).select_related("place")
+    warned = Q(warned_s__isnull=False) | Q(archive__isnull=False)
+    stays = HomeStay.objects.filter(warned, place__owner=user).select_related("place")
     places = [stay.place for stay in stays]
     lines = home_presenters.lines(user, places).values() if places else ()
     return _notes(context, [line for line in lines if line.matters], _("Home folder"))

@@ -92,7 +92,7 @@ def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall
 def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[str, ...]:
     """Return the candidates that would each start at once on their own, in their order."""
     placer = scheduler.placer
-    found = []
+    starting = []
     for candidate in candidates:
         if scheduler.usage.shortfall(candidate, scheduler.now_s) is not None:
             continue
@@ -100,8 +100,8 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
         trial.placer = _Peek(placer) if placer is not None else None
         trial.submit(candidate)
         if candidate.id in trial.cycle(trial.now_s).starts:
-            found.append(candidate.id)
-    return tuple(found)
+            starting.append(candidate.id)
+    return tuple(starting)
 
 
 def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = None) -> Mapping[str, Eta]:

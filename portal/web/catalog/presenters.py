@@ -111,9 +111,9 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
-    standings = standings_of(each for each in entries if isinstance(each, Template))
+    standings = standings_of(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
-    found = []
+    listed = []
     for entry in entries:
         blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
@@ -121,8 +121,8 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
             runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
-        found.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), words, runs))
-    return found
+        listed.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), words, runs))
+    return listed
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
@@ -150,8 +150,8 @@ def teams_to_choose(teams: QuerySet[Team]) -> Offered:
 def bases(actor: User, kind: str) -> Offered:
     """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
-    found = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
-    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, found))
+    pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
+    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs))
 
 
 def _readable(actor: User) -> Any:
@@ -161,8 +161,8 @@ def _readable(actor: User) -> Any:
 def begins_with(actor: User, environment: Environment) -> str:
     """Return the slug of the first template whose program the environment has, or an empty string."""
     programs = environment.current.programs if environment.current is not None else []
-    found = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
-    return str(found.values_list("slug", flat=True).first() or "")
+    templates = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
+    return str(templates.values_list("slug", flat=True).first() or "")
 
 
 def versions(actor: User, entry: Template | Flavor) -> list[Version]:
@@ -170,8 +170,8 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     if not (actor.sees_all or policies.may_keep(actor, entry)):
         return []
     kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
-    found = kept_versions.newest(*selectors.revision_subject(entry))
-    names = _environment_names(change for _, changes in found for change in changes)
+    revisions = kept_versions.newest(*selectors.revision_subject(entry))
+    names = _environment_names(change for _, changes in revisions for change in changes)
     return [
         Version(
             row,
@@ -180,7 +180,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
             if keeps and place
             else "",
         )
-        for place, (row, changes) in enumerate(found)
+        for place, (row, changes) in enumerate(revisions)
     ]
 
 
@@ -239,5 +239,5 @@ def runs_in(actor: User, template: Template) -> RunsIn | None:
 
 def notes(entry: Template | Flavor) -> list[str]:
     """Return warnings for users who choose it."""
-    found = selectors.deprecation_of(entry)
-    return [f"{message_of(found)} {next_action_of(found)}"] if found is not None else []
+    reason = selectors.deprecation_of(entry)
+    return [f"{message_of(reason)} {next_action_of(reason)}"] if reason is not None else []

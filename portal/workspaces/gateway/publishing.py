@@ -182,8 +182,8 @@ def authorize_bearer(secret: str, _external_name: str) -> str | None:
     The gateway then checks whether this user may enter the workspace. It answers 403 if not, because the
     token itself is valid.
     """
-    found = _connecting(secret)
-    return str(found[0].pk) if found is not None else None
+    connecting = _connecting(secret)
+    return str(connecting[0].pk) if connecting is not None else None
 
 
 @transaction.atomic
@@ -218,10 +218,10 @@ def record_entry(entry: Entry) -> bool:
 
 def _connecting(secret: str) -> tuple[User, ApiToken] | None:
     """Return a token with a scope to connect, and its user. Tokens of auditors are never accepted."""
-    found = user_of_token(secret)
-    if found is None or found[0].is_auditor:
+    credentials = user_of_token(secret)
+    if credentials is None or credentials[0].is_auditor:
         return None
-    return found if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(found[1].scopes) else None
+    return credentials if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(credentials[1].scopes) else None
 
 
 def _by_external_name(external_name: str) -> Workspace | None:

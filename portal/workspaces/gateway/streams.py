@@ -352,8 +352,8 @@ class _Near(_Side):
             super().data_received(data)
             return
         self._head += data
-        head, found, rest = self._head.partition(_ENDED)
-        if found:
+        head, end, rest = self._head.partition(_ENDED)
+        if end:
             self._head = None
             self._in_time()
             self.streams.come(self, head, rest)

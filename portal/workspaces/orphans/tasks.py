@@ -29,7 +29,7 @@ def apply_leftovers(pool: str, node: str, found: list[Any]) -> None:
         return
     seen = received(found, list[Leftover], of=f"the node {node} of {pool}")
     if seen is not None:
-        services.apply_listing(pool=of, node=node, found=seen)
+        services.apply_listing(pool=of, node=node, leftovers=seen)
 
 
 @app.task(name="control.apply_leftover_removed", from_nodes=True)

@@ -105,9 +105,9 @@ class TokenExchange(ApiView):
         auth=[],
     )
     def post(self, request: Request) -> Response:
-        given = self._given(request)
+        body = self._given(request)
         try:
-            made = services.exchange(**given)
+            made = services.exchange(**body)
         except Refused as refused:
             raise _error_of(refused) from refused
         return Response(

@@ -146,11 +146,11 @@ def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exch
 
 
 def _about(assertion: Assertion) -> dict[str, Any]:
-    told = {name: conditions.text_of(assertion.claims.get(name)) for name in TOLD}
+    claims = {name: conditions.text_of(assertion.claims.get(name)) for name in TOLD}
     return {
         "issuer": assertion.issuer,
         "subject": assertion.subject[:255],
-        "claims": {name: text[:255] for name, text in told.items() if text is not None},
+        "claims": {name: text[:255] for name, text in claims.items() if text is not None},
     }
 
 

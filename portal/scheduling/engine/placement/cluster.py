@@ -128,8 +128,8 @@ class Cluster:
         instance or a new one fits better. Raises ValueError for an invalid request, such as one with a
         negative amount.
         """
-        found = self.find(request, repartition=repartition)
-        return self.explain(request) if found is None else Placed(found)
+        placement = self.find(request, repartition=repartition)
+        return self.explain(request) if placement is None else Placed(placement)
 
     def find(self, request: ResourceRequest, *, repartition: bool = False) -> Placement | None:
         """Return the placement as `decide` does, or None, without computing reasons."""
@@ -162,8 +162,10 @@ class Cluster:
         applying = filters.applying(request)
         for row in self._changed_since(known.seen).tolist():
             state = nodes.state(row) if self._touched[row] else nodes.states[row]
-            found = next((one for each in applying if (one := each.reason(state, request))), None)
-            known.reasons[nodes.position[state.name]] = found
+            reason = next(
+                (one for node_filter in applying if (one := node_filter.reason(state, request))), None
+            )
+            known.reasons[nodes.position[state.name]] = reason
         known.seen = self._clock
         fitting = known.reasons.count(None)
         too_few = Reason(PlacementCode.NODES_SHORT, {"needed": request.nodes, "fitting": fitting})
@@ -223,15 +225,19 @@ class Cluster:
     def snapshot(self) -> list[NodeCapacity]:
         """Return the current state of all nodes, in their original order."""
         nodes = self._nodes
-        found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
-        return sorted(found, key=lambda state: nodes.position[state.name])
+        states = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
+        return sorted(states, key=lambda state: nodes.position[state.name])
 
     def _new_row(self, request: ResourceRequest, new: bool) -> _RequestScores:
         check(request)
         if len(self._rows) >= _MAX_ROWS:
             del self._rows[next(iter(self._rows))]
         count = len(self._nodes)
-        applying = tuple(each for each in filters.applying(request) if not new or each is not filters.MIG)
+        applying = tuple(
+            node_filter
+            for node_filter in filters.applying(request)
+            if not new or node_filter is not filters.MIG
+        )
         row = _RequestScores(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
         self._rows[request, new] = row
         return row
@@ -299,8 +305,8 @@ class Cluster:
     def _raise_bonded(self, raised: Ints, rows: Ints, request: ResourceRequest) -> None:
         """Raise nodes whose devices would be tightly bonded, smallest sufficient group first."""
         for place, row in enumerate(rows.tolist()):
-            if self._nodes.bonded[row] and (found := self._bond(row, request)) is not None:
-                bond, size, columns = found
+            if self._nodes.bonded[row] and (bonded := self._bond(row, request)) is not None:
+                bond, size, columns = bonded
                 devices = self._nodes.devices[row]
                 raised[place] = (Bond.NODE - bond) * _BOND_UNIT
                 raised[place] += _SOUND * (not any(devices[column].warned for column in columns))
@@ -341,17 +347,17 @@ class Cluster:
         states = self._nodes.states
         for site in (_rack, _block):
             groups: dict[tuple[str, ...], list[int]] = {}
-            for each in rows.tolist():
-                if place := site(states[each]):
-                    groups.setdefault(place, []).append(each)
+            for node in rows.tolist():
+                if place := site(states[node]):
+                    groups.setdefault(place, []).append(node)
             enough = [group for group in groups.values() if len(group) >= request.nodes]
             if enough:
                 best = min(
                     enough,
-                    key=lambda group: (len(group), [-int(score[each]) for each in group[: request.nodes]]),
+                    key=lambda group: (len(group), [-int(score[node]) for node in group[: request.nodes]]),
                 )
                 return best[: request.nodes]
-        return [int(each) for each in rows[: request.nodes]]
+        return [int(node) for node in rows[: request.nodes]]
 
     def _grant(self, row: int, known: _RequestScores, request: ResourceRequest) -> NodePlacement:
         """Return what the request receives on the node of `row`. The request must fit."""

@@ -195,16 +195,16 @@ def _temperature_title(series: Series) -> str:
 
 def _weighted(series: Series, value: Value) -> float | None:
     """Return the mean weighted by measured seconds, or `None`."""
-    known = [(found, p.measured_s) for p in series.measured if (found := value(p)) is not None]
+    known = [(mean, p.measured_s) for p in series.measured if (mean := value(p)) is not None]
     seconds = sum(weight for _, weight in known)
-    return sum(found * weight for found, weight in known) / seconds if seconds else None
+    return sum(mean * weight for mean, weight in known) / seconds if seconds else None
 
 
 def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) -> tuple[float, str] | None:
-    found = getattr(series.live, name, None)
-    if found is None:
+    current = getattr(series.live, name, None)
+    if current is None:
         return None
-    return found / divisor, f"{format_number(found / divisor, digits)}{unit}"
+    return current / divisor, f"{format_number(current / divisor, digits)}{unit}"
 
 
 # --- Geometry -----------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) 
 
 def _scaled(name: str, divisor: float = 1) -> Value:
     def value(point: Point) -> float | None:
-        found = getattr(point, name)
-        return None if found is None else found / divisor
+        raw = getattr(point, name)
+        return None if raw is None else raw / divisor
 
     return value
 
@@ -296,7 +296,7 @@ def hours_drawn_together(series: Series) -> int:
 def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None, float | None]]:
     """Return (middle, mean, maximum) of each point, merged if there are more than can be seen."""
     bundle = -(-len(series.points) // MAX_POINTS)
-    found = []
+    points = []
     for first in range(0, len(series.points), bundle):
         part = [point for point in series.points[first : first + bundle] if point is not None]
         weights = [(mean, p.measured_s) for p in part if (mean := what.mean(p)) is not None]
@@ -304,8 +304,8 @@ def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None,
         mean = sum(value * weight for value, weight in weights) / seconds if seconds else None
         most = max((value for p in part if (value := what.most(p)) is not None), default=None)
         width = min(bundle, len(series.points) - first)
-        found.append((series.start_s + series.step_s * (first + width / 2), mean, most))
-    return found
+        points.append((series.start_s + series.step_s * (first + width / 2), mean, most))
+    return points
 
 
 def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float]) -> tuple[Bar, ...]:

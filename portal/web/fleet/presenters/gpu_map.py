@@ -183,14 +183,14 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
 
 
 def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
-    found = Node.objects.filter(pool__in=list(pools), retired=False).defer(
+    nodes = Node.objects.filter(pool__in=list(pools), retired=False).defer(
         "facts", "programs", "warnings", "labels"
     )
     if filters.pool:
-        found = found.filter(pool__slug=filters.pool)
+        nodes = nodes.filter(pool__slug=filters.pool)
     if filters.q:
-        found = found.filter(name__icontains=filters.q)
-    return {node.pk: node for node in found}
+        nodes = nodes.filter(name__icontains=filters.q)
+    return {node.pk: node for node in nodes}
 
 
 def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
@@ -213,16 +213,16 @@ def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
 def _whole(rows: Sequence[_DeviceRow]) -> list[_DeviceRow]:
     """Return GPUs with their instances. An instance without a known GPU is listed separately."""
     by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
-    found = list(by_uuid.values())
+    devices = list(by_uuid.values())
     for row in rows:
         if row.kind != DeviceKind.MIG:
             continue
         parent = by_uuid.get(row.parent)
         if parent is None:
-            found.append(row)
+            devices.append(row)
         else:
             parent.parts.append(row)
-    return found
+    return devices
 
 
 def _states(row: _DeviceRow) -> set[str]:
