@@ -188,7 +188,7 @@ def flat(choices: list[tuple[str, Any]]) -> set[str]:
     return {
         value
         for name, inner in choices
-        for value in ([each for each, _label in inner] if isinstance(inner, list) else [name])
+        for value in ([choice for choice, _label in inner] if isinstance(inner, list) else [name])
     }
 
 

@@ -116,9 +116,9 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             tuple(own.get(SpellKind.GPU, ())),
             # Only keeps of this start count.
             tuple(
-                each
-                for each in kept.get(row["workspace"], ())
-                if row["begin"].timestamp() <= each.begin_s < end_s
+                spell
+                for spell in kept.get(row["workspace"], ())
+                if row["begin"].timestamp() <= spell.begin_s < end_s
             ),
         )
         gpus = (row["milli"] or 0) / WHOLE_DEVICE_MILLI
@@ -129,23 +129,23 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             row["workspace__team"],
             bool(row["milli"]),
         )
-        for each in replay(past, policies.policy(scope_keys)):
+        for stop in replay(past, policies.policy(scope_keys)):
             stops += 1
-            releases += each.released
+            releases += stop.released
             stopped.add(row["workspace"])
-            hours += gpus * each.freed_s / 3600
-            if each.interrupted:
-                at = datetime.fromtimestamp(each.at_s, UTC)
+            hours += gpus * stop.freed_s / 3600
+            if stop.interrupted:
+                at = datetime.fromtimestamp(stop.at_s, UTC)
                 interrupted.append(
                     Interruption(
                         row["workspace"],
                         row["workspace__name"],
                         row["workspace__team__slug"],
                         at,
-                        each.cause.value,
+                        stop.cause.value,
                     )
                 )
-    interrupted.sort(key=lambda each: each.at)
+    interrupted.sort(key=lambda interruption: interruption.at)
     return Preview(
         since,
         recorded,
@@ -155,7 +155,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
         stops,
         releases,
         round(hours, 1),
-        len({each.workspace for each in interrupted}),
+        len({interruption.workspace for interruption in interrupted}),
         tuple(interrupted[:SHOWN]),
     )
 

@@ -229,7 +229,7 @@ def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:
 
 def _rest(pool: PoolNodes, node: str, uuid: str) -> Placement | None:
     """Return the free part of a device that is still in use; None if it is empty or unusable."""
-    device = next(each for each in pool.cluster.node(node).devices if each.uuid == uuid)
+    device = next(candidate for candidate in pool.cluster.node(node).devices if candidate.uuid == uuid)
     if device.unusable or not 0 < device.free_milli < WHOLE_DEVICE_MILLI:
         return None
     grant = DeviceGrant(uuid, device.free_milli, max(0, device.free_memory_mib))

@@ -75,7 +75,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
         environment=digest_of(workspace),
         environment_name=environment_name_of(workspace),
         reset_packages=resets_packages(workspace),
-        secrets=any(each.credential for each in cloned)
+        secrets=any(checkout.credential for checkout in cloned)
         or bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
         egress=egress.started_with(workspace),
         checkouts=cloned,

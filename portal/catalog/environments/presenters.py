@@ -215,7 +215,7 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
     """Return the context of an environment's page."""
     versions = list(selectors.versions_of(environment)[:30])
     current = environment.current
-    builds = [build_row(each) for each in selectors.builds_of(environment)[:20]]
+    builds = [build_row(built) for built in selectors.builds_of(environment)[:20]]
     newest = versions[0] if versions else None
     return {
         "environment": environment,
@@ -345,19 +345,19 @@ class Preparation:
 
 def preparation(actor: User) -> Preparation | None:
     """Return the curated environment being built, as everybody sees it, or None."""
-    found = (
+    pending = (
         Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
         .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])
         .order_by("position")
         .first()
     )
-    if found is None:
+    if pending is None:
         return None
-    version = selectors.newest_version(found)
-    progress = selectors.progress_of(found, version)
+    version = selectors.newest_version(pending)
+    progress = selectors.progress_of(pending, version)
     if progress.state == VersionState.BUILDING:
-        return Preparation(found, progress.percent or 0)
+        return Preparation(pending, progress.percent or 0)
     reason = reason_of(version.failure) if version is not None else None
     if reason is None or not actor.operates:
         return None
-    return Preparation(found, None, message_of(reason), next_action_of(reason))
+    return Preparation(pending, None, message_of(reason), next_action_of(reason))

@@ -92,7 +92,7 @@ def read_log() -> int:
     entries = feed.entries_after(row, limit=BATCH)
     typed = [entry for entry in entries if entry.kind in TYPE_OF_KIND and entry.team_id]
     if typed:
-        teams = {each.team_id for each in typed}
+        teams = {entry.team_id for entry in typed}
         channels = list(_with_room(Channel.objects.filter(team__in=teams)))
         Message.objects.bulk_create(
             _of_entry(entry, channel)

@@ -185,7 +185,7 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
             errors["url"] = [_url_reason(check.error)]
     if errors:
         raise InvalidInput(Reason(ChannelCode.NOT_VALID), errors=errors)
-    channel.name, channel.kinds = name, [each for each in known if each in set(kinds)]
+    channel.name, channel.kinds = name, [kind for kind in known if kind in set(kinds)]
 
 
 def _url_reason(error: str) -> Reason:

@@ -233,21 +233,25 @@ def _checked(
     problem = url_problem(url)
     if problem is not None:
         errors["url"] = [Reason(URL_CODES[problem])]
-    known = {each.name for each in TYPES.values() if team is None or each.audience is Audience.TEAM}
+    known = {
+        event_type.name
+        for event_type in TYPES.values()
+        if team is None or event_type.audience is Audience.TEAM
+    }
     unknown = sorted(set(types) - known)
     if unknown:
-        errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [each[:60] for each in unknown[:10]]})]
+        errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [kind[:60] for kind in unknown[:10]]})]
     elif not types:
         errors["types"] = [Reason(WebhookCode.CHOOSE_TYPES)]
     if errors:
         raise InvalidInput(Reason(WebhookCode.NOT_VALID), errors=errors)
     policies.require_types(actor, types)
-    chosen = [each for each in TYPES.values() if each.name in set(types)]
+    chosen = [event_type for event_type in TYPES.values() if event_type.name in set(types)]
     return {
         "name": name,
         "url": url,
-        "types": [each.name for each in chosen],
-        "sensitive": any(each.audience is Audience.ADMINISTRATORS for each in chosen),
+        "types": [event_type.name for event_type in chosen],
+        "sensitive": any(event_type.audience is Audience.ADMINISTRATORS for event_type in chosen),
     }
 
 

@@ -102,9 +102,9 @@ class Crew:
     def of(cls, movable: Sequence[Movable], now_s: int) -> Crew:
         return cls(
             movable,
-            len(frozenset[str]().union(*(each.devices for each in movable))),
-            min(each.lost(now_s) for each in movable),
-            min(each.milli for each in movable),
+            len(frozenset[str]().union(*(member.devices for member in movable))),
+            min(member.lost(now_s) for member in movable),
+            min(member.milli for member in movable),
         )
 
 

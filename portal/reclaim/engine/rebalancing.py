@@ -324,17 +324,17 @@ def _room_in(
     cheapest = (1, 0, least)
     for movable in (crew.movable for crew in nearest):
         # Try a few large ones, and the smallest that suffice; the cheaper wins.
-        smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
-        sizes = {each.milli for each in movable}
+        smallest = sorted(movable, key=lambda member: (member.lost(now_s), member.milli, member.id))
+        sizes = {member.milli for member in movable}
         for order in (movable, smallest) if len(sizes) > 1 else (movable,):
             before = len(site.steps)
             chosen = _who_goes(site, pool, order, request, rules)
             moves = _places(site, pool, request, chosen, left) if chosen else []
             site.undo(before)
-            lost = sum(each.lost(now_s) for each in chosen)
+            lost = sum(member.lost(now_s) for member in chosen)
             if not moves or lost > asks.worth:
                 continue
-            cost = (len(moves), lost, sum(each.milli for each in chosen))
+            cost = (len(moves), lost, sum(member.milli for member in chosen))
             if best is None or cost < best[0]:
                 best = cost, moves, chosen
         if best is not None and best[0] <= cheapest:
@@ -342,12 +342,12 @@ def _room_in(
     if best is None:
         return None
     _, moves, chosen = best
-    for each in chosen:
-        site.release(pool, each.placement, each.held)
+    for member in chosen:
+        site.release(pool, member.placement, member.held)
     place = cluster.find(request)
     assert place is not None  # just found on the same clusters
     site.commit(pool, place, request)
-    requests = {each.id: each.request for each in chosen}
+    requests = {member.id: member.request for member in chosen}
     for move in moves:
         site.commit(pool, move.target, requests[move.workspace])
     reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})

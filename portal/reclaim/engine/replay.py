@@ -108,20 +108,20 @@ def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
 def _moments(past: Past, policy: Policy) -> list[float]:
     """Return the times at which the ladder's decision may change."""
     moments = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
-    for each in past.kept:
-        moments += [each.begin_s, each.end_s]
-    after = [each.after_hours_s for each in policy.weeks if each.after_hours_s]
-    limits = [UNUSED_S] if any(each.stop_at for each in policy.weeks) else []
+    for spell in past.kept:
+        moments += [spell.begin_s, spell.end_s]
+    after = [week.after_hours_s for week in policy.weeks if week.after_hours_s]
+    limits = [UNUSED_S] if any(week.stop_at for week in policy.weeks) else []
     limits += [
-        max(each, policy.notice_s) - policy.notice_s
-        for each in (policy.idle_s, policy.release_s, *after)
-        if each
+        max(limit_s, policy.notice_s) - policy.notice_s
+        for limit_s in (policy.idle_s, policy.release_s, *after)
+        if limit_s
     ]
-    for each in past.idle:
-        moments += [each.begin_s + limit for limit in limits] + [each.end_s]
+    for spell in past.idle:
+        moments += [spell.begin_s + limit for limit in limits] + [spell.end_s]
     if policy.gpu_idle_s is not None:
-        for each in past.gpu_idle:
-            moments += [each.begin_s + policy.gpu_idle_s - policy.notice_s, each.end_s]
+        for spell in past.gpu_idle:
+            moments += [spell.begin_s + policy.gpu_idle_s - policy.notice_s, spell.end_s]
     for week in policy.weeks:
         moments += week.borders(past.begin_s, past.end_s)
         for stop in week.stops(past.begin_s, past.end_s):

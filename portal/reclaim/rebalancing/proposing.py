@@ -126,21 +126,21 @@ def _proposals(
         uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects
     }
     scores |= {
-        (str(pool), name): node_score(given.headroom)
-        for (pool, name), given in there.nodes.items()
+        (str(pool), name): node_score(node.headroom)
+        for (pool, name), node in there.nodes.items()
         if (pool, name) in there.suspects
     }
     proposed = propose(clusters, may_move, asks, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
-    if open_keys - {key_of(each) for each in proposed}:
+    if open_keys - {key_of(proposal) for proposal in proposed}:
         # Open proposals stay slightly longer than new ones need.
         gentler = replace(limits, low=limits.low + STILL_LOW)
         again = propose(clusters, may_move, asks, past, int(now.timestamp()), gentler, scores)
-        taken = {move.workspace for each in proposed for move in each.moves}
+        taken = {move.workspace for proposal in proposed for move in proposal.moves}
         proposed += [
-            each
-            for each in again
-            if key_of(each) in open_keys and not taken & {move.workspace for move in each.moves}
+            proposal
+            for proposal in again
+            if key_of(proposal) in open_keys and not taken & {move.workspace for move in proposal.moves}
         ]
     return proposed
 

@@ -203,12 +203,12 @@ class Running:
             self._asked.update(self._held)
         rows: Any = running.annotate(**{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT})
         rows = list(rows.values_list(*COLUMNS))
-        keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
+        keys = {text: UUID(text) for text in {key for row in rows for key in row[6:10]}}
         for row in rows:
-            each = _runs(row, self._held, keys, self._now)
+            runs = _runs(row, self._held, keys, self._now)
             # The snapshot does not reflect later placements.
-            if each.placed_at is None or each.placed_at <= self._now:
-                self._rows[str(each.pk)] = each
+            if runs.placed_at is None or runs.placed_at <= self._now:
+                self._rows[str(runs.pk)] = runs
 
 
 def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime) -> Runs:

@@ -75,12 +75,12 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
         case int() if field.endswith("_s"):
             return format_duration(value)
         case list() if field == "argv":
-            return "\n".join(str(each) for each in value)
+            return "\n".join(str(item) for item in value)
         case list():
-            return ", ".join(str(each) for each in value)
+            return ", ".join(str(item) for item in value)
         case dict():
             return "\n".join(f"{name}={text}" for name, text in value.items())
-    named = {each.name: each for each in model._meta.get_fields()}
+    named = {model_field.name: model_field for model_field in model._meta.get_fields()}
     choices = dict(getattr(named.get(field), "flatchoices", ()) or ())
     return str(choices.get(value, value))
 

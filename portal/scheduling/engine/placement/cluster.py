@@ -249,20 +249,20 @@ class Cluster:
         rows = self._changed_since(row.seen)
         row.seen = self._clock
         row.score[rows] = _NEVER
-        for each in row.filters:
-            rows = rows[each.mask(self._nodes, rows, request)]
+        for node_filter in row.filters:
+            rows = rows[node_filter.mask(self._nodes, rows, request)]
             if not len(rows):
                 return
         if request.accelerators.mig_profile and request.accelerators.count:
             rows = rows[self._nodes.with_mig[rows]]
             choices = [
                 mig.choose(
-                    self._nodes.states[each],
+                    self._nodes.states[node],
                     request.accelerators,
                     self._profiles,
                     repartition=row.new_instances,
                 )
-                for each in rows.tolist()
+                for node in rows.tolist()
             ]
             rows = rows[np.array([choice is not None for choice in choices], np.bool_)]
             levels = self._mig_levels([choice for choice in choices if choice is not None])

@@ -155,7 +155,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
     for row in whole:
         counted[row.node in pretended].extend(row.parts or [row])
-    both = Counter(row.state for each in counted.values() for row in each)
+    both = Counter(row.state for group in counted.values() for row in group)
     shown = [row for row in whole if not filters.state or filters.state in _states(row)]
     by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
@@ -168,9 +168,9 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(each, LOOKS[each], both[each], filters.state == each)
-            for each in LOOKS
-            if both[each] or filters.state == each or each in (DeviceState.ALLOCATED, DeviceState.FREE)
+            Legend(state, LOOKS[state], both[state], filters.state == state)
+            for state in LOOKS
+            if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
@@ -239,7 +239,7 @@ def _groups(
         cells: dict[tuple[bool, int, str, str], list[Cell]] = defaultdict(list)
         if by not in ("model", "state"):
             cells[pool.simulated, 0, pool.slug, pool.name] = []
-        for row in sorted(by_node[node.pk], key=lambda each: each.index):
+        for row in sorted(by_node[node.pk], key=lambda device: device.index):
             if by == "model":
                 key = (pool.simulated, 0, "", row.model)
             elif by == "state":
