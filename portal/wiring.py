@@ -12,10 +12,10 @@ from portal.catalog.deletion_policy import deletion_policy as entry_deletion
 from portal.catalog.domain_events import EntryChanged, EntryDeleted
 from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
 from portal.celery import ask_directory
-from portal.common import idempotency, ports, sealed_texts
+from portal.common import encrypted_fields, idempotency, ports
 from portal.common.domain_events import in_transaction, on_commit
+from portal.common.encrypted_fields import SealedColumn
 from portal.common.events.domain_events import NoticesWritten
-from portal.common.sealed_texts import SealedColumn
 from portal.fleet.inventory.deletion_policy import deletion_policy as pool_deletion
 from portal.fleet.inventory.domain_events import (
     CapacityChanged,
@@ -41,7 +41,7 @@ from portal.notify.webhooks.services import SECRET as WEBHOOK_SECRET
 from portal.people.accounts.deletion_policy import deletion_policy as account_deletion
 from portal.people.accounts.domain_events import (
     MemberSet,
-    PlaceWithdrawn,
+    MembershipRevoked,
     SignedOut,
     TeamsChanged,
     UserDeactivated,
@@ -54,7 +54,7 @@ from portal.quota.ledger.domain_events import BudgetChanged
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.requests.services import requests
 from portal.quota.reservations import services as reservations
-from portal.reclaim import extensions, mornings
+from portal.reclaim import extensions, scheduled_starts
 from portal.reports import budgets as reported_budgets
 from portal.scheduling import admission, cycle, drains, evictions, forecasts, snapshot_feed
 from portal.scheduling.hints import request_cycle
@@ -71,7 +71,7 @@ from portal.workspaces.domain_events import (
     RequestChanged,
     StateChanged,
     StopAsked,
-    StrangersFound,
+    UnknownWorkspacesReported,
     WorkspaceExtended,
     WorkspaceFailed,
     WorkspaceQueued,
@@ -103,7 +103,7 @@ def connect() -> None:
 
     Raises `ImproperlyConfigured` for a port without an implementation.
     """
-    sealed_texts.COLUMNS[:] = SEALED
+    encrypted_fields.COLUMNS[:] = SEALED
     ask_directory(machines.directory)
     account_deletion.connect(deletion_policies.KeepAccountsWithWorkspaces())
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
@@ -127,7 +127,7 @@ def connect() -> None:
     )
     on_commit(UserDeactivated, publishing.end_access)
     in_transaction(UserReactivated, scim.reactivated)
-    in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
+    in_transaction(MembershipRevoked, workspaces.stop_all_in_team)
     in_transaction(
         UserDeleted, workspaces.delete_all_of, deletions.account_deleted, delete_channels, delete_secrets
     )
@@ -156,13 +156,13 @@ def connect() -> None:
     on_commit(BuildsChanged, request_cycle)
     # workspaces
     in_transaction(HomesMeasured, orphans.homes_measured)
-    in_transaction(StrangersFound, orphans.strangers_found)
+    in_transaction(UnknownWorkspacesReported, orphans.unknown_workspaces_reported)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)
     in_transaction(StateChanged, snapshot_feed.state_changed)
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
-    in_transaction(StopAsked, mornings.forget)
+    in_transaction(StopAsked, scheduled_starts.forget)
     in_transaction(WorkspaceExtended, extensions.workspace_extended)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready)

@@ -53,8 +53,8 @@ class TemplateFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
-    def words(self, found: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
-        return selectors.search(found, words)
+    def words(self, queryset: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
+        return selectors.search(queryset, words)
 
 
 class FlavorFilter(filters.FilterSet):
@@ -63,8 +63,8 @@ class FlavorFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
-    def words(self, found: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
-        return selectors.search(found, words)
+    def words(self, queryset: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
+        return selectors.search(queryset, words)
 
 
 class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
@@ -82,10 +82,10 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         """Return all entries visible to the actor, enabled or not."""
 
     def get_queryset(self) -> QuerySet[Any]:
-        found = self._shown()
+        entries = self._shown()
         if self.action == "list" and "enabled" not in self.request.query_params:
-            return found.filter(enabled=True)
-        return found
+            return entries.filter(enabled=True)
+        return entries
 
     def get_serializer_context(self) -> dict[str, Any]:
         context = dict(super().get_serializer_context())
@@ -174,7 +174,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Create a template",
-        once=True,
+        idempotent=True,
         description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
         "then begins with the team's and an underscore.",
         request=TemplateCreateSerializer,
@@ -182,11 +182,11 @@ class TemplateViewSet(EntryViewSet):
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, TemplateCreateSerializer)
-        slug = given.pop("team", None)
+        body = body_of(request, TemplateCreateSerializer)
+        slug = body.pop("team", None)
         with named_in("team"):
             team = team_by_slug(request.user, slug) if slug else None
-        made = entries.create(actor=request.user, model=Template, given=given, team=team)
+        made = entries.create(actor=request.user, model=Template, given=body, team=team)
         return self.answer(made, status=201, Location=reverse("api:template-detail", args=[made.slug]))
 
     @operation(
@@ -222,7 +222,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Restore a version of a template",
-        once=True,
+        idempotent=True,
         description="Creates a new change with the values of that version.",
         request=None,
         responses={200: TemplateWrittenSerializer},
@@ -262,16 +262,16 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Create a flavor",
-        once=True,
+        idempotent=True,
         description="For operators.",
         request=FlavorCreateSerializer,
         responses={201: FlavorSerializer},
         errors=[400, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, FlavorCreateSerializer)
+        body = body_of(request, FlavorCreateSerializer)
         with flavor_errors():
-            made = entries.create(actor=request.user, model=Flavor, given=given)
+            made = entries.create(actor=request.user, model=Flavor, given=body)
         return self.answer(made, status=201, Location=reverse("api:flavor-detail", args=[made.slug]))
 
     @operation(
@@ -308,7 +308,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Restore a version of a flavor",
-        once=True,
+        idempotent=True,
         description="Creates a new change with the values of that version.",
         request=None,
         responses={200: FlavorSerializer},

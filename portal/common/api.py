@@ -112,7 +112,7 @@ def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -
     """
     if isinstance(field, serializers.ListField | serializers.DictField):
         held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-        return next((said for each in held if (said := _of_another_type(field.child, each))), "")
+        return next((said for item in held if (said := _of_another_type(field.child, item))), "")
     text = isinstance(field, serializers.CharField) and isinstance(value, int | float)
     boolean = isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
     number = isinstance(field, serializers.IntegerField | serializers.FloatField) and isinstance(value, bool)
@@ -125,8 +125,8 @@ def body_of(
     """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`."""
     body = serializer(data=request.data, context=context)
     body.is_valid(raise_exception=True)
-    given: dict[str, Any] = body.validated_data
-    return given
+    validated: dict[str, Any] = body.validated_data
+    return validated
 
 
 @contextmanager
@@ -240,13 +240,13 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
 
     def sorted_by(self) -> tuple[str, ...]:
         """Return the requested order of the list. Raises `ValidationError` for an unknown `sort`."""
-        given = self.request.query_params.get("sort") if self.sorts else None
-        if given is None:
+        order = self.request.query_params.get("sort") if self.sorts else None
+        if order is None:
             return self.ordering
-        if given not in self.sorts:
+        if order not in self.sorts:
             sentence = serializers.ChoiceField.default_error_messages["invalid_choice"]
-            raise serializers.ValidationError({"sort": [sentence.format(input=given[:60])]})
-        return self.sorts[given]
+            raise serializers.ValidationError({"sort": [sentence.format(input=order[:60])]})
+        return self.sorts[order]
 
     def get_object(self) -> Any:
         """Return the row named by the path. Raises `NotFound` with code `missing`."""
@@ -273,7 +273,7 @@ class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
     """A resource that can be listed and read."""
 
 
-class WhoeverSignedIn(IsAuthenticated):
+class IsSignedIn(IsAuthenticated):
     """Permit any authenticated user, with any token except SCIM tokens."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
@@ -336,29 +336,29 @@ def operation(
     request: Any = None,
     description: str = "",
     parameters: Iterable[OpenApiParameter] = (),
-    once: bool = False,
+    idempotent: bool = False,
     located: bool = True,
-    goes_on_s: int = 0,
+    retry_after_s: int = 0,
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method of an endpoint. Errors are problems; authentication errors are added automatically.
 
-    - `once`: accept an `Idempotency-Key`. The method then runs in one transaction and must wait only for the
-      database. A method that lists the parameter itself handles keys itself.
+    - `idempotent`: accept an `Idempotency-Key`. The method then runs in one transaction and must wait only
+      for the database. A method that lists the parameter itself handles keys itself.
     - `located`: responses 201 and 202 have a `Location` header. Set to False if the created thing has no URL
       of its own, or if it is the URL of the request.
-    - `goes_on_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
+    - `retry_after_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
-    given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
-    made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
-    told = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if goes_on_s else [])]
-    problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
+    accepted = [*parameters, idempotency.PARAMETER] if idempotent else list(parameters)
+    made = any((key[0] if isinstance(key, tuple) else key) in MADE for key in responses)
+    headers = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if retry_after_s else [])]
+    problems = {*ALWAYS, *errors, *((400, 409) if idempotent else ())}
 
-    def documented_method(method: F) -> F:
-        chosen: Any = _looked_at_again(method, goes_on_s) if goes_on_s else method
-        if once:
-            chosen = _carried_out_once(chosen)
-        if idempotency.PARAMETER in given:
+    def document_method(method: F) -> F:
+        chosen: Any = _with_retry_after(method, retry_after_s) if retry_after_s else method
+        if idempotent:
+            chosen = _with_idempotency_key(chosen)
+        if idempotency.PARAMETER in accepted:
             setattr(chosen, TAKES_KEYS, True)
         described = extend_schema(
             summary=summary,
@@ -368,27 +368,27 @@ def operation(
                 **responses,
                 **{(status, CONTENT_TYPE): ProblemSerializer for status in sorted(problems)},
             },
-            parameters=[*given, *told],
+            parameters=[*accepted, *headers],
             **more,
         )
-        found: F = described(chosen)
-        return found
+        endpoint: F = described(chosen)
+        return endpoint
 
-    return documented_method
+    return document_method
 
 
-def _looked_at_again(method: Callable[..., Response], after_s: int) -> Callable[..., Response]:
+def _with_retry_after(method: Callable[..., Response], retry_after_s: int) -> Callable[..., Response]:
     @wraps(method)
     def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = method(view, request, *args, **kwargs)
         if response.status_code in MADE:
-            response["Retry-After"] = str(after_s)
+            response["Retry-After"] = str(retry_after_s)
         return response
 
     return answered
 
 
-def _carried_out_once(method: Callable[..., Response]) -> Callable[..., Response]:
+def _with_idempotency_key(method: Callable[..., Response]) -> Callable[..., Response]:
     @wraps(method)
     def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         return idempotency.answer_once(request, lambda: method(view, request, *args, **kwargs))

@@ -22,12 +22,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common.constraints import violates
+from portal.common.encrypted_fields import SealedColumn, Unreadable, seal, unseal
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.json_output import JsonRenderer
 from portal.common.models import IdempotencyRecord
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import SealedColumn, Unreadable, seal, unseal
 
 KEPT_FOR = timedelta(days=1)
 HEADER = "Idempotency-Key"

@@ -13,7 +13,7 @@ from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from portal.common import origins, storage
+from portal.common import request_context, storage
 from portal.common.errors import PortalError
 from portal.common.problems import plain_response, retry_after
 
@@ -31,11 +31,11 @@ class RequestIdMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        request_id = origins.request_id(request.headers.get("X-Request-Id", ""))
+        request_id = request_context.accepted_request_id(request.headers.get("X-Request-Id", ""))
         request.request_id = request_id  # type: ignore[attr-defined]
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        origins.begin(
+        request_context.begin(
             address=request.META.get("REMOTE_ADDR", ""),
             user_agent=request.headers.get("User-Agent", ""),
             request_id=request_id,
@@ -43,12 +43,12 @@ class RequestIdMiddleware:
         try:
             response = self.get_response(request)
         finally:
-            origins.end()
+            request_context.end()
         response["X-Request-Id"] = request_id
         return response
 
 
-class StorableMiddleware:
+class RejectNulBytesMiddleware:
     """Reject URLs with NUL characters, encoded or not, because databases do not accept them."""
 
     def __init__(self, get_response: GetResponse) -> None:
@@ -94,8 +94,8 @@ class RefusalLogMiddleware:
                 method=request.method,
                 route=match.route if match else "",
                 user=str(getattr(user, "pk", None) or ""),
-                token=origins.present().token,
-                address=origins.present().address,
+                token=request_context.current().token,
+                address=request_context.current().address,
             )
         return response
 

@@ -10,7 +10,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, JSONField, QuerySet
 
-Row = Sequence[Any]
+ConvertedRow = Sequence[Any]
 RawRow = tuple[Any, ...]
 """Row as returned by the database driver: input of `Prepared.converted`, and comparable with other raw rows.
 """
@@ -37,7 +37,7 @@ class Prepared:
         self._raw_json = raw_json
         self._statement = lru_cache(maxsize=256)(self._compiled)
 
-    def rows(self, values: Sequence[Any]) -> list[Row]:
+    def rows(self, values: Sequence[Any]) -> list[ConvertedRow]:
         """Return the current rows for these values; empty without values."""
         return [self.converted(row) for row in self.raw_rows(values)]
 
@@ -49,10 +49,10 @@ class Prepared:
         sql, _converters = self._statement(connection.vendor, len(values))
         with connection.cursor() as cursor:
             cursor.execute(sql, self._adapted(values, connection))
-            found: list[RawRow] = cursor.fetchall()
-        return found
+            fetched: list[RawRow] = cursor.fetchall()
+        return fetched
 
-    def converted(self, row: RawRow) -> Row:
+    def converted(self, row: RawRow) -> ConvertedRow:
         """Convert one row of `raw_rows` to Python values."""
         connection = connections[DEFAULT_DB_ALIAS]
         _sql, converters = self._statement(connection.vendor, 1)
@@ -69,15 +69,15 @@ class Prepared:
         sql, params = compiler.as_sql()
         if list(params) != self._adapted(sample, connection):
             raise ValueError("a prepared query has other parameters than its values")
-        found = compiler.get_converters([expression for expression, *_ in compiler.select])
+        converters_by_column = compiler.get_converters([expression for expression, *_ in compiler.select])
         return sql, tuple(
             (position, converters, expression)
-            for position, (converters, expression) in found.items()
+            for position, (converters, expression) in converters_by_column.items()
             if not (self._raw_json and isinstance(expression.output_field, JSONField))
         )
 
 
-def _converted(row: RawRow, converters: _Converters, connection: BaseDatabaseWrapper) -> Row:
+def _converted(row: RawRow, converters: _Converters, connection: BaseDatabaseWrapper) -> ConvertedRow:
     values = list(row)
     for position, steps, expression in converters:
         value = values[position]

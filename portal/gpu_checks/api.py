@@ -185,22 +185,22 @@ class GpuCheckViewSet(ReadViewSet):
 
     @operation(
         "Have a device checked, or scrubbed",
-        once=True,
+        idempotent=True,
         description="For operators. Nothing is placed on the device until it has ended. Asking for what is "
         "under way already answers with that.",
         request=GpuCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[400, 404, 409, 415, 422],
         examples=[
             OpenApiExample("a quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
         ],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, GpuCheckCreateSerializer)
-        device = selectors.device_by_name(given["device"])
-        proof = proof_of(given["kind"])
-        run = proof.request(actor=request.user, device_id=device.pk, level=given["level"])
+        body = body_of(request, GpuCheckCreateSerializer)
+        device = selectors.device_by_name(body["device"])
+        proof = proof_of(body["kind"])
+        run = proof.request(actor=request.user, device_id=device.pk, level=body["level"])
         location = reverse("api:gpu-check-detail", args=[run.pk])
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
@@ -254,7 +254,7 @@ class DeviceResetViewSet(ApiViewSet):
 
     @operation(
         "Have a GPU reset",
-        once=True,
+        idempotent=True,
         description="For operators. By the vendor's own tool on its node, where nobody holds the GPU, and "
         "where it is cordoned or its last check advises it. Meanwhile the node's charts and its watch for "
         "errors pause, and its other checks wait. The answer is a GPU check of the kind `reset`: `verdict` "
@@ -264,7 +264,7 @@ class DeviceResetViewSet(ApiViewSet):
         "says.",
         request=None,
         responses={202: GpuCheckSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
@@ -290,7 +290,7 @@ class NodeLinkViewSet(ApiViewSet):
 
     @operation(
         "Have the link to another node checked",
-        once=True,
+        idempotent=True,
         description="For operators, where both nodes have RDMA. One idle whole GPU of each, which has passed "
         "a check, is held as long as it goes on. They make sums of what both have, by NCCL over RDMA alone, "
         "each compared bit by bit on both; the figure is `between_nodes_gb_s` among the `measures`. The "
@@ -300,13 +300,13 @@ class NodeLinkViewSet(ApiViewSet):
         "for what is under way already answers with that.",
         request=LinkCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"], url_path="check-link")
     def check_link(self, request: UserRequest, node_id: UUID) -> Response:
-        given = body_of(request, LinkCheckCreateSerializer)
-        run = pairs.request_link_check(actor=request.user, node_id=node_id, with_node_id=given["with_node"])
+        body = body_of(request, LinkCheckCreateSerializer)
+        run = pairs.request_link_check(actor=request.user, node_id=node_id, with_node_id=body["with_node"])
         location = reverse("api:gpu-check-detail", args=[run.pk])
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
@@ -376,9 +376,9 @@ class PoolChecks(ApiView):
         errors=[400, 404, 412, 415],
     )
     def put(self, request: UserRequest, slug: str) -> Response:
-        given = settings.DEFAULTS | body_of(request, PoolChecksSerializer)
+        body = settings.DEFAULTS | body_of(request, PoolChecksSerializer)
         expected = etags.expected_by(request)
-        return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **given))
+        return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **body))
 
 
 def _checks(pool: Pool) -> Response:

@@ -99,7 +99,7 @@ _AGAINST: Mapping[str, str | Promise] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunRow:
     """A run in a list."""
 
     run: GpuCheckRun
@@ -146,7 +146,7 @@ class Note:
 class Block:
     """The checks on a device's page. `may` and `may_reset` allow the reader to request one."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RunRow, ...]
     open: GpuCheckRun | None
     open_label: str
     may: bool
@@ -158,7 +158,7 @@ class Block:
 class Page:
     """A run's page. `peers` are id and name of the devices that its links were measured to."""
 
-    row: Row
+    row: RunRow
     device_name: str
     recovery: str
     tests: tuple[TestRow, ...]
@@ -183,15 +183,15 @@ def look_of(run: GpuCheckRun) -> Look:
     return own or Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
 
 
-def row_of(run: GpuCheckRun) -> Row:
-    return Row(run, handler_of(run.kind).title(run), look_of(run), format_report_text(run.summary))
+def row_of(run: GpuCheckRun) -> RunRow:
+    return RunRow(run, handler_of(run.kind).title(run), look_of(run), format_report_text(run.summary))
 
 
 def format_report_text(text: str) -> str:
     """Return a sentence of a report with readable names of figures."""
     for name, title in _METRICS.items():
         text = text.replace(name, str(title))
-    return _BY_PATTERN.sub(lambda found: metric_title(found.group()), text)
+    return _BY_PATTERN.sub(lambda match: metric_title(match.group()), text)
 
 
 def block(actor: User, device: Device) -> Block:
@@ -214,14 +214,14 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     earlier = selectors.before(run) if run.measures else []
     unavailable = report.get("unavailable") or {}
     handler, test = handler_of(run.kind), run.progress.get("test")
-    findings = [each for each in report.get("findings", ()) if not each["code"].startswith("test_")]
+    findings = [entry for entry in report.get("findings", ()) if not entry["code"].startswith("test_")]
     return Page(
         row=row_of(run),
         device_name=display_name(run.device),
         recovery=str(RECOVERY.get(run.recovery, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),
-        notes=tuple(_note(each) for each in findings),
+        notes=tuple(_note(finding) for finding in findings),
         fix=str(unavailable.get("fix", "")),
         health=_health(report),
         software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),
@@ -324,8 +324,10 @@ def _floor(fail_below: float | None, unit: str) -> str:
 
 def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheckRun]) -> Sparkline | None:
     """Return the trend of a figure with at least 2 values, or `None`."""
-    found = [run.measures.get(name) for run in earlier]
-    values = [float(each["value"]) for each in found if isinstance(each, dict) and "value" in each]
+    measures = [run.measures.get(name) for run in earlier]
+    values = [
+        float(measure["value"]) for measure in measures if isinstance(measure, dict) and "value" in measure
+    ]
     if len(values) < 2:
         return None
     return sparkline(values, floor=floor, unit=unit, name=metric_title(name))

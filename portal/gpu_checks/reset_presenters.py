@@ -25,7 +25,7 @@ REBOOT = "sudo systemctl reboot"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AffectedWorkspace:
     """A workspace that would be interrupted.
 
     `url` is set if the reader may see it, `until` if it has an end.
@@ -53,9 +53,9 @@ def question(actor: User, device: Device, action: str) -> dict[str, Any]:
         "action": action,
         "yes": _("Reset %(name)s") % {"name": name},
         "back": reverse("fleet:device", args=[device.pk]),
-        "holders": _held(actor, resets.holders_of(device)),
+        "holders": _affected(actor, resets.holders_of(device)),
         "reboot": REBOOT,
-        "on_node": _held(actor, resets.workspaces_on(device.node)),
+        "on_node": _affected(actor, resets.workspaces_on(device.node)),
     }
 
 
@@ -70,22 +70,22 @@ def _ends(device: Device) -> Iterable[str]:
         "seconds": DEADLINE_S,
         "node": device.node.name,
     }
-    linked = ", ".join(f"GPU {each.index}" for each in resets.siblings(device))
+    linked = ", ".join(f"GPU {sibling.index}" for sibling in resets.siblings(device))
     if linked:
         yield _("links to %(gpus)s; where these have to be reset with it, the driver refuses and says so") % {
             "gpus": linked
         }
 
 
-def _held(actor: User, workspaces: QuerySet[Workspace]) -> list[Held]:
+def _affected(actor: User, workspaces: QuerySet[Workspace]) -> list[AffectedWorkspace]:
     """Return the workspaces, by name only if they are visible to `actor`."""
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True))
-    return [_one(workspace, workspace.pk in visible) for workspace in workspaces]
+    return [_affected_workspace(workspace, workspace.pk in visible) for workspace in workspaces]
 
 
-def _one(workspace: Workspace, visible: bool) -> Held:
+def _affected_workspace(workspace: Workspace, visible: bool) -> AffectedWorkspace:
     if not visible:
-        return Held(_("another team"), "", workspace.runs_until)
+        return AffectedWorkspace(_("another team"), "", workspace.runs_until)
     names = {"workspace": workspace.name, "owner": workspace.owner.username}
     url = reverse("workspaces:detail", args=[workspace.pk])
-    return Held(_("%(workspace)s of %(owner)s") % names, url, workspace.runs_until)
+    return AffectedWorkspace(_("%(workspace)s of %(owner)s") % names, url, workspace.runs_until)

@@ -20,7 +20,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScopeKeys:
     """The keys of a workspace that policies can target."""
 
     pool: Any
@@ -31,25 +31,27 @@ class Place:
 
 
 @dataclass(slots=True)
-class Book:
+class PolicySet:
     """All policies, read once per pass. `keys` are the primary keys by source."""
 
     terms: dict[tuple[ScopeKind, Any], Terms]
     keys: dict[Source, Any] = field(default_factory=dict)
-    _known: dict[Place, Effective] = field(default_factory=dict)
+    _known: dict[ScopeKeys, Effective] = field(default_factory=dict)
 
-    def effective(self, place: Place) -> Effective:
+    def effective(self, scope_keys: ScopeKeys) -> Effective:
         """Return the effective policy. Cached."""
-        found = self._known.get(place)
-        if found is None:
-            keys = (None, place.pool, place.template, place.flavor, place.team)
+        effective = self._known.get(scope_keys)
+        if effective is None:
+            keys = (None, scope_keys.pool, scope_keys.template, scope_keys.flavor, scope_keys.team)
             layers = [
                 terms
                 for kind, key in zip(ORDER, keys, strict=True)
                 if (terms := self.terms.get((kind, key))) is not None
             ]
-            found = self._known[place] = merge([terms_of_settings(), *layers], accelerated=place.accelerated)
-        return found
+            effective = self._known[scope_keys] = merge(
+                [terms_of_settings(), *layers], accelerated=scope_keys.accelerated
+            )
+        return effective
 
     def home_rules(self, pool: Any, team: Any) -> HomeRules:
         """Return the rules for homes of a team in a pool, by primary keys."""
@@ -57,34 +59,34 @@ class Book:
         layers = [self.terms[key] for key in keys if key in self.terms]
         return rules([terms_of_settings(), *layers], notice_s=int(settings.BERTH_HOME_NOTICE_DAYS) * DAY_S)
 
-    def policy(self, place: Place) -> Policy:
-        return self.effective(place).policy
+    def policy(self, scope_keys: ScopeKeys) -> Policy:
+        return self.effective(scope_keys).policy
 
     @property
-    def nearest(self) -> Nearest:
+    def earliest_thresholds(self) -> Thresholds:
         """The lowest values at which a cause may apply to any workspace."""
-        every = [terms_of_settings(), *self.terms.values()]
-        notice_s = max(each.notice_s or 0 for each in every)
-        weeks = [each.week for each in every if each.week is not None]
-        idle = [limit for each in every for limit in (each.idle_s, each.idle_gpu_s) if limit]
-        idle += [each.after_hours_s for each in weeks if each.after_hours_s]
+        layers = [terms_of_settings(), *self.terms.values()]
+        notice_s = max(terms.notice_s or 0 for terms in layers)
+        weeks = [terms.week for terms in layers if terms.week is not None]
+        idle = [limit for terms in layers for limit in (terms.idle_s, terms.idle_gpu_s) if limit]
+        idle += [week.after_hours_s for week in weeks if week.after_hours_s]
         # A limit is at least its notice, which may be arbitrarily short.
         seconds = [max(limit - notice_s, 0) for limit in idle]
-        seconds += [UNUSED_S for each in weeks if each.stop_at is not None]
-        seconds += [max(each.release_s - notice_s, 0) for each in every if each.release_s]
-        unused = [max(each.gpu_unused_s - notice_s, 0) for each in every if each.gpu_unused_s]
-        lives = [max(each.longest_s - notice_s, 0) for each in every if each.longest_s]
-        return Nearest(
+        seconds += [UNUSED_S for week in weeks if week.stop_at is not None]
+        seconds += [max(terms.release_s - notice_s, 0) for terms in layers if terms.release_s]
+        unused = [max(terms.gpu_unused_s - notice_s, 0) for terms in layers if terms.gpu_unused_s]
+        lives = [max(terms.longest_s - notice_s, 0) for terms in layers if terms.longest_s]
+        return Thresholds(
             notice_s,
             min(seconds, default=None),
             min(unused, default=None),
             min(lives, default=None),
-            any(each.stop_when_spent for each in every),
+            any(terms.stop_when_spent for terms in layers),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest:
+class Thresholds:
     """The longest notice, and the shortest limits minus the notice, in seconds. None: no limit."""
 
     notice_s: int
@@ -94,13 +96,13 @@ class Nearest:
     budget: bool
 
 
-def book(rows: Iterable[ReclaimPolicy] | None = None) -> Book:
+def policy_set(rows: Iterable[ReclaimPolicy] | None = None) -> PolicySet:
     """Read all policies, or use `rows` instead (for a preview)."""
-    found = all_rows() if rows is None else list(rows)
-    terms = {row.pk: terms_of(row) for row in found}
-    return Book(
-        {(ScopeKind(row.scope), _key(row)): terms[row.pk] for row in found},
-        {terms[row.pk].source: row.pk for row in found},
+    policies = all_rows() if rows is None else list(rows)
+    terms = {row.pk: terms_of(row) for row in policies}
+    return PolicySet(
+        {(ScopeKind(row.scope), _key(row)): terms[row.pk] for row in policies},
+        {terms[row.pk].source: row.pk for row in policies},
     )
 
 
@@ -112,9 +114,9 @@ def _key(row: ReclaimPolicy) -> Any:
     return None if row.scope == ScopeKind.SITE else getattr(row, f"{row.scope}_id")
 
 
-def place_of(workspace: Workspace) -> Place:
-    """Return the place of a workspace, by the resources of its request."""
-    return Place(
+def scope_keys_of(workspace: Workspace) -> ScopeKeys:
+    """Return the keys of a workspace, by the resources of its request."""
+    return ScopeKeys(
         workspace.pool_id,
         workspace.template_id,
         workspace.flavor_id,
@@ -125,7 +127,7 @@ def place_of(workspace: Workspace) -> Place:
 
 def effective_of(workspace: Workspace) -> Effective:
     """Return the effective policy of one workspace."""
-    return book().effective(place_of(workspace))
+    return policy_set().effective(scope_keys_of(workspace))
 
 
 def terms_of_settings() -> Terms:
@@ -172,5 +174,5 @@ def _week(row: ReclaimPolicy) -> Week | None:
         after_hours_s=row.after_hours_minutes * MINUTE_S if row.after_hours_minutes else None,
         stop_at=row.stop_at,
         start_at=row.start_at,
-        holidays=frozenset(date.fromisoformat(each) for each in row.holidays),
+        holidays=frozenset(date.fromisoformat(day) for day in row.holidays),
     )

@@ -94,8 +94,8 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
         lines = context.get("lines")
         if lines is None:
             lines = context["lines"] = home_presenters.lines(context["request"].user, [home])
-        found: HomeLine | None = lines.get(home.pk)
-        return found
+        line: HomeLine | None = lines.get(home.pk)
+        return line
 
     def get_unused_s(self, home: HomePlace) -> int | None:
         line = self._line(home)
@@ -192,7 +192,7 @@ class HomeViewSet(ReadViewSet):
         "goes on. Starting a workspace does the same.",
         request=None,
         responses={200: HomeSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
@@ -210,8 +210,8 @@ class HomeViewSet(ReadViewSet):
     @action(detail=True, methods=["post"], url_path="delete")
     def delete_home(self, request: UserRequest, home_id: int) -> Response:
         require_fresh(request)
-        given = body_of(request, HomeDeleteSerializer)
-        homes.delete(actor=request.user, place_id=home_id, confirm=given["confirm"], reason=given["note"])
+        body = body_of(request, HomeDeleteSerializer)
+        homes.delete(actor=request.user, place_id=home_id, confirm=body["confirm"], reason=body["note"])
         return Response(status=204)
 
 

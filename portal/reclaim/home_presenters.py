@@ -16,7 +16,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.people.accounts.models import User
 from portal.reclaim import homes
-from portal.reclaim.effective import Book, book
+from portal.reclaim.effective import PolicySet, policy_set
 from portal.reclaim.homes import in_days
 from portal.reclaim.models import HomeStay
 from portal.workspaces.homes.moves import may_move
@@ -60,7 +60,7 @@ class HomeLine:
         return self.warned or self.archive is not None
 
 
-def lines(actor: User, places: Iterable[HomePlace], *, rules: Book | None = None) -> dict[int, HomeLine]:
+def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None = None) -> dict[int, HomeLine]:
     """Return the lines by home key, in a constant number of queries.
 
     Homes without a limit or archive have none.
@@ -68,24 +68,24 @@ def lines(actor: User, places: Iterable[HomePlace], *, rules: Book | None = None
     rows: list[Any] = list(places)
     if not all(hasattr(place, "goes_on") for place in rows):
         rows = list(homes.present().filter(pk__in=[place.pk for place in rows]))
-    rules = rules or book()
+    rules = rules or policy_set()
     stays = homes.stays_of(rows)
     archives: dict[Any, HomeArchive] = {}
     users = {row.owner_id for row in rows if row.away is not None or row.goes_on}
     for archive in HomeArchive.objects.filter(owner__in=users).order_by("asked_at"):
         if archive.away_at is not None or (archive.empties and archive.open):
             archives[archive.owner_id, archive.team_id, archive.node_id] = archive
-    found = {}
+    by_home = {}
     for row in rows:
         own = archives.get((row.owner_id, row.team_id, row.node_id))
         line = _line(actor, row, stays.get(row.pk), own, rules)
         if line is not None:
-            found[row.pk] = line
-    return found
+            by_home[row.pk] = line
+    return by_home
 
 
 def _line(
-    actor: User, place: homes.SeenHome, stay: HomeStay | None, archive: HomeArchive | None, rules: Book
+    actor: User, place: homes.SeenHome, stay: HomeStay | None, archive: HomeArchive | None, rules: PolicySet
 ) -> HomeLine | None:
     held = rules.home_rules(place.pool_id, place.team_id)
     away = archive is not None and archive.away_at is not None
@@ -97,7 +97,7 @@ def _line(
     verdict = homes.verdict_of(place, standing, rules)
     left_s = verdict.left_s
     seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
-    amounts = {name: in_days(each) for name, each in seconds.items()}
+    amounts = {name: in_days(duration_s) for name, duration_s in seconds.items()}
     deletable = away and homes.may_be_deleted(place, stay, rules)
     may = may_move(actor, place.owner_id)
     quiet = archive is None or not archive.open

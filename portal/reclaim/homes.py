@@ -32,7 +32,7 @@ from portal.fleet.inventory.models import Allocation, PlacementLock
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_administrator
 from portal.reclaim.codes import LifetimeCode
-from portal.reclaim.effective import DAY_S, Book, book
+from portal.reclaim.effective import DAY_S, PolicySet, policy_set
 from portal.reclaim.engine.unused import HomeStanding, HomeStep, HomeVerdict, advance, decide_home
 from portal.reclaim.models import HomeStay, LastPass
 from portal.workspaces.codes import WorkspaceCode
@@ -81,14 +81,14 @@ def run() -> Looked:
     now = timezone.now()
     with transaction.atomic():
         elapsed_s = _elapsed_s(now)
-        rules = book()
+        rules = policy_set()
         verdicts = [
             (place, verdict_of(place, standing, rules)) for place, standing in _advanced(elapsed_s)
             if not place.goes_on
         ]  # fmt: skip
         steps: dict[HomeStep, list[tuple[SeenHome, HomeVerdict]]] = {step: [] for step in HomeStep}
-        for each in verdicts:
-            steps[each[1].step].append(each)
+        for place, verdict in verdicts:
+            steps[verdict.step].append((place, verdict))
         warned = steps[HomeStep.WARN][:MAX_WARNED]
         _warn(warned, now)
         gone = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]
@@ -103,7 +103,7 @@ def standing_of(stay: HomeStay) -> HomeStanding:
     return HomeStanding(stay.archive is not None, stay.unused_s, stay.warned_s)
 
 
-def verdict_of(place: SeenHome, standing: HomeStanding, rules: Book) -> HomeVerdict:
+def verdict_of(place: SeenHome, standing: HomeStanding, rules: PolicySet) -> HomeVerdict:
     return decide_home(standing, rules.home_rules(place.pool_id, place.team_id))
 
 
@@ -120,20 +120,20 @@ def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
     open_ = Allocation.objects.filter(released_at=None)
     used_now = set(open_.order_by().values_list("workspace__owner", "node__pool").distinct())
-    found: list[tuple[SeenHome, HomeStanding]] = []
+    advanced: list[tuple[SeenHome, HomeStanding]] = []
     fresh, changed, in_use = [], [], []
     for place in places:
         stay = stays.get(place.pk)
         if stay is None:
             # Counting starts with the first pass: earlier time was not observed.
             fresh.append(HomeStay(place=place, archive=place.away, used_at=place.used_at))
-            found.append((place, HomeStanding(place.away is not None)))
+            advanced.append((place, HomeStanding(place.away is not None)))
             continue
         uses = (place.owner_id, place.pool_id) in used_now
         moved = (place.used_at, place.away) != (stay.used_at, stay.archive)
         # A new archive starts a new stay.
         standing = advance(standing_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None)
-        found.append((place, standing))
+        advanced.append((place, standing))
         if moved:
             stay.used_at, stay.archive = place.used_at, place.away
             stay.unused_s, stay.warned_s, stay.warned_at = 0.0, None, None
@@ -149,20 +149,20 @@ def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     fields = ["used_at", "archive", "unused_s", "warned_s", "warned_at"]
     HomeStay.objects.bulk_update(changed, fields, batch_size=AT_ONCE)
     HomeStay.objects.bulk_create(fresh, batch_size=AT_ONCE, ignore_conflicts=True)
-    return found
+    return advanced
 
 
-def _warn(found: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None:
-    for chunk in _chunks([place.pk for place, _verdict in found]):
+def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None:
+    for chunk in _chunks([place.pk for place, _verdict in warned]):
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
-    for place, verdict in found:
+    for place, verdict in warned:
         left = in_days(verdict.left_s or 0)
         words = f"tells {place.owner.username} that {_named(place)} "
         if place.away is None:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}is archived in {left}")
         else:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}may be deleted in {left}")
-    events.notify_each(kind="home.unused_warned", notes=[_note(place, verdict) for place, verdict in found])
+    events.notify_each(kind="home.unused_warned", notes=[_note(place, verdict) for place, verdict in warned])
 
 
 def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
@@ -195,7 +195,7 @@ def archive_if_due(place_id: int) -> bool:
             place = present().get(pk=place_id)
             if place.goes_on or (place.used_at, place.away) != (stay.used_at, stay.archive):
                 return False
-            verdict = verdict_of(place, standing_of(stay), book())
+            verdict = verdict_of(place, standing_of(stay), policy_set())
             if verdict.step is not HomeStep.TAKE or place.away is not None:
                 return False
             away.begin(place_id=place_id)
@@ -223,10 +223,10 @@ def seen_by(actor: User) -> QuerySet[Any]:
 
 def home(actor: User, place_id: int) -> SeenHome:
     """Return a visible home. Raises `NotFound`."""
-    found: SeenHome | None = seen_by(actor).filter(pk=place_id).first()
-    if found is None:
+    seen_home: SeenHome | None = seen_by(actor).filter(pk=place_id).first()
+    if seen_home is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-    return found
+    return seen_home
 
 
 @transaction.atomic
@@ -254,7 +254,7 @@ def restore(*, actor: User, place_id: int) -> SeenHome:
     return home(actor, place_id)
 
 
-def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: Book) -> bool:
+def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: PolicySet) -> bool:
     """Return whether its archive is old enough and the user had the full notice."""
     if place.away is None or stay is None or stay.archive != place.away:
         return False
@@ -270,7 +270,7 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
     require_administrator(actor)
     place = home(actor, place_id)
     stay = HomeStay.objects.select_for_update().filter(pk=place_id).first()
-    if not may_be_deleted(place, stay, book()):
+    if not may_be_deleted(place, stay, policy_set()):
         code = LifetimeCode.HOME_DELETE_NOT_DUE
         raise StateConflict(Reason(code), code=code)
     name = name_of(place)
@@ -296,19 +296,19 @@ def stays_of(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
     return {stay.pk: stay for stay in HomeStay.objects.filter(pk__in=[place.pk for place in places])}
 
 
-def count_due(rules: Book, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
+def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
     """Return the number of homes of a pool or team (default: all), and how many would be warned at once."""
     rows: Any = present().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows
     rows = rows.filter(team=team) if team is not None else rows
-    found = [place for place in rows if place.away is None and home_places.are_apart(place.pool)]
-    stays = stays_of(found)
+    present_homes = [place for place in rows if place.away is None and home_places.are_apart(place.pool)]
+    stays = stays_of(present_homes)
     due = 0
-    for place in found:
+    for place in present_homes:
         stay = stays.get(place.pk)
         standing = HomeStanding() if stay is None or stay.archive else HomeStanding(unused_s=stay.unused_s)
         due += verdict_of(place, standing, rules).step is HomeStep.WARN
-    return len(found), due
+    return len(present_homes), due
 
 
 def _named(place: HomePlace) -> str:

@@ -274,7 +274,7 @@ class ReclaimPolicy(models.Model):
 
 
 class Discontent(models.Model):
-    """A running workspace with a low contentment score in the last observation.
+    """A running workspace with low placement health in the last observation.
 
     `reason` (`code`, `params`) is the worst reason against its placement; `score` is in percent.
     """

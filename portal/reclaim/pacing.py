@@ -17,7 +17,7 @@ from django.db.models import F
 
 from portal.common.formatting import format_reading
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
-from portal.reclaim.engine.pace import SLOW_FOR_S, Pace, Place, is_worth_keeping, observe, slow_work
+from portal.reclaim.engine.pace import SLOW_FOR_S, Location, Pace, is_worth_keeping, observe, slow_work
 from portal.reclaim.models import WorkPace
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -46,13 +46,13 @@ def paces_of(text: str) -> dict[str, Pace]:
         return {}
 
 
-def note(told: Sequence[Told]) -> int:
+def note(reports: Sequence[Told]) -> int:
     """Store reported rates. Returns the number of rows written. No query without reports."""
-    return sum(_note(told[first : first + AT_ONCE]) for first in range(0, len(told), AT_ONCE))
+    return sum(_note(reports[first : first + AT_ONCE]) for first in range(0, len(reports), AT_ONCE))
 
 
-def _note(told: Sequence[Told]) -> int:
-    rows = WorkPace.objects.filter(workspace__in=[each.workspace_id for each in told])
+def _note(reports: Sequence[Told]) -> int:
+    rows = WorkPace.objects.filter(workspace__in=[report.workspace_id for report in reports])
     kept = {
         pk: (generation, paces_of(text))
         for pk, generation, text in rows.values_list("workspace_id", "generation", "paces")
@@ -63,24 +63,24 @@ def _note(told: Sequence[Told]) -> int:
         for pk, (generation, paces) in kept.items()
         if paces
     }
-    fresh = [each for each in told if (each.workspace_id, each.generation) not in known]
+    fresh = [report for report in reports if (report.workspace_id, report.generation) not in known]
     places = known | _places(fresh) if fresh else known
     changed = []
-    for each in told:
-        generation, before = kept.get(each.workspace_id, (-1, {}))
-        place = places.get((each.workspace_id, each.generation))
+    for report in reports:
+        generation, before = kept.get(report.workspace_id, (-1, {}))
+        place = places.get((report.workspace_id, report.generation))
         if place is None:
             continue
-        after = observe(before, each.rates, place, each.at_s)
-        if generation != each.generation or is_worth_keeping(before, after):
+        after = observe(before, report.rates, place, report.at_s)
+        if generation != report.generation or is_worth_keeping(before, after):
             slow = [pace.slow_since_s for pace in after.values() if pace.slow_since_s is not None]
             changed.append(
                 WorkPace(
-                    workspace_id=each.workspace_id,
-                    generation=each.generation,
+                    workspace_id=report.workspace_id,
+                    generation=report.generation,
                     paces=_encode(after).decode(),
                     slow_since=datetime.fromtimestamp(min(slow), UTC) if slow else None,
-                    observed_at=datetime.fromtimestamp(each.at_s, UTC),
+                    observed_at=datetime.fromtimestamp(report.at_s, UTC),
                 )
             )
     # A workspace may have been deleted since it was read.
@@ -96,15 +96,15 @@ def _note(told: Sequence[Told]) -> int:
     return len(changed)
 
 
-def _places(told: Sequence[Told]) -> dict[tuple[UUID, int], Place]:
+def _places(reports: Sequence[Told]) -> dict[tuple[UUID, int], Location]:
     """Return the placements of single-node starts by (workspace, generation); two queries."""
     rows = Allocation.objects.filter(
-        workspace__in=[each.workspace_id for each in told], released_at=None
+        workspace__in=[report.workspace_id for report in reports], released_at=None
     ).values_list("pk", "workspace_id", "generation", "node__name", "cpu_milli", "memory_mib")
     held: dict[tuple[UUID, int], list[Any]] = {}
     for row in rows:
         held.setdefault((row[1], row[2]), []).append(row)
-    single = {key: found[0] for key, found in held.items() if len(found) == 1}
+    single = {key: allocations[0] for key, allocations in held.items() if len(allocations) == 1}
     devices: dict[int, list[tuple[str, str, int, int]]] = {}
     parts = AllocatedDevice.objects.filter(allocation__in=[row[0] for row in single.values()], active=True)
     for allocation, uuid, model, milli, memory in parts.values_list(
@@ -112,7 +112,7 @@ def _places(told: Sequence[Told]) -> dict[tuple[UUID, int], Place]:
     ):
         devices.setdefault(allocation, []).append((uuid, model, milli, memory))
     return {
-        key: Place(
+        key: Location(
             node,
             frozenset(part[0] for part in devices.get(pk, ())),
             _kind(cpu, memory, sorted(part[1:] for part in devices.get(pk, ()))),
@@ -133,7 +133,7 @@ def slow(now: datetime) -> dict[UUID, tuple[str, Pace]]:
         workspace__state=State.RUNNING,
         workspace__generation=F("generation"),
     ).values_list("workspace_id", "paces")
-    return {pk: found for pk, text in rows if (found := slow_work(paces_of(text), now_s)) is not None}
+    return {pk: slowest for pk, text in rows if (slowest := slow_work(paces_of(text), now_s)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +161,19 @@ class Progress:
 
 def progress_of(workspace: Workspace) -> list[Progress]:
     """Return the reported pace of a running workspace by metric. The caller checks visibility."""
-    told = workspace.status.activity.get("progress") if workspace.state == State.RUNNING else None
-    if not isinstance(told, dict):
+    rates = workspace.status.activity.get("progress") if workspace.state == State.RUNNING else None
+    if not isinstance(rates, dict):
         return []
     row = WorkPace.objects.filter(workspace=workspace, generation=workspace.generation).first()
     kept = paces_of(row.paces) if row is not None else {}
-    found = []
-    for name, rate in sorted(told.items()):
+    progress = []
+    for name, rate in sorted(rates.items()):
         pace = kept.get(name)
         best = pace.here.rate if pace is not None else None
         other = pace.elsewhere if pace is not None else None
         percent = int(100 * rate / other.rate) if other is not None else None
         elsewhere = other.rate if other is not None else None
-        found.append(Progress(name, rate, best, elsewhere, other.node if other is not None else "", percent))
-    return found
+        progress.append(
+            Progress(name, rate, best, elsewhere, other.node if other is not None else "", percent)
+        )
+    return progress

@@ -27,10 +27,19 @@ from portal.common.formatting import format_day_time
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.quota.ledger.selectors import teams_without_hours
-from portal.reclaim import mornings, observing
+from portal.reclaim import observing, scheduled_starts
 from portal.reclaim.codes import LifetimeCode
-from portal.reclaim.effective import Book, Place, book, place_of
-from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
+from portal.reclaim.effective import PolicySet, ScopeKeys, policy_set, scope_keys_of
+from portal.reclaim.engine.ladder import (
+    RELEASES,
+    Cause,
+    Notice,
+    RunState,
+    Step,
+    ThresholdReading,
+    Verdict,
+    decide,
+)
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity
 from portal.workspaces import gpus, services
 from portal.workspaces.ends import shift_ends
@@ -88,7 +97,7 @@ class Candidate:
     ends_at: datetime | None
     lifetime_s: int | None
     ready_at: datetime | None
-    place: Place
+    scope_keys: ScopeKeys
     team: str
     notice: Notice | None
     # Of this start: last observation and idle seconds.
@@ -109,11 +118,11 @@ def run() -> Passed:
         steps[verdict.step].append((candidate, verdict))
     withdrawn = _withdraw([candidate for candidate, _verdict in steps[Step.WITHDRAW]])
     # Soonest first. The rest get their full notice from the next pass.
-    first = sorted(steps[Step.WARN], key=lambda each: each[1].due_at_s or 0.0)[:MAX_WARNED]
+    first = sorted(steps[Step.WARN], key=lambda warning: warning[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
     done = [take_if_due(workspace_id) for workspace_id in due]
-    started = mornings.start_due(site.book, now)
+    started = scheduled_starts.start_due(site.policies, now)
     _forget_strays()
     return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
 
@@ -122,7 +131,7 @@ def run() -> Passed:
 class Site:
     """Common input of all decisions of a pass: policies, teams without GPU-hours, and gaps."""
 
-    book: Book
+    policies: PolicySet
     spent: frozenset[str]
     absences: tuple[tuple[datetime, float], ...]
 
@@ -133,23 +142,23 @@ class Site:
 
 def present_site() -> Site:
     """Read the current values; three queries of few rows."""
-    policies = book()
-    spent = frozenset(teams_without_hours()) if policies.nearest.budget else frozenset()
+    policies = policy_set()
+    spent = frozenset(teams_without_hours()) if policies.earliest_thresholds.budget else frozenset()
     return Site(policies, spent, tuple(Absence.objects.values_list("since", "seconds")))
 
 
 def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
     """Yield running workspaces near their end, idle for long, or under notice."""
-    nearest = site.book.nearest
-    near = Q(ends_at__lte=now + timedelta(seconds=nearest.notice_s)) | Q(reclaim_notice__isnull=False)
-    if nearest.idle_s is not None:
-        near |= Q(reclaim_activity__idle_s__gte=nearest.idle_s)
-    if nearest.gpu_idle_s is not None:
-        near |= Q(reclaim_activity__gpu_idle_s__gte=nearest.gpu_idle_s)
-    if nearest.life_s is not None:
+    thresholds = site.policies.earliest_thresholds
+    near = Q(ends_at__lte=now + timedelta(seconds=thresholds.notice_s)) | Q(reclaim_notice__isnull=False)
+    if thresholds.idle_s is not None:
+        near |= Q(reclaim_activity__idle_s__gte=thresholds.idle_s)
+    if thresholds.gpu_idle_s is not None:
+        near |= Q(reclaim_activity__gpu_idle_s__gte=thresholds.gpu_idle_s)
+    if thresholds.life_s is not None:
         # After the clock was put back, a life starts earlier than its row says.
         back_s = sum(seconds for _since, seconds in site.absences if seconds < 0)
-        near |= Q(ready_at__lte=now - timedelta(seconds=nearest.life_s + back_s))
+        near |= Q(ready_at__lte=now - timedelta(seconds=thresholds.life_s + back_s))
     if site.spent:
         near |= Q(team__slug__in=site.spent)
     rows = Workspace.objects.filter(near, state=State.RUNNING).annotate(
@@ -175,12 +184,12 @@ def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
         kept_until,
     ) in rows.values_list(*COLUMNS).iterator(chunk_size=2000):
         pk, generation, ends_version, ends_at, lifetime_s, ready_at = own
-        place = Place(pool, template, flavor, team_id, observing.is_accelerated(resources))
+        scope_keys = ScopeKeys(pool, template, flavor, team_id, observing.is_accelerated(resources))
         notice = None
         if notice_generation == generation and notice_version == ends_version:
             notice = Notice(Cause(cause), warned_at.timestamp(), due_at.timestamp())
         candidate = Candidate(
-            pk, generation, ends_version, ends_at, lifetime_s, ready_at, place, team, notice
+            pk, generation, ends_version, ends_at, lifetime_s, ready_at, scope_keys, team, notice
         )
         if seen_generation == generation:
             candidate = replace(
@@ -208,7 +217,7 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
         ends_at=workspace.runs_until,
         lifetime_s=workspace.lifetime_s,
         ready_at=workspace.ready_at,
-        place=place_of(workspace),
+        scope_keys=scope_keys_of(workspace),
         team=workspace.team.slug,
         notice=Notice(Cause(row.cause), row.warned_at.timestamp(), row.due_at.timestamp())
         if row is not None and holds
@@ -222,16 +231,16 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
 
 def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
     """Return the step that is due for a running workspace."""
-    rules = site.book.policy(candidate.place)
-    return decide(standing_of(candidate, now, site), rules, candidate.notice, now.timestamp())
+    rules = site.policies.policy(candidate.scope_keys)
+    return decide(run_state_of(candidate, now, site), rules, candidate.notice, now.timestamp())
 
 
-def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
+def run_state_of(candidate: Candidate, now: datetime, site: Site) -> RunState:
     """Return the engine's input. Idle times are unknown without a recent observation."""
     seen_at, kept_until, ready_at = candidate.observed_at, candidate.kept_until, candidate.ready_at
     known = seen_at is not None and observing.is_fresh(seen_at, now)
-    accelerated = candidate.place.accelerated
-    return Standing(
+    accelerated = candidate.scope_keys.accelerated
+    return RunState(
         ends_at_s=candidate.ends_at.timestamp() if candidate.ends_at is not None else None,
         lifetime_s=candidate.lifetime_s,
         idle_s=candidate.idle_s if known else None,
@@ -244,8 +253,10 @@ def standing_of(candidate: Candidate, now: datetime, site: Site) -> Standing:
 
 def reason_of_stop(verdict: Verdict) -> Reason:
     """Return the reason of a stop: the value that has reached its threshold."""
-    held: Held = next(each for each in verdict.held if each.cause == verdict.cause)
-    return Reason(CODES[held.cause], {"value_s": round(held.value_s), "threshold_s": round(held.threshold_s)})
+    reading: ThresholdReading = next(entry for entry in verdict.readings if entry.cause == verdict.cause)
+    return Reason(
+        CODES[reading.cause], {"value_s": round(reading.value_s), "threshold_s": round(reading.threshold_s)}
+    )
 
 
 def _make_up_for_absence(now: datetime) -> None:
@@ -276,17 +287,17 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))
 
 
-def _withdraw(found: Sequence[Candidate]) -> int:
+def _withdraw(unjustified: Sequence[Candidate]) -> int:
     """Delete notices that no longer apply. A newer one of the same workspace stays."""
     gone = 0
-    for chunk in _chunks(found):
-        told = {
+    for chunk in _chunks(unjustified):
+        warned_at_s = {
             candidate.pk: candidate.notice.warned_at_s for candidate in chunk if candidate.notice is not None
         }
-        rows = ReclaimNotice.objects.filter(workspace__in=told)
+        rows = ReclaimNotice.objects.filter(workspace__in=warned_at_s)
         by_moment: dict[datetime, list[UUID]] = {}
         for pk, warned_at in rows.values_list("workspace_id", "warned_at"):
-            if warned_at.timestamp() == told[pk]:
+            if warned_at.timestamp() == warned_at_s[pk]:
                 by_moment.setdefault(warned_at, []).append(pk)
         for warned_at, pks in by_moment.items():
             gone += ReclaimNotice.objects.filter(workspace__in=pks, warned_at=warned_at).delete()[0]
@@ -294,13 +305,13 @@ def _withdraw(found: Sequence[Candidate]) -> int:
 
 
 @transaction.atomic
-def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
+def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     """Give notices, each together with its message and audit entry."""
     # Locked: a concurrent extension has either committed, or withdraws the notice later.
     workspaces = {
         workspace.pk: workspace
         for workspace in Workspace.objects.select_for_update(of=("self",))
-        .filter(pk__in=[candidate.pk for candidate, _verdict in found], state=State.RUNNING)
+        .filter(pk__in=[candidate.pk for candidate, _verdict in due], state=State.RUNNING)
         .select_related("owner")
         .only(
             *("name", "state", "generation", "ends_version", "team_id"),
@@ -314,7 +325,7 @@ def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     ).delete()
     there = set(ReclaimNotice.objects.filter(workspace__in=workspaces).values_list("workspace_id", flat=True))
     rows = []
-    for candidate, verdict in found:
+    for candidate, verdict in due:
         workspace = workspaces.get(candidate.pk)
         if workspace is None or workspace.pk in there:
             continue
@@ -394,7 +405,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
                 return Step.RELEASE
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
             if verdict.cause is Cause.SCHEDULE:
-                mornings.remember(workspace)
+                scheduled_starts.remember(workspace)
             _tell_stopped(workspace, reason)
             return Step.STOP
     except (NotFound, PortalError):

@@ -77,7 +77,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a reclaim policy",
-        once=True,
+        idempotent=True,
         description="For operators; a team's, which only tightens, for its owners too. What runs is held to "
         "it with the next pass, and gets its whole notice.",
         request=ReclaimPolicyCreateSerializer,
@@ -85,8 +85,8 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = dict(body_of(request, ReclaimPolicyCreateSerializer))
-        row = services.create(actor=request.user, target=given.pop("for"), given=given)
+        body = dict(body_of(request, ReclaimPolicyCreateSerializer))
+        row = services.create(actor=request.user, target=body.pop("for"), given=body)
         return self.answer(row, status=201, Location=reverse("api:reclaimpolicy-detail", args=[row.pk]))
 
     @operation(
@@ -136,13 +136,13 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
             policies.require_keep(request.user, row.team)
         rows = list(history.revisions(SubjectKind.RECLAIM, row.pk)[: VERSIONS_SHOWN + 1])
         shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
-        for each, changes in shown:
-            each.changes = changes  # type: ignore[attr-defined]
-        return Response(RevisionSerializer([each for each, _ in shown], many=True).data)
+        for version, changes in shown:
+            version.changes = changes  # type: ignore[attr-defined]
+        return Response(RevisionSerializer([version for version, _ in shown], many=True).data)
 
     @operation(
         "Restore a version of a reclaim policy",
-        once=True,
+        idempotent=True,
         description="Creates a new change with the values of that version.",
         request=None,
         responses={200: ReclaimPolicySerializer},
@@ -170,8 +170,8 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     )
     @action(detail=False, methods=["post"], url_path="preview")
     def preview(self, request: UserRequest) -> Response:
-        given = dict(body_of(request, ReclaimPolicyCreateSerializer))
-        row = services.draft(actor=request.user, target=given.pop("for"), given=given)
+        body = dict(body_of(request, ReclaimPolicyCreateSerializer))
+        row = services.draft(actor=request.user, target=body.pop("for"), given=body)
         return Response(ReclaimPreviewSerializer(previews.preview(row)).data)
 
 

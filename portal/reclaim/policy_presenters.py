@@ -31,7 +31,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyRow:
     """A policy in a list. `says` has one line per value."""
 
     kind: str
@@ -53,33 +53,33 @@ def name_of(row: ReclaimPolicy) -> str:
     return _("%(kind)s %(name)s") % {"kind": kind, "name": row.subject.name}
 
 
-def rows(found: Iterable[ReclaimPolicy]) -> list[Row]:
+def rows(selected: Iterable[ReclaimPolicy]) -> list[PolicyRow]:
     """Return the rows of a list, from the widest scope to the narrowest."""
     order = list(PolicyScope.values)
     return [
-        Row(
+        PolicyRow(
             str(PolicyScope(row.scope).label),
             row.subject.name if row.subject is not None else _("all workspaces"),
             url_of(row),
             tuple(f"{label}: {value}" for label, value in says(effective.terms_of(row))),
         )
-        for row in sorted(found, key=lambda row: (order.index(row.scope), row.target))
+        for row in sorted(selected, key=lambda row: (order.index(row.scope), row.target))
     ]
 
 
-def settings_row() -> Row:
+def settings_row() -> PolicyRow:
     """Return the row of the site's settings, which have no page."""
     terms = effective.terms_of_settings()
-    return Row("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
+    return PolicyRow("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
 
 
 def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
     """Return the values of a policy as pairs of label and text; with `whole`, lists each holiday."""
-    found = []
+    lines = []
 
     def limit(label: str, seconds: int | None, never: str) -> None:
         if seconds is not None:
-            found.append((label, format_duration(seconds) if seconds else never))
+            lines.append((label, format_duration(seconds) if seconds else never))
 
     never = _("never stopped for that")
     limit(_("Idle limit without GPUs"), terms.idle_s, never)
@@ -92,16 +92,16 @@ def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
     limit(_("Archived home folders may be deleted after"), terms.delete_s, _("never"))
     if terms.stop_when_spent is not None:
         words = _("what has GPUs stops") if terms.stop_when_spent else _("it runs on")
-        found.append((_("When GPU-hours are spent"), words))
+        lines.append((_("When GPU-hours are spent"), words))
     if terms.week is not None:
-        found.append((_("Hours"), presenters.week_words(terms.week)))
+        lines.append((_("Hours"), presenters.week_words(terms.week)))
     if terms.week is not None and terms.week.holidays:
         days = len(terms.week.holidays)
         words = ngettext("on %(days)s day", "on %(days)s days", days) % {"days": days}
         if whole:
-            words = ", ".join(each.isoformat() for each in sorted(terms.week.holidays))
-        found.append((_("Holidays"), words))
-    return found
+            words = ", ".join(holiday.isoformat() for holiday in sorted(terms.week.holidays))
+        lines.append((_("Holidays"), words))
+    return lines
 
 
 def in_words(field: str, value: Any) -> str:
@@ -118,9 +118,9 @@ def in_words(field: str, value: Any) -> str:
         case int() if field.endswith("_hours"):
             return format_duration(value * HOUR_S) if value else _("no limit")
         case list() if field == "days":
-            return ", ".join(str(DAY_NAMES.get(each, each)) for each in value)
+            return ", ".join(str(DAY_NAMES.get(item, item)) for item in value)
         case list():
-            return ", ".join(str(each) for each in value)
+            return ", ".join(str(item) for item in value)
     return str(value)
 
 
@@ -128,11 +128,11 @@ def changes_in_words(differences: Sequence[history.Difference]) -> tuple[Changed
     """Return differences of two documents as text."""
     return tuple(
         Changed(
-            str(LABELS.get(each.field, each.field)),
-            in_words(each.field, each.before),
-            in_words(each.field, each.after),
+            str(LABELS.get(difference.field, difference.field)),
+            in_words(difference.field, difference.before),
+            in_words(difference.field, difference.after),
         )
-        for each in differences
+        for difference in differences
     )
 
 
@@ -157,11 +157,11 @@ def targets(actor: User) -> list[tuple[str, Any]]:
     had: set[tuple[str, UUID | None]] = {
         (scope, next((key for key in keys if key is not None), None)) for scope, *keys in taken
     }
-    found: list[tuple[str, Any]] = []
+    options: list[tuple[str, Any]] = []
     groups: list[tuple[PolicyScope, Any]] = []
     if actor.operates:
         if (PolicyScope.SITE, None) not in had:
-            found.append((PolicyScope.SITE.value, str(PolicyScope.SITE.label)))
+            options.append((PolicyScope.SITE.value, str(PolicyScope.SITE.label)))
         groups = [
             (PolicyScope.POOL, Pool.objects.filter(deleted_at=None)),
             (PolicyScope.TEMPLATE, Template.objects.filter(deleted_at=None)),
@@ -179,8 +179,8 @@ def targets(actor: User) -> list[tuple[str, Any]]:
             if (scope, key) not in had
         ]
         if choices:
-            found.append((str(scope.label), choices))
-    return found
+            options.append((str(scope.label), choices))
+    return options
 
 
 def flat(choices: list[tuple[str, Any]]) -> set[str]:
@@ -188,30 +188,30 @@ def flat(choices: list[tuple[str, Any]]) -> set[str]:
     return {
         value
         for name, inner in choices
-        for value in ([each for each, _label in inner] if isinstance(inner, list) else [name])
+        for value in ([choice for choice, _label in inner] if isinstance(inner, list) else [name])
     }
 
 
-def preview_words(found: Preview) -> str:
+def preview_words(preview: Preview) -> str:
     """Return a preview as a sentence."""
-    if not found.starts:
+    if not preview.starts:
         return _("No workspace that it is for ran in that time.")
-    if not found.stops:
+    if not preview.stops:
         return ngettext(
             "It would have stopped none of the %(starts)s start that was recorded.",
             "It would have stopped none of the %(starts)s starts that were recorded.",
-            found.starts,
-        ) % {"starts": found.starts}
-    workspaces = ngettext("%(count)s workspace", "%(count)s workspaces", found.workspaces)
-    if found.interrupted:
-        whom = ngettext("interrupted %(count)s", "interrupted %(count)s", found.interrupted)
+            preview.starts,
+        ) % {"starts": preview.starts}
+    workspaces = ngettext("%(count)s workspace", "%(count)s workspaces", preview.workspaces)
+    if preview.interrupted:
+        whom = ngettext("interrupted %(count)s", "interrupted %(count)s", preview.interrupted)
     else:
         whom = _("interrupted nobody")
-    if found.releases == found.stops:
+    if preview.releases == preview.stops:
         words = _(
             "It would have released the GPUs of %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s."
         )
-    elif found.releases:
+    elif preview.releases:
         words = _(
             "It would have stopped, or released the GPUs of, %(workspaces)s, freed %(hours)s GPU-hours, and "
             "%(whom)s."
@@ -219,7 +219,7 @@ def preview_words(found: Preview) -> str:
     else:
         words = _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.")
     return words % {
-        "workspaces": workspaces % {"count": found.workspaces},
-        "hours": format_number(found.gpu_hours, 1 if found.gpu_hours < 10 else 0),
-        "whom": whom % {"count": found.interrupted},
+        "workspaces": workspaces % {"count": preview.workspaces},
+        "hours": format_number(preview.gpu_hours, 1 if preview.gpu_hours < 10 else 0),
+        "whom": whom % {"count": preview.interrupted},
     }

@@ -17,10 +17,10 @@ from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
-from portal.reclaim import keeping, mornings, observing, pacing, passes
-from portal.reclaim.effective import Book, place_of
+from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts
+from portal.reclaim.effective import PolicySet, scope_keys_of
 from portal.reclaim.engine.activity import SignalKind
-from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
+from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, RunState, Step, idle_limit_s, threshold_readings
 from portal.reclaim.engine.terms import Effective, Source
 from portal.reclaim.engine.week import DAYS, Week
 from portal.reclaim.models import PolicyScope, ReclaimNotice
@@ -104,30 +104,32 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
     """Return the signals of the last observation."""
     if row is None:
         return ()
-    found = []
-    for each in observing.signals_of(row):
-        kind, value = each["kind"], each["value"]
+    facts = []
+    for signal in observing.signals_of(row):
+        kind, value = signal["kind"], signal["value"]
         if kind not in NAMES:
             continue
         if value is None:
             words = _("not measured, counts as work")
         elif kind == SignalKind.GPU:
-            words = _("%(value)s %% now; work from %(threshold)s %%") % each
+            words = _("%(value)s %% now; work from %(threshold)s %%") % signal
         elif kind == SignalKind.CPU:
-            words = _("%(value).2f cores; work from %(threshold).2f") % each
+            words = _("%(value).2f cores; work from %(threshold).2f") % signal
         elif kind == SignalKind.TRAFFIC:
-            rates = {name: format_number(each[name] / 1000, 1) for name in ("value", "threshold")}
+            rates = {name: format_number(signal[name] / 1000, 1) for name in ("value", "threshold")}
             words = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
         elif kind == SignalKind.TERMINALS:
             words = _("used") if value else _("not used")
-        elif kind == SignalKind.KERNELS and each["active"] and not value:
+        elif kind == SignalKind.KERNELS and signal["active"] and not value:
             words = _("used since the last look")
         else:
             words = (
-                _("%(value)d busy") % each if kind == SignalKind.KERNELS else _("%(value)d running") % each
+                _("%(value)d busy") % signal
+                if kind == SignalKind.KERNELS
+                else _("%(value)d running") % signal
             )
-        found.append(Fact(str(NAMES[kind]), words, each["active"]))
-    return tuple(found)
+        facts.append(Fact(str(NAMES[kind]), words, signal["active"]))
+    return tuple(facts)
 
 
 def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases: bool = False) -> str:
@@ -159,23 +161,23 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
     row = observing.present(workspace) if running else None
     now = timezone.now()
     site = passes.present_site()
-    standing = passes.standing_of(passes.candidate_of(workspace, row), now, site) if running else None
-    held = site.book.effective(place_of(workspace))
-    rules = held.policy
+    run_state = passes.run_state_of(passes.candidate_of(workspace, row), now, site) if running else None
+    effective = site.policies.effective(scope_keys_of(workspace))
+    rules = effective.policy
     notice = notice_about(workspace)
     return {
         "observed_at": row.observed_at if row is not None else None,
-        "idle_s": standing.idle_s if standing is not None else None,
-        "gpu_idle_s": standing.gpu_idle_s if standing is not None else None,
+        "idle_s": run_state.idle_s if run_state is not None else None,
+        "gpu_idle_s": run_state.gpu_idle_s if run_state is not None else None,
         "idle_limit_s": idle_limit_s(rules, now.timestamp()),
-        "policy": rules_of(held),
+        "policy": rules_of(effective),
         "kept_until": row.kept_until if row is not None else None,
         "stops_at": notice.due_at if notice is not None else None,
         "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
-        "starts_at": mornings.next_start_of(workspace),
+        "starts_at": scheduled_starts.next_start_of(workspace),
         "signals": observing.signals_of(row),
-        "held": held_against(standing, rules, now.timestamp()) if standing is not None else [],
+        "held": threshold_readings(run_state, rules, now.timestamp()) if run_state is not None else [],
         "history": [
             {"at": at, "active": kinds}
             for at, kinds in (observing.changes_of(workspace) if row is not None else ())
@@ -186,15 +188,15 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
 
 
 def _discontent_of(workspace: Workspace) -> dict[str, Any] | None:
-    found = rebalancing.discontent_of(workspace)
-    if found is None:
+    discontent = rebalancing.discontent_of(workspace)
+    if discontent is None:
         return None
-    reason = reason_of(found.reason)
+    reason = reason_of(discontent.reason)
     return {
-        "contentment": found.score,
-        "reason": found.reason.get("code", ""),
+        "contentment": discontent.score,
+        "reason": discontent.reason.get("code", ""),
         "message": message_of(reason) if reason is not None else "",
-        "since": found.since,
+        "since": discontent.since,
     }
 
 
@@ -214,9 +216,9 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     end = ends_at or stops_at
     row = observing.present(workspace)
     site = passes.present_site()
-    held = site.book.effective(place_of(workspace))
-    rules = held.policy
-    standing = passes.standing_of(passes.candidate_of(workspace, row), now, site)
+    effective = site.policies.effective(scope_keys_of(workspace))
+    rules = effective.policy
+    run_state = passes.run_state_of(passes.candidate_of(workspace, row), now, site)
     return Life(
         stops_at=stops_at,
         ends_at=ends_at,
@@ -235,16 +237,16 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         idle_words=idle_words(
             row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None
         ),
-        rules=tuple(rule_words(held, site.book, standing, now)),
+        rules=tuple(rule_words(effective, site.policies, run_state, now)),
     )
 
 
 def notice_about(workspace: Workspace) -> ReclaimNotice | None:
     """Return the valid notice of a running workspace, or None."""
-    found = ReclaimNotice.objects.filter(
+    notices = ReclaimNotice.objects.filter(
         workspace=workspace.pk, generation=workspace.generation, ends_version=workspace.ends_version
     )
-    return found.first() if workspace.state == State.RUNNING else None
+    return notices.first() if workspace.state == State.RUNNING else None
 
 
 def source_text(source: Source) -> str:
@@ -264,23 +266,23 @@ def source_words(source: Source) -> str:
     )
 
 
-def rules_of(held: Effective) -> list[dict[str, Any]]:
+def rules_of(effective: Effective) -> list[dict[str, Any]]:
     """Return each effective value with its source, for REST."""
     values: dict[str, Any] = {
-        "idle_s": held.policy.idle_s,
-        "gpu_idle_s": held.policy.gpu_idle_s,
-        "release_s": held.policy.release_s,
-        "longest_s": held.policy.longest_s,
-        "notice_s": held.policy.notice_s,
-        "stop_when_spent": held.policy.stop_when_spent,
+        "idle_s": effective.policy.idle_s,
+        "gpu_idle_s": effective.policy.gpu_idle_s,
+        "release_s": effective.policy.release_s,
+        "longest_s": effective.policy.longest_s,
+        "notice_s": effective.policy.notice_s,
+        "stop_when_spent": effective.policy.stop_when_spent,
     }
-    found = [
+    entries = [
         {"name": name, "value": values[name], "set_by": source_text(sources[0])}
-        for name, sources in held.sources.items()
+        for name, sources in effective.sources.items()
         if name in values
     ]
-    weeks = zip(held.policy.weeks, held.sources.get("weeks", ()), strict=True)
-    return found + [
+    weeks = zip(effective.policy.weeks, effective.sources.get("weeks", ()), strict=True)
+    return entries + [
         {"name": "week", "value": week_json(week), "set_by": source_text(source)} for week, source in weeks
     ]
 
@@ -302,31 +304,31 @@ def week_json(week: Week) -> dict[str, Any]:
     }
 
 
-def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -> list[Rule]:
+def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, now: datetime) -> list[Rule]:
     """Return the effective rules as text, each limit with its elapsed part."""
-    policy, found = held.policy, []
+    policy, rules = effective.policy, []
 
     def add(name: str, value: str, source: Source, used_s: float | None = None, limit_s: int = 0) -> None:
         used = None if used_s is None else min(round(used_s), limit_s)
         if used is not None:
             value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
-        found.append(Rule(name, value, source_words(source), book.keys.get(source), used, limit_s))
+        rules.append(Rule(name, value, source_words(source), policies.keys.get(source), used, limit_s))
 
-    lived_s = now.timestamp() - standing.began_s if standing.began_s is not None else None
+    lived_s = now.timestamp() - run_state.began_s if run_state.began_s is not None else None
     for name, label, limit_s, used_s in (
-        ("idle_s", _("Idle limit"), policy.idle_s, standing.idle_s),
-        ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, standing.gpu_idle_s),
-        ("release_s", _("GPUs are released after"), policy.release_s, standing.idle_s),
+        ("idle_s", _("Idle limit"), policy.idle_s, run_state.idle_s),
+        ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, run_state.gpu_idle_s),
+        ("release_s", _("GPUs are released after"), policy.release_s, run_state.idle_s),
         ("longest_s", _("Longest life"), policy.longest_s, lived_s),
         ("notice_s", _("Notice before a stop"), policy.notice_s, None),
     ):
-        if limit_s and name in held.sources:
-            add(label, format_duration(limit_s), held.sources[name][0], used_s, limit_s)
-    for week, source in zip(policy.weeks, held.sources.get("weeks", ()), strict=True):
+        if limit_s and name in effective.sources:
+            add(label, format_duration(limit_s), effective.sources[name][0], used_s, limit_s)
+    for week, source in zip(policy.weeks, effective.sources.get("weeks", ()), strict=True):
         add(_("Hours"), week_words(week), source)
     if policy.stop_when_spent:
-        add(_("GPU-hours"), _("it stops when they are spent"), held.sources["stop_when_spent"][0])
-    return found
+        add(_("GPU-hours"), _("it stops when they are spent"), effective.sources["stop_when_spent"][0])
+    return rules
 
 
 def week_words(week: Week) -> str:

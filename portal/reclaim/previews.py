@@ -84,8 +84,8 @@ def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
     rows = [row for row in effective.all_rows() if row.pk != draft.pk]
     if draft.scope in (PolicyScope.TEMPLATE, PolicyScope.FLAVOR):
         return 0, 0
-    book = effective.book([*rows, draft])
-    return homes.count_due(book, pool=draft.pool_id, team=draft.team_id)
+    policies = effective.policy_set([*rows, draft])
+    return homes.count_due(policies, pool=draft.pool_id, team=draft.team_id)
 
 
 def _replayed(draft: ReclaimPolicy) -> Preview:
@@ -96,7 +96,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
         return Preview(since, None, 0, False, 0, 0, 0, 0.0, 0, ())
     since = max(since, recorded)
     rows = [row for row in effective.all_rows() if row.pk != draft.pk]
-    book = effective.book([*rows, draft])
+    policies = effective.policy_set([*rows, draft])
     starts = _starts(draft, since)
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
@@ -116,36 +116,36 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             tuple(own.get(SpellKind.GPU, ())),
             # Only keeps of this start count.
             tuple(
-                each
-                for each in kept.get(row["workspace"], ())
-                if row["begin"].timestamp() <= each.begin_s < end_s
+                spell
+                for spell in kept.get(row["workspace"], ())
+                if row["begin"].timestamp() <= spell.begin_s < end_s
             ),
         )
         gpus = (row["milli"] or 0) / WHOLE_DEVICE_MILLI
-        place = effective.Place(
+        scope_keys = effective.ScopeKeys(
             row["workspace__pool"],
             row["workspace__template"],
             row["workspace__flavor"],
             row["workspace__team"],
             bool(row["milli"]),
         )
-        for each in replay(past, book.policy(place)):
+        for stop in replay(past, policies.policy(scope_keys)):
             stops += 1
-            releases += each.released
+            releases += stop.released
             stopped.add(row["workspace"])
-            hours += gpus * each.freed_s / 3600
-            if each.interrupted:
-                at = datetime.fromtimestamp(each.at_s, UTC)
+            hours += gpus * stop.freed_s / 3600
+            if stop.interrupted:
+                at = datetime.fromtimestamp(stop.at_s, UTC)
                 interrupted.append(
                     Interruption(
                         row["workspace"],
                         row["workspace__name"],
                         row["workspace__team__slug"],
                         at,
-                        each.cause.value,
+                        stop.cause.value,
                     )
                 )
-    interrupted.sort(key=lambda each: each.at)
+    interrupted.sort(key=lambda interruption: interruption.at)
     return Preview(
         since,
         recorded,
@@ -155,7 +155,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
         stops,
         releases,
         round(hours, 1),
-        len({each.workspace for each in interrupted}),
+        len({interruption.workspace for interruption in interrupted}),
         tuple(interrupted[:SHOWN]),
     )
 
@@ -165,7 +165,7 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
     rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since))
     if draft.scope != PolicyScope.SITE:
         rows = rows.filter(**{f"workspace__{draft.scope}": draft.subject})
-    found: Any = (
+    starts: Any = (
         rows.values(
             "workspace",
             "generation",
@@ -184,16 +184,16 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
         )
         .order_by("-begin")[: MAX_STARTS + 1]
     )
-    return list(found)
+    return list(starts)
 
 
 def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
     """Return idle periods by start and kind, earliest first, including current ones."""
-    found: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
+    spells: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
 
     def add(key: tuple[UUID, int], kind: str, begin_s: float, end_s: float) -> None:
         if key in starts:
-            found.setdefault(key, {}).setdefault(kind, []).append(Spell(begin_s, end_s))
+            spells.setdefault(key, {}).setdefault(kind, []).append(Spell(begin_s, end_s))
 
     over = IdleSpell.objects.filter(ended_at__gt=since).order_by("began_at")
     for workspace, generation, kind, began_at, ended_at in over.values_list(
@@ -208,17 +208,17 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
         for kind, seen_s in ((SpellKind.ALL, idle_s), (SpellKind.GPU, gpu_idle_s)):
             if seen_s >= SPELL_S:
                 add((workspace, generation), kind, end_s - seen_s, end_s)
-    return found
+    return spells
 
 
 def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
-    found: dict[UUID, list[Spell]] = {}
+    spells: dict[UUID, list[Spell]] = {}
     said = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
     ).order_by("at")
     for workspace, at, data in said.values_list("workspace_id", "at", "data").iterator(chunk_size=2000):
         seconds = data.get("seconds")
         if workspace in workspaces and isinstance(seconds, int | float):
-            found.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))
-    return found
+            spells.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))
+    return spells

@@ -28,7 +28,7 @@ MAX_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UsageRow:
     """A row of the table as text. A dash means not measured or not applicable."""
 
     key: str
@@ -67,10 +67,10 @@ def hours(amount: int) -> str:
     return format_number(amount / MILLI_GPU_S_PER_HOUR, 1)
 
 
-def row(key: str, amounts: Amounts) -> Row:
+def row(key: str, amounts: Amounts) -> UsageRow:
     """Return the figures as text."""
     unseen = not amounts.held_measured
-    return Row(
+    return UsageRow(
         key or _("none"),
         hours(amounts.held),
         NONE if unseen else hours(amounts.held_used),
@@ -83,9 +83,9 @@ def row(key: str, amounts: Amounts) -> Row:
     )
 
 
-def finding(found: Report) -> str:
+def finding(report: Report) -> str:
     """Return a sentence about the share without work, compared with the days before."""
-    dark, before = found.total.dark, found.before.dark
+    dark, before = report.total.dark, report.before.dark
     if dark is None:
         return _("Nothing was measured in these days.")
     words = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
@@ -100,9 +100,9 @@ def finding(found: Report) -> str:
     )
 
 
-def caveat(found: Report) -> str:
+def caveat(report: Report) -> str:
     """Return a sentence about time without measurements, or an empty string."""
-    share = found.total.unmeasured
+    share = report.total.unmeasured
     if not share or round(100 * share) == 0:
         return ""
     return _("%(share)s of the GPU time was not measured, and is counted as neither.") % {

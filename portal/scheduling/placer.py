@@ -19,7 +19,7 @@ from provisioning.types import (
     ResourceRequest,
 )
 
-Held = tuple[PoolNodes, Placement, ResourceRequest]
+PoolAllocation = tuple[PoolNodes, Placement, ResourceRequest]
 Undo = Callable[[], None]
 NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
 
@@ -37,8 +37,8 @@ class PoolPlacer:
         self._running: set[str] = set()
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
-        self._found: dict[str, Held] = {}
-        self._taken: list[Held] = []
+        self._found: dict[str, PoolAllocation] = {}
+        self._taken: list[PoolAllocation] = []
         # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
@@ -64,12 +64,12 @@ class PoolPlacer:
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
         with self._without(gone):
-            found = self._first_place(workload)
-        if found is not None and not gone:
-            self._found[workload.id] = found
-        return found is not None
+            allocation = self._first_place(workload)
+        if allocation is not None and not gone:
+            self._found[workload.id] = allocation
+        return allocation is not None
 
-    def _first_place(self, workload: Workload) -> Held | None:
+    def _first_place(self, workload: Workload) -> PoolAllocation | None:
         """Return where it would go now: its move target if free, else the first pool with room."""
         placement_request, variant = self._requests[workload.id]
         if (target := placement_request.target) is not None:
@@ -113,12 +113,12 @@ class PoolPlacer:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Undo all registrations and placements at the end of the context."""
-        requests, found, taken = dict(self._requests), dict(self._found), len(self._taken)
+        requests, allocations, taken = dict(self._requests), dict(self._found), len(self._taken)
         try:
             yield
         finally:
             self.undo(taken)
-            self._requests, self._found = requests, found
+            self._requests, self._found = requests, allocations
 
     @contextmanager
     def without(self, gone: Sequence[str]) -> Iterator[None]:
@@ -229,7 +229,7 @@ def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:
 
 def _rest(pool: PoolNodes, node: str, uuid: str) -> Placement | None:
     """Return the free part of a device that is still in use; None if it is empty or unusable."""
-    device = next(each for each in pool.cluster.node(node).devices if each.uuid == uuid)
+    device = next(candidate for candidate in pool.cluster.node(node).devices if candidate.uuid == uuid)
     if device.unusable or not 0 < device.free_milli < WHOLE_DEVICE_MILLI:
         return None
     grant = DeviceGrant(uuid, device.free_milli, max(0, device.free_memory_mib))

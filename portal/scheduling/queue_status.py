@@ -75,25 +75,25 @@ class _Statuses:
     def of(self, pending: PendingWorkload) -> QueueStatus:
         if not self._queued(pending):
             return self._unqueued(pending)
-        standing = self._outlook.of(pending.id)
+        pending_outlook = self._outlook.of(pending.id)
         kind = self._outlook.kind_of(pending.id)
         alike = self._alike.get(kind)
         if alike is None:
             alike = self._alike[kind] = QueueStatus(
-                Outcome.NEEDS_APPROVAL if standing.needs_change else Outcome.QUEUED,
+                Outcome.NEEDS_APPROVAL if pending_outlook.needs_change else Outcome.QUEUED,
                 blockers.reason_of(
                     self._snapshot,
                     pending.workload,
-                    standing.blocker,
+                    pending_outlook.blocker,
                     placement_request=pending.placement_request,
                 ),
-                blocker=blockers.as_data(standing.blocker),
-                rule=standing.blocker.rule,
+                blocker=blockers.as_data(pending_outlook.blocker),
+                rule=pending_outlook.blocker.rule,
             )
-        eta = standing.eta
+        eta = pending_outlook.eta
         return replace(
             alike,
-            position=standing.position,
+            position=pending_outlook.position,
             eta_at=at(eta.eta_s) if eta else None,
             basis=eta.basis if eta else None,
         )
@@ -108,12 +108,12 @@ class _Statuses:
             code = basis.code if basis is not None else ""
         kind = self._outlook.kind_of(pending.id) if self._queued(pending) else pending.id
         key = (kind, code)
-        found = self._digests.get(key)
-        if found is None:
+        digest = self._digests.get(key)
+        if digest is None:
             parts = [status.outcome.value, status.reason.as_json(), dict(status.blocker or {}), str(code)]
             text = json.dumps(parts, sort_keys=True)
-            found = self._digests[key] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return found
+            digest = self._digests[key] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return digest
 
     def _queued(self, pending: PendingWorkload) -> bool:
         return not pending.reason and pending.id in self._snapshot.scheduler.pending.items
@@ -145,7 +145,7 @@ def changes(
     else:
         outlook.look_up_all()
     statuses = _Statuses(snapshot, outlook)
-    found = []
+    changed = []
     for pk, place, eta_at, digest in rows.values_list("pk", "position", "eta_at", "digest"):
         pending = snapshot.pending_workloads.get(str(pk))
         if pending is None:
@@ -164,8 +164,8 @@ def changes(
             values["blocker"] = dict(status.blocker or {})
             values["digest"] = now
         if values:
-            found.append(Change(pk, values))
-    return found
+            changed.append(Change(pk, values))
+    return changed
 
 
 def _moved(new: datetime | None, old: datetime | None, now: datetime) -> bool:

@@ -85,7 +85,7 @@ MIDDLEWARE = [
     "portal.common.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
-    "portal.common.middleware.StorableMiddleware",
+    "portal.common.middleware.RejectNulBytesMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
     # Everything below is for browsers: requests with a token go directly to their view from here.
     "portal.common.token_requests.TokenRequestMiddleware",

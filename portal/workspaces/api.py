@@ -57,7 +57,7 @@ from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 T = TypeVar("T")
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
-LOOK_AGAIN_S = 2
+RETRY_AFTER_S = 2
 """Seconds after which a starting or ending workspace may have progressed."""
 TAIL = OpenApiParameter(
     "tail",
@@ -142,7 +142,7 @@ class WorkspaceViewSet(ListViewSet):
         request=WorkspaceCreateSerializer,
         responses={201: WorkspaceSerializer},
         parameters=[idempotency.PARAMETER],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
@@ -189,8 +189,8 @@ class WorkspaceViewSet(ListViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, workspace_id: UUID) -> Response:
-        given = body_of(request, WorkspaceChangeSerializer)
-        self._act(changes.change, **given)
+        body = body_of(request, WorkspaceChangeSerializer)
+        self._act(changes.change, **body)
         return self.answer(self.get_object())
 
     @operation(
@@ -201,7 +201,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer, 204: None},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
@@ -214,7 +214,7 @@ class WorkspaceViewSet(ListViewSet):
         description="A stopped one, or a failed one again. Starting what runs or starts is success.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412, 422],
     )
     @action(detail=True, methods=["post"])
@@ -226,7 +226,7 @@ class WorkspaceViewSet(ListViewSet):
         description="Its files stay. Stopping what is stopped or stopping is success.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412],
     )
     @action(detail=True, methods=["post"])
@@ -261,7 +261,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412, 429],
     )
     @action(detail=True, methods=["post"], url_path="release-gpu")
@@ -276,7 +276,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[404, 409, 412, 429],
     )
     @action(detail=True, methods=["post"], url_path="attach-gpu")
@@ -294,7 +294,7 @@ class WorkspaceViewSet(ListViewSet):
         request=ResizeSerializer,
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
         errors=[400, 404, 409, 412, 415, 422, 429],
     )
     @action(detail=True, methods=["post"])
@@ -302,20 +302,20 @@ class WorkspaceViewSet(ListViewSet):
         flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
         return self._accepted_after(resizing.resize, flavor=flavor)
 
-    def _accepted_after(self, service: Callable[..., Workspace], **given: Any) -> Response:
-        self._act(service, **given)
+    def _accepted_after(self, service: Callable[..., Workspace], **arguments: Any) -> Response:
+        self._act(service, **arguments)
         return self._accepted(self.get_object())
 
     def _accepted(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
-    def _act(self, service: Callable[..., T], **given: Any) -> T:
+    def _act(self, service: Callable[..., T], **arguments: Any) -> T:
         """Call the service, with the client's precondition if any, and return its result."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
             require_match(self.request, workspace_id)
-            return service(actor=self.request.user, workspace_id=workspace_id, **given)
+            return service(actor=self.request.user, workspace_id=workspace_id, **arguments)
 
     @operation(
         "Read a workspace's log",
@@ -386,8 +386,8 @@ class WorkspaceViewSet(ListViewSet):
 
 
 def _tail(request: UserRequest) -> int:
-    given: str = request.query_params.get("tail", "200")
-    return whole_number(given, WorkspaceCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+    lines: str = request.query_params.get("tail", "200")
+    return whole_number(lines, WorkspaceCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
 
 
 def location_of(workspace: Workspace) -> str:

@@ -15,7 +15,7 @@ from portal.common.errors import PortalError
 from portal.common.problem_serializers import ProblemSerializer
 from portal.common.problems import document_of
 from portal.workspaces import rows, selectors, services
-from portal.workspaces.api import LOOK_AGAIN_S, SCOPES
+from portal.workspaces.api import RETRY_AFTER_S, SCOPES
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.rows import WorkspaceRow
@@ -83,10 +83,10 @@ class BulkView(ApiView):
                     type(self).act(actor=request.user, workspace_id=workspace_id)
             except PortalError as error:
                 problems[workspace_id] = document_of(error, request)
-        done = [each for each in wanted if each not in problems]
+        done = [key for key in wanted if key not in problems]
         visible = selectors.rows_for(request.user).filter(pk__in=done)
         shown = {row.pk: row for row in rows.read(list(visible.values_list("pk", flat=True)))}
-        results = [self._result(each, shown.get(each), problems.get(each)) for each in wanted]
+        results = [self._result(key, shown.get(key), problems.get(key)) for key in wanted]
         headers = {"Location": reverse("api:workspace-list")}
         return Response({"results": results}, status=202, headers=headers)
 
@@ -112,7 +112,7 @@ class StopView(BulkView):
         request=WorkspacesSerializer,
         responses={202: BulkSerializer},
         errors=[400, 415],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
     )
     def post(self, request: UserRequest) -> Response:
         return self.answer(request)
@@ -128,7 +128,7 @@ class DeleteView(BulkView):
         request=WorkspacesSerializer,
         responses={202: BulkSerializer},
         errors=[400, 415],
-        goes_on_s=LOOK_AGAIN_S,
+        retry_after_s=RETRY_AFTER_S,
     )
     def post(self, request: UserRequest) -> Response:
         return self.answer(request)

@@ -18,7 +18,7 @@ from portal.common.errors import Unavailable
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import held_environments, node_commands
 from portal.fleet.inventory.models import Allocation, Node, Pool
-from portal.workspaces import asking, checkouts, egress
+from portal.workspaces import checkouts, egress, node_rpc
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets.effective import offer_to
@@ -75,7 +75,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
         environment=digest_of(workspace),
         environment_name=environment_name_of(workspace),
         reset_packages=resets_packages(workspace),
-        secrets=any(each.credential for each in cloned)
+        secrets=any(checkout.credential for checkout in cloned)
         or bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
         egress=egress.started_with(workspace),
         checkouts=cloned,
@@ -241,7 +241,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     pool = workspace.pool
     if pool is None:
         return workspace.status.log_tail
-    body = asking.ask(
+    body = node_rpc.call(
         "node.read_logs",
         {
             "pool": messages.dump(node_commands.config_of(pool)),
@@ -261,7 +261,7 @@ def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, 
     """Return what this start's log has grown by; see `Driver.read_log`. Raises `Unavailable`."""
     pool = workspace.pool
     assert pool is not None
-    body = asking.ask(
+    body = node_rpc.call(
         "node.read_log_after",
         {
             "pool": messages.dump(node_commands.config_of(pool)),

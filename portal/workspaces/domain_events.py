@@ -111,7 +111,7 @@ class HomesMeasured(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class StrangersFound(DomainEvent):
+class UnknownWorkspacesReported(DomainEvent):
     """A node reported workspaces that are unknown here, by external names. They are being ended."""
 
     pool: Pool

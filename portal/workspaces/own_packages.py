@@ -23,7 +23,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
 from portal.people.accounts.models import Team, User
-from portal.workspaces import asking, dispatch, policies
+from portal.workspaces import dispatch, node_rpc, policies
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
@@ -70,8 +70,8 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
         environment=dispatch.digest_of(workspace),
         environment_name=dispatch.environment_name_of(workspace),
     )
-    given = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
-    body = asking.ask("node.read_overlay", given, pool=pool, node=node, about="packages")
+    arguments = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
+    body = node_rpc.call("node.read_overlay", arguments, pool=pool, node=node, about="packages")
     if "error" in body:
         said = {"message": str(body["error"])[:500]}
         raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, said))
@@ -81,18 +81,18 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
 def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
     """Parse a node's answer; anything but names and versions is ignored."""
     said, python = body.get("packages"), body.get("python")
-    found = []
-    for each in said[:MAX_PACKAGES] if isinstance(said, list) else ():
-        if match := _PINNED.fullmatch(str(each)):
+    packages = []
+    for line in said[:MAX_PACKAGES] if isinstance(said, list) else ():
+        if match := _PINNED.fullmatch(str(line)):
             name, version = match.groups()
             instead = base.get(canonicalize_name(name), "")
-            found.append(OwnPackage(name, version, instead if instead != version else ""))
-    return OwnPackages(tuple(found), python if isinstance(python, str) and python in PYTHONS else "")
+            packages.append(OwnPackage(name, version, instead if instead != version else ""))
+    return OwnPackages(tuple(packages), python if isinstance(python, str) and python in PYTHONS else "")
 
 
 def _versions_of(version: EnvironmentVersion | None) -> dict[str, str]:
     packages = version.packages if version is not None else []
-    return {canonicalize_name(each["name"]): str(each["version"]) for each in packages}
+    return {canonicalize_name(package["name"]): str(package["version"]) for package in packages}
 
 
 def sharing(workspace: Workspace) -> WorkspaceQuerySet:
@@ -168,7 +168,7 @@ def requirements(workspace: Workspace, own: OwnPackages) -> str:
         version.source_kind if version is not None else SourceKind.PACKAGES,
         version.source if version is not None else "",
         have=_versions_of(version),
-        more=[(each.name, each.version) for each in own.packages],
+        more=[(package.name, package.version) for package in own.packages],
     )
 
 

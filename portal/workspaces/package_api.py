@@ -82,7 +82,7 @@ class PackagesView(ApiView):
             "python": own.python,
             "packages": own.packages,
             "requirements": own_packages.requirements(workspace, own) if own.packages else "",
-            "shared_with": [each.name for each in own_packages.sharing(workspace)],
+            "shared_with": [sharer.name for sharer in own_packages.sharing(workspace)],
             "reset_at_next_start": own_packages.reset_waits(workspace),
         }
         return Response(OwnPackagesSerializer(answer).data)
@@ -136,19 +136,19 @@ class PackagesSaveView(ApiView):
         request=SaveSerializer,
         responses={201: EnvironmentSerializer},
         parameters=[idempotency.PARAMETER],
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415, 503],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = selectors.workspace_by_id(request.user, workspace_id)
         policies.require_home(request.user, workspace)
-        given = body_of(request, SaveSerializer)
-        team = None if given.pop("everybody") else workspace.team
+        body = body_of(request, SaveSerializer)
+        team = None if body.pop("everybody") else workspace.team
         # The node is asked before the transaction of the idempotency key, which would wait for it.
         own = own_packages.read(actor=request.user, workspace=workspace)
 
         def saved() -> Response:
-            made = own_packages.save(actor=request.user, workspace=workspace, own=own, team=team, **given)
+            made = own_packages.save(actor=request.user, workspace=workspace, own=own, team=team, **body)
             shown = environments.environment_by_slug(request.user, made.slug)
             location = reverse("api:environment-detail", args=[made.slug])
             return Response(EnvironmentSerializer(shown).data, status=201, headers={"Location": location})

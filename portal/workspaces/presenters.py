@@ -160,7 +160,7 @@ class DeviceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeDevices:
     """A node of the workspace, and its devices there."""
 
     node: str
@@ -186,7 +186,7 @@ class Detail:
     size: str
     stages: list[selectors.Stage]
     total_s: float | None
-    places: list[Place]
+    places: list[NodeDevices]
     activity: list[tuple[str, str]]
     home: home_limits.HomeNote | None
     lost_home: LostHome | None
@@ -294,7 +294,9 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         gpu_shares=share_overuse.of(workspace, timezone.now()),
         egress=reach,
         next_egress=next_reach,
-        folders=[(mounts.inside(each), each.endswith(mounts.WRITABLE)) for each in workspace.template.mounts],
+        folders=[
+            (mounts.inside(mount), mount.endswith(mounts.WRITABLE)) for mount in workspace.template.mounts
+        ],
         environment=_environment_words(workspace),
         uses_home=workspace.state != State.TERMINATED and not workspace.simulated and own,
         reset_waits=own and own_packages.reset_waits(workspace),
@@ -345,7 +347,7 @@ def newer_version(workspace: Workspace) -> int | None:
     return selectors.current_number(version.environment_id)
 
 
-def places(workspace: Workspace) -> list[Place]:
+def places(workspace: Workspace) -> list[NodeDevices]:
     """Return the nodes of the workspace; empty after its capacity was released."""
     allocations = (
         workspace.allocations.filter(released_at=None)
@@ -353,14 +355,14 @@ def places(workspace: Workspace) -> list[Place]:
         .prefetch_related("devices__device")
         .order_by("node__name")
     )
-    found: list[Place] = []
+    node_devices: list[NodeDevices] = []
     for allocation in allocations:
         models: dict[str, list[str]] = {}
         for item in sorted(allocation.devices.all(), key=lambda item: item.device.index):
             models.setdefault(item.device.model, []).append(item.device.uuid)
         groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
-        found.append(Place(node=allocation.node.name, devices=groups))
-    return found
+        node_devices.append(NodeDevices(node=allocation.node.name, devices=groups))
+    return node_devices
 
 
 def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:

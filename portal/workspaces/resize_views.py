@@ -30,7 +30,7 @@ from portal.workspaces.views import to_workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FlavorRow:
     """A flavor to choose, with its size as text and the forecast for the workspace."""
 
     flavor: Flavor
@@ -84,7 +84,7 @@ def _flavor(request: SignedInRequest, slug: str) -> Flavor:
     return catalog.flavor_by_slug(request.user, slug)
 
 
-def _rows(workspace: Workspace, wanted: str) -> list[Row]:
+def _rows(workspace: Workspace, wanted: str) -> list[FlavorRow]:
     """Return the other flavors available where its files are."""
     offered = [
         flavor
@@ -92,7 +92,7 @@ def _rows(workspace: Workspace, wanted: str) -> list[Row]:
         if flavor != workspace.flavor and resizing.keeps_files(workspace, flavor)
     ]
     return [
-        Row(
+        FlavorRow(
             flavor,
             format_size(resizing.request_with(workspace, flavor)[0])
             if workspace.gpu_released
@@ -118,10 +118,10 @@ def _ends(workspace: Workspace) -> Sequence[str]:
 
 
 def _stays(workspace: Workspace) -> Sequence[str]:
-    found = [
+    lines = [
         _("every file in the home folder"),
         _("the workspace itself, its software and its address"),
     ]
     if workspace.gpu_released:
-        found.append(_("its GPUs stay released: attach them to have those of the new size"))
-    return found
+        lines.append(_("its GPUs stay released: attach them to have those of the new size"))
+    return lines

@@ -24,7 +24,7 @@ from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.domain_events import EndpointChanged, StrangersFound, WorkspaceReady
+from portal.workspaces.domain_events import EndpointChanged, UnknownWorkspacesReported, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import StartSecrets, Workspace, WorkspaceStatus
 from portal.workspaces.transitions import advance, locked, set_rows
@@ -352,8 +352,8 @@ def _current(workspace_id: UUID, generation: int) -> Workspace:
 
 def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
     """End whatever runs on a node without a workspace that wants it, and return the number found."""
-    found = 0
-    strangers: list[str] = []
+    count = 0
+    unknown: list[str] = []
     owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
     known = {
         str(workspace.pk): workspace
@@ -365,14 +365,14 @@ def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
         op = _orphan_op(known.get(seen.ref.workspace_id), pool, seen)
         if op is None:
             continue
-        found += 1
+        count += 1
         if op is Op.DELETE:
-            strangers.append(seen.ref.external_name)
+            unknown.append(seen.ref.external_name)
         log.warning("orphan %s generation %s: %s", seen.ref.external_name, seen.ref.generation, op)
         dispatch.send_orphan_command(pool, node_name, seen.ref, op)
-    if strangers:
-        emit(StrangersFound(pool, node_name, tuple(strangers)))
-    return found
+    if unknown:
+        emit(UnknownWorkspacesReported(pool, node_name, tuple(unknown)))
+    return count
 
 
 def _orphan_op(workspace: Workspace | None, pool: Pool, seen: Observation) -> Op | None:

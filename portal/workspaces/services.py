@@ -27,7 +27,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.idempotency import KeyUse
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.people.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
+from portal.people.accounts.domain_events import MembershipRevoked, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
 from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software
 from portal.workspaces.admission_policy import admission_policy
@@ -372,22 +372,26 @@ def stop_all(*, actor: User | SystemActor, reason: str) -> int:
 
 def stop_all_of(event: UserDeactivated) -> None:
     """Stop all running and queued workspaces of a deactivated user; files are kept."""
-    found = Workspace.objects.filter(owner=event.user)
-    _stop_all(found, actor=event.actor, reason="the account was deactivated")
+    workspaces = Workspace.objects.filter(owner=event.user)
+    _stop_all(workspaces, actor=event.actor, reason="the account was deactivated")
 
 
-def stop_all_in_team(event: PlaceWithdrawn) -> None:
+def stop_all_in_team(event: MembershipRevoked) -> None:
     """Stop all running and queued workspaces of a user in a team that they leave; files are kept."""
-    found = Workspace.objects.filter(owner=event.user, team=event.team)
-    _stop_all(found, actor=event.actor, reason=f"{event.user.username} is no longer in {event.team.name}")
+    workspaces = Workspace.objects.filter(owner=event.user, team=event.team)
+    _stop_all(
+        workspaces, actor=event.actor, reason=f"{event.user.username} is no longer in {event.team.name}"
+    )
 
 
-def _stop_all(found: WorkspaceQuerySet, *, actor: User | SystemActor, reason: str) -> None:
-    stoppable = found.filter(state__in=STOPPABLE)
+def _stop_all(workspaces: WorkspaceQuerySet, *, actor: User | SystemActor, reason: str) -> None:
+    stoppable = workspaces.filter(state__in=STOPPABLE)
     for workspace_id in stoppable.order_by("pk").values_list("pk", flat=True):
         stop(actor=actor, workspace_id=workspace_id, reason=reason)
     # Preempted workspaces would be started again automatically.
-    returning = found.filter(state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING)
+    returning = workspaces.filter(
+        state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING
+    )
     for workspace_id in returning.order_by("pk").values_list("pk", flat=True):
         stop(actor=actor, workspace_id=workspace_id, reason=reason)
 

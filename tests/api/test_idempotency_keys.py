@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from portal.common import sealed_texts
+from portal.common import encrypted_fields
 from portal.common.models import IdempotencyRecord
 from portal.people.accounts.models import ApiToken, Team
 from portal.quota.ledger import services as ledger
@@ -98,8 +98,8 @@ def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bo
     kept = IdempotencyRecord.objects.get()
     assert secret not in kept.sealed
     assert "ci" not in kept.sealed.split()
-    (column,) = [each for each in sealed_texts.COLUMNS if each.model is IdempotencyRecord]
-    assert sealed_texts.reseal(column) == (1, 0)
+    (column,) = [each for each in encrypted_fields.COLUMNS if each.model is IdempotencyRecord]
+    assert encrypted_fields.reseal(column) == (1, 0)
 
 
 def test_what_nobody_can_open_any_more_is_refused(api: Any, olga: Any, opened: None) -> None:

@@ -124,7 +124,7 @@ def test_a_fault_of_the_portal_is_answered_alike(
     def broken(_user: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("portal.people.accounts.selectors.places_of", broken)
+    monkeypatch.setattr("portal.people.accounts.selectors.team_roles_of", broken)
     short, full = ways("GET", "/api/v1/me", Authorization=f"Bearer {make_token(alice)[1]}")
     assert short.status_code == 500 and short.json()["code"] == "internal_error"
     assert seen(short) == seen(full)

@@ -10,12 +10,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.encrypted_fields import unseal
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, Notification
 from portal.common.events.services import notify
-from portal.common.sealed_texts import unseal
 from portal.notify.channels import outbox, selectors, sending, services
 from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.kinds import SUBJECTS, subject_of

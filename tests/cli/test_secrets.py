@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from portal.common.sealed_texts import unseal
+from portal.common.encrypted_fields import unseal
 from portal.workspaces.secrets.models import Secret, purpose_of
 
 VALUE = "planted-value-0f8a7c"

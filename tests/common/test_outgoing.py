@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from portal.common import sealed_texts, signatures
+from portal.common import encrypted_fields, signatures
 from portal.common.outgoing import addresses, client
 from portal.common.outgoing.addresses import AddressRefused, Policy, Refusal
 from tests.receivers import receiver
@@ -123,17 +123,17 @@ def test_the_sites_own_settings_may_name_any_address():
 
 def test_what_is_sealed_opens_for_its_purpose_and_its_key_alone(settings):
     settings.SECRET_KEY_FALLBACKS = []
-    sealed = sealed_texts.seal("whsec_x", purpose="a")
+    sealed = encrypted_fields.seal("whsec_x", purpose="a")
     assert "whsec" not in sealed
-    assert sealed_texts.unseal(sealed, purpose="a") == "whsec_x"
+    assert encrypted_fields.unseal(sealed, purpose="a") == "whsec_x"
     for purpose, key, fallbacks in (("b", settings.SECRET_KEY, []), ("a", "another", [])):
         settings.SECRET_KEY, before = key, settings.SECRET_KEY
         settings.SECRET_KEY_FALLBACKS = fallbacks
-        with pytest.raises(sealed_texts.Unreadable):
-            sealed_texts.unseal(sealed, purpose=purpose)
+        with pytest.raises(encrypted_fields.Unreadable):
+            encrypted_fields.unseal(sealed, purpose=purpose)
         settings.SECRET_KEY = before
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [settings.SECRET_KEY]
-    assert sealed_texts.unseal(sealed, purpose="a") == "whsec_x"
+    assert encrypted_fields.unseal(sealed, purpose="a") == "whsec_x"
 
 
 # --- signatures ---------------------------------------------------------------------------------

@@ -67,5 +67,5 @@ def test_places_are_the_memberships(alice: Any) -> None:
             user=alice, team=Team.objects.create(slug=slug, name=slug.upper()), role=role
         )
     expected = [(each.team.slug, each.team.name, each.role) for each in selectors.memberships_of(alice)]
-    assert [tuple(place) for place in selectors.places_of(alice)] == expected
-    assert selectors.places_of(UserFactory()) == []
+    assert [tuple(place) for place in selectors.team_roles_of(alice)] == expected
+    assert selectors.team_roles_of(UserFactory()) == []

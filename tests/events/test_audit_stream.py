@@ -178,9 +178,9 @@ def test_a_dead_receiver_is_left_alone_for_longer_and_longer_and_harms_nobody(se
             assert audit_stream.run() == 0  # it rests
             assert AuditStream.objects.get().failures == row.failures
     assert waits == [*audit_stream.WAITS_S, audit_stream.WAITS_S[-1], audit_stream.WAITS_S[-1]]
-    (standing,) = audit_stream.standings()
-    assert (standing.waiting, standing.last_error) == (2, "connection")
-    assert standing.last_id < ids[0]
+    (progress,) = audit_stream.receiver_progress()
+    assert (progress.waiting, progress.last_error) == (2, "connection")
+    assert progress.last_id < ids[0]
 
 
 def test_a_worker_killed_before_the_cursor_moved_sends_again(server, monkeypatch):
@@ -281,8 +281,8 @@ def test_to_a_url_in_signed_batches(settings):
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == f"audit_{ids[0]}_{ids[-1]}"
     body = Webhook(settings.BERTH_AUDIT_WEBHOOK_SECRET).verify(second.body, second.headers)
     assert [entry["id"] for entry in body["data"]["entries"]] == ids
-    (standing,) = audit_stream.standings()
-    assert standing.target == "127.0.0.1"
+    (progress,) = audit_stream.receiver_progress()
+    assert progress.target == "127.0.0.1"
 
 
 def test_administrators_see_how_far_it_is(server, ada, olga, as_user, api):

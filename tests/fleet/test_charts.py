@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from portal.common import svg
 from portal.fleet.inventory import samples
 from portal.fleet.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
-from portal.fleet.inventory.series import HOUR, MONTH, Held, Point, Series
+from portal.fleet.inventory.series import HOUR, MONTH, DeviceAllocation, Point, Series
 from portal.web.fleet.presenters import charts
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
@@ -146,10 +146,10 @@ def test_who_held_it_is_one_bar_for_several_at_once():
 
     device_id = team = device().pk
     held = [
-        Held(device_id, team, 500, at(-90), at(15)),
-        Held(device_id, team, 500, at(10), at(30)),
-        Held(device_id, team, 1000, at(45), None),
-        Held(device_id, team, 1000, at(-20), at(-10)),
+        DeviceAllocation(device_id, team, 500, at(-90), at(15)),
+        DeviceAllocation(device_id, team, 500, at(10), at(30)),
+        DeviceAllocation(device_id, team, 1000, at(45), None),
+        DeviceAllocation(device_id, team, 1000, at(-20), at(-10)),
     ]
     bars = drawn(hour({0: point(0)}), held=held).held
     assert [(bar.x, round(bar.x + bar.width, 1)) for bar in bars] == [(38, 195), (273.5, 352)]

@@ -18,7 +18,7 @@ from portal.quota.ledger.accounting import GPU_HOUR
 from portal.quota.ledger.models import LedgerAccount, LedgerEntry
 from portal.quota.ledger.selectors import statement
 from portal.quota.ledger.services import account_of
-from portal.quota.ledger.spending import Held, stretches
+from portal.quota.ledger.spending import UsageInterval, stretches
 from portal.quota.limits.models import ResourceRate
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
@@ -223,7 +223,11 @@ def test_what_makes_no_sense_is_refused(olga, team):
 
 
 def test_time_is_cut_where_the_rate_changes():
-    held = [Held("gpu:a", 1000, 0, 40), Held("gpu:a", 2000, 20), Held("gpu:a", 500, 60, 60)]
+    held = [
+        UsageInterval("gpu:a", 1000, 0, 40),
+        UsageInterval("gpu:a", 2000, 20),
+        UsageInterval("gpu:a", 500, 60, 60),
+    ]
     pieces = stretches(held, {"gpu:a": 1000}, 10, 100)
     assert [(piece.start_s, piece.end_s, piece.rate) for piece in pieces] == [
         (10, 20, 1_000_000),

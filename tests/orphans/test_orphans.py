@@ -52,7 +52,7 @@ def measure(*homes: str, node: str = "node-1") -> None:
 
 
 def listing(*found: Leftover, pool: Pool) -> None:
-    services.apply_listing(pool=pool, node="node-1", found=found)
+    services.apply_listing(pool=pool, node="node-1", leftovers=found)
 
 
 def states() -> dict[str, str]:

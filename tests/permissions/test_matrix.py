@@ -40,7 +40,7 @@ from portal.quota.requests.models import AutoApproveRule, QuotaRequest
 from portal.quota.reservations.models import BookingPermission, Reservation
 from portal.reclaim import policy_services as policies
 from portal.reclaim.models import RebalanceProposal
-from portal.workspaces import asking, dispatch
+from portal.workspaces import dispatch, node_rpc
 from portal.workspaces.gateway import file_tickets, tickets
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeEvacuation, HomeMove, HomePlace, LostHome
@@ -660,7 +660,7 @@ def stage(world, db, settings, monkeypatch, providers) -> Iterator[Stage]:
     monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
     monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
+    monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
     with world.met() as there:
         yield there

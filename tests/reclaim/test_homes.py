@@ -198,7 +198,7 @@ def test_use_takes_the_notice_back(workspace, place, bob, sent, use, clock, monk
     elif use == "keep":
         homes.keep(actor=bob, place_id=place.pk)
     else:
-        monkeypatch.setattr(files.asking, "ask", lambda *args, **more: {"ok": {"entries": [], "total": 0}})
+        monkeypatch.setattr(files.node_rpc, "call", lambda *args, **more: {"ok": {"entries": [], "total": 0}})
         files.listing(actor=bob, workspace=workspace)
     assert homes.run() == homes.Looked()
     stay = HomeStay.objects.get()

@@ -14,11 +14,11 @@ from portal.reclaim.engine.ladder import (
     Cause,
     Notice,
     Policy,
-    Standing,
+    RunState,
     Step,
     decide,
-    held_against,
     notice_of,
+    threshold_readings,
 )
 from portal.reclaim.engine.week import DAYS, Week
 
@@ -27,69 +27,72 @@ RULES = Policy(gpu_idle_s=2 * HOUR, idle_s=8 * HOUR, notice_s=1800)
 
 
 def test_far_from_every_threshold_nothing_is_due():
-    standing = Standing(ends_at_s=90_000, lifetime_s=80_000, gpu_idle_s=60, idle_s=60)
-    assert decide(standing, RULES, None, 10_000).step is Step.NONE
+    run_state = RunState(ends_at_s=90_000, lifetime_s=80_000, gpu_idle_s=60, idle_s=60)
+    assert decide(run_state, RULES, None, 10_000).step is Step.NONE
 
 
 def test_near_its_end_it_is_warned_and_stops_at_its_end():
-    standing = Standing(ends_at_s=10_000, lifetime_s=80_000)
-    verdict = decide(standing, RULES, None, 9_000)
+    run_state = RunState(ends_at_s=10_000, lifetime_s=80_000)
+    verdict = decide(run_state, RULES, None, 9_000)
     assert (verdict.step, verdict.cause, verdict.due_at_s) == (Step.WARN, Cause.LIFETIME, 10_800)
 
 
 def test_seen_in_time_it_stops_at_its_end_and_not_later():
-    standing = Standing(ends_at_s=10_000, lifetime_s=80_000)
-    assert decide(standing, RULES, None, 8_200).due_at_s == 10_000
+    run_state = RunState(ends_at_s=10_000, lifetime_s=80_000)
+    assert decide(run_state, RULES, None, 8_200).due_at_s == 10_000
 
 
 def test_a_short_life_has_a_short_notice():
-    standing = Standing(ends_at_s=1_600, lifetime_s=600)
-    assert notice_of(RULES, standing) == 150
-    assert decide(standing, RULES, None, 1_449).step is Step.NONE
-    assert decide(standing, RULES, None, 1_450).due_at_s == 1_600
+    run_state = RunState(ends_at_s=1_600, lifetime_s=600)
+    assert notice_of(RULES, run_state) == 150
+    assert decide(run_state, RULES, None, 1_449).step is Step.NONE
+    assert decide(run_state, RULES, None, 1_450).due_at_s == 1_600
 
 
 @pytest.mark.parametrize("unknown", [None])
 def test_what_is_not_known_is_not_held_against_it(unknown):
-    assert held_against(Standing(gpu_idle_s=unknown, idle_s=unknown), RULES, 1e9) == ()
+    assert threshold_readings(RunState(gpu_idle_s=unknown, idle_s=unknown), RULES, 1e9) == ()
 
 
 def test_without_a_limit_idleness_is_not_held_against_it():
     rules = Policy(gpu_idle_s=None, idle_s=None, notice_s=1800)
-    assert decide(Standing(gpu_idle_s=1e9, idle_s=1e9), rules, None, 5.0).step is Step.NONE
+    assert decide(RunState(gpu_idle_s=1e9, idle_s=1e9), rules, None, 5.0).step is Step.NONE
 
 
 def test_idle_gpus_are_told_of_before_their_limit():
-    verdict = decide(Standing(gpu_idle_s=5_400), RULES, None, 0)
+    verdict = decide(RunState(gpu_idle_s=5_400), RULES, None, 0)
     assert (verdict.step, verdict.cause, verdict.due_at_s) == (Step.WARN, Cause.GPU_IDLE, 1800)
 
 
 def test_the_value_and_its_threshold_are_said():
-    (held,) = decide(Standing(gpu_idle_s=6_000), RULES, None, 0).held
-    assert (held.value_s, held.threshold_s, held.reached) == (6_000, 7_200, False)
+    (reading,) = decide(RunState(gpu_idle_s=6_000), RULES, None, 0).readings
+    assert (reading.value_s, reading.threshold_s, reading.reached) == (6_000, 7_200, False)
 
 
 def test_a_notice_that_is_over_stops_only_what_has_reached_its_limit():
     told = Notice(Cause.GPU_IDLE, 0, 1800)
-    assert decide(Standing(gpu_idle_s=7_199), RULES, told, 2_000).step is Step.WAIT
-    assert decide(Standing(gpu_idle_s=7_200), RULES, told, 2_000).step is Step.STOP
-    assert decide(Standing(gpu_idle_s=7_200), RULES, told, 1_799).step is Step.WAIT
+    assert decide(RunState(gpu_idle_s=7_199), RULES, told, 2_000).step is Step.WAIT
+    assert decide(RunState(gpu_idle_s=7_200), RULES, told, 2_000).step is Step.STOP
+    assert decide(RunState(gpu_idle_s=7_200), RULES, told, 1_799).step is Step.WAIT
 
 
 def test_who_was_told_of_one_thing_is_not_stopped_for_another():
     told = Notice(Cause.GPU_IDLE, 0, 1800)
-    both = Standing(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=0.0)
+    both = RunState(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=0.0)
     assert decide(both, RULES, told, 5_000).step is Step.WITHDRAW
 
 
 def test_kept_is_not_stopped_for_idleness_but_at_its_end():
-    kept = Standing(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=1e6, idle_s=1e6, kept_until_s=5_000)
-    assert [each.cause for each in held_against(kept, RULES, 900)] == [Cause.LIFETIME]
+    kept = RunState(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=1e6, idle_s=1e6, kept_until_s=5_000)
+    assert [each.cause for each in threshold_readings(kept, RULES, 900)] == [Cause.LIFETIME]
 
 
 def test_the_soonest_comes_first():
-    standing = Standing(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=6_000)
-    assert [each.cause for each in held_against(standing, RULES, 500)] == [Cause.LIFETIME, Cause.GPU_IDLE]
+    run_state = RunState(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=6_000)
+    assert [each.cause for each in threshold_readings(run_state, RULES, 500)] == [
+        Cause.LIFETIME,
+        Cause.GPU_IDLE,
+    ]
 
 
 seconds = st.integers(min_value=0, max_value=200_000)
@@ -113,7 +116,7 @@ class Ladder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000_000.0
-        self.standing = Standing(
+        self.run_state = RunState(
             ends_at_s=self.now + 50_000, lifetime_s=50_000, gpu_idle_s=0.0, idle_s=0.0, began_s=self.now
         )
         self.rules = RULES
@@ -126,8 +129,8 @@ class Ladder(RuleBasedStateMachine):
     def passes(self, by: int, gpu: bool, other: bool) -> None:
         """Time goes by, seen to be idle or not."""
         self.now += by
-        was = self.standing
-        self.standing = replace(
+        was = self.run_state
+        self.run_state = replace(
             was,
             gpu_idle_s=0.0 if gpu else (was.gpu_idle_s or 0.0) + by,
             idle_s=0.0 if gpu or other else (was.idle_s or 0.0) + by,
@@ -135,17 +138,17 @@ class Ladder(RuleBasedStateMachine):
 
     @rule()
     def nothing_is_known(self) -> None:
-        self.standing = replace(self.standing, gpu_idle_s=None, idle_s=None)
+        self.run_state = replace(self.run_state, gpu_idle_s=None, idle_s=None)
 
     @rule(by=st.integers(min_value=900, max_value=100_000))
     def extended(self, by: int) -> None:
-        assert self.standing.ends_at_s is not None
-        self.standing = replace(self.standing, ends_at_s=max(self.standing.ends_at_s, self.now) + by)
+        assert self.run_state.ends_at_s is not None
+        self.run_state = replace(self.run_state, ends_at_s=max(self.run_state.ends_at_s, self.now) + by)
         self.notice = None
 
     @rule(by=seconds)
     def kept(self, by: int) -> None:
-        self.standing = replace(self.standing, kept_until_s=self.now + by)
+        self.run_state = replace(self.run_state, kept_until_s=self.now + by)
 
     @rule(
         gpu=limits,
@@ -170,16 +173,16 @@ class Ladder(RuleBasedStateMachine):
 
     @rule(spent=st.booleans())
     def hours_are_spent(self, spent: bool) -> None:
-        self.standing = replace(self.standing, spent=spent)
+        self.run_state = replace(self.run_state, spent=spent)
 
     @rule(by=st.integers(min_value=-500_000, max_value=500_000))
     def clock_is_set(self, by: int) -> None:
         """As `passes._make_up_for_absence` does it: what was left is left."""
         self.now += by
-        assert self.standing.ends_at_s is not None
-        began_s = (self.standing.began_s or 0.0) + by
-        self.standing = replace(
-            self.standing, ends_at_s=self.standing.ends_at_s + by, kept_until_s=None, began_s=began_s
+        assert self.run_state.ends_at_s is not None
+        began_s = (self.run_state.began_s or 0.0) + by
+        self.run_state = replace(
+            self.run_state, ends_at_s=self.run_state.ends_at_s + by, kept_until_s=None, began_s=began_s
         )
         if self.notice is not None:
             self.notice = replace(
@@ -189,13 +192,13 @@ class Ladder(RuleBasedStateMachine):
     @precondition(lambda self: not self.stopped)
     @rule(crashes=st.booleans())
     def walk(self, crashes: bool) -> None:
-        verdict = decide(self.standing, self.rules, self.notice, self.now)
+        verdict = decide(self.run_state, self.rules, self.notice, self.now)
         if crashes:
             return  # nothing of it was written
         if verdict.step is Step.WARN:
             assert self.notice is None
             assert verdict.cause is not None and verdict.due_at_s is not None
-            self.least_s = notice_of(self.rules, self.standing, verdict.cause)
+            self.least_s = notice_of(self.rules, self.run_state, verdict.cause)
             self.notice = Notice(verdict.cause, self.now, verdict.due_at_s)
         elif verdict.step is Step.WITHDRAW:
             self.notice = None
@@ -214,35 +217,35 @@ class Ladder(RuleBasedStateMachine):
         self.rules = replace(self.rules, release_s=None, gpu_idle_s=None)
         self.notice = None
         began = {"began_s": self.now, "gpu_idle_s": None, "idle_s": 0.0}
-        self.standing = replace(self.standing, **began)
-        assert decide(self.standing, self.rules, None, self.now).step is not Step.RELEASE
+        self.run_state = replace(self.run_state, **began)
+        assert decide(self.run_state, self.rules, None, self.now).step is not Step.RELEASE
 
     @precondition(lambda self: self.rules.release_s is not None)
     @rule()
     def nothing_is_released_twice(self) -> None:
         """What a notice was given for is done once: the next look, at once or after a crash, does nothing."""
-        verdict = decide(self.standing, self.rules, None, self.now)
+        verdict = decide(self.run_state, self.rules, None, self.now)
         assert verdict.step in (Step.NONE, Step.WARN)
 
     def check_stop(self, cause: Cause | None) -> None:
         assert self.notice is not None and self.notice.cause == cause
         assert self.now - self.notice.warned_at_s >= self.least_s
-        standing = self.standing
+        run_state = self.run_state
         if cause is Cause.LIFETIME:
-            assert standing.ends_at_s is not None and self.now >= standing.ends_at_s
+            assert run_state.ends_at_s is not None and self.now >= run_state.ends_at_s
         elif cause is Cause.LONGEST:
-            assert standing.began_s is not None and self.rules.longest_s is not None
-            assert self.now >= standing.began_s + self.rules.longest_s
+            assert run_state.began_s is not None and self.rules.longest_s is not None
+            assert self.now >= run_state.began_s + self.rules.longest_s
         elif cause is Cause.BUDGET:
-            assert standing.spent and self.rules.stop_when_spent
+            assert run_state.spent and self.rules.stop_when_spent
         else:
-            assert standing.kept_until_s is None or standing.kept_until_s <= self.now
+            assert run_state.kept_until_s is None or run_state.kept_until_s <= self.now
             self.check_idle(cause)
 
     def check_idle(self, cause: Cause | None) -> None:
-        idle_s = self.standing.idle_s
+        idle_s = self.run_state.idle_s
         if cause in (Cause.GPU_IDLE, Cause.RELEASE_GPU_IDLE):
-            seen_s, limit_s = self.standing.gpu_idle_s, self.rules.gpu_idle_s
+            seen_s, limit_s = self.run_state.gpu_idle_s, self.rules.gpu_idle_s
             assert seen_s is not None and limit_s is not None and seen_s >= limit_s
         elif cause in (Cause.IDLE, Cause.RELEASE):
             assert (cause is Cause.RELEASE) == (self.rules.release_s is not None)
@@ -253,7 +256,7 @@ class Ladder(RuleBasedStateMachine):
             assert idle_s is not None and idle_s >= UNUSED_S
             day = self.now - 8 * 86_400
             past = [stop for each in self.rules.weeks for stop in each.stops(day, self.now + 1)]
-            assert any(stop > (self.standing.began_s or 0.0) for stop in past)
+            assert any(stop > (self.run_state.began_s or 0.0) for stop in past)
 
     @invariant()
     def a_notice_gives_its_time(self) -> None:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.reclaim.engine import pace
-from portal.reclaim.engine.pace import MAX_KEPT, Pace, Place, is_worth_keeping, observe, slow_work
+from portal.reclaim.engine.pace import MAX_KEPT, Location, Pace, is_worth_keeping, observe, slow_work
 from portal.reclaim.pacing import _encode, paces_of
 from tests.suite.choice import examples
 
-HERE = Place("n0", frozenset({"g0"}), "kind")
-THERE = Place("n1", frozenset({"g1"}), "kind")
+HERE = Location("n0", frozenset({"g0"}), "kind")
+THERE = Location("n1", frozenset({"g1"}), "kind")
 START = 1_800_000_000.0
 
 
@@ -27,7 +27,7 @@ def walk(steps, before=None, at_s=START) -> tuple[dict[str, Pace], float]:
     return kept, at_s - 60
 
 
-def minutes(count: int, place: Place, **told: float):
+def minutes(count: int, place: Location, **told: float):
     return [(place, told)] * count
 
 
@@ -70,7 +70,7 @@ def test_other_differences_say_nothing_of_a_place(steps):
 
 
 def test_of_several_places_the_best_counts():
-    third = Place("n2", frozenset({"g2"}), "kind")
+    third = Location("n2", frozenset({"g2"}), "kind")
     for one, two in ((100.0, 70.0), (70.0, 100.0)):
         steps = [*minutes(3, HERE, tokens=one), *minutes(3, THERE, tokens=two)]
         kept, at_s = walk([*steps, *minutes(11, third, tokens=60)])
@@ -111,7 +111,7 @@ def test_what_goes_on_as_it_did_is_not_written_again():
 
 names = st.sampled_from(["a", "b", "c", *(f"n{number}" for number in range(20))])
 places = st.sampled_from(
-    [HERE, THERE, Place("n0", frozenset({"g2"}), "kind"), Place("n2", frozenset(), "other")]
+    [HERE, THERE, Location("n0", frozenset({"g2"}), "kind"), Location("n2", frozenset(), "other")]
 )
 told = st.dictionaries(names, st.floats(1e-6, 1e15), min_size=1, max_size=4)
 walks = st.lists(

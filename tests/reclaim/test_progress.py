@@ -62,7 +62,7 @@ def was_elsewhere(row: Workspace, **rates: float) -> None:
     kept = WorkPace.objects.get(workspace=row)
     paces = pacing.paces_of(kept.paces)
     (pace,) = paces.values()
-    place = pacing.Place("node-before", frozenset({"GPU-before"}), pace.place.kind)
+    place = pacing.Location("node-before", frozenset({"GPU-before"}), pace.place.kind)
     before = pacing.observe({}, rates, place, kept.observed_at.timestamp())
     WorkPace.objects.update(generation=row.generation - 1, paces=pacing._encode(before).decode())
 

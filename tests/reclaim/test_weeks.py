@@ -15,7 +15,7 @@ from portal.reclaim.engine.ladder import (
     Cause,
     Notice,
     Policy,
-    Standing,
+    RunState,
     Step,
     decide,
     idle_limit_s,
@@ -103,28 +103,28 @@ def test_a_schedule_stops_what_is_not_used_and_leaves_work_alone():
         (UNUSED_S - 1, Step.NONE),
         (UNUSED_S, Step.WARN),
     ):
-        verdict = decide(Standing(idle_s=idle_s, began_s=monday), only_stop, None, evening)
+        verdict = decide(RunState(idle_s=idle_s, began_s=monday), only_stop, None, evening)
         assert verdict.step is step
     assert (verdict.cause, verdict.due_at_s) == (Cause.SCHEDULE, evening + 1800)
     told = Notice(Cause.SCHEDULE, evening, evening + 1800)
     after = evening + 1800
-    assert decide(Standing(idle_s=2000, began_s=monday), only_stop, told, after).step is Step.STOP
-    assert decide(Standing(idle_s=0.0, began_s=monday), only_stop, told, after).step is Step.WITHDRAW
-    kept = Standing(idle_s=2000, began_s=monday, kept_until_s=after + 1)
+    assert decide(RunState(idle_s=2000, began_s=monday), only_stop, told, after).step is Step.STOP
+    assert decide(RunState(idle_s=0.0, began_s=monday), only_stop, told, after).step is Step.WITHDRAW
+    kept = RunState(idle_s=2000, began_s=monday, kept_until_s=after + 1)
     assert decide(kept, only_stop, told, after).step is Step.WITHDRAW
 
 
 def test_who_starts_in_the_evening_is_not_stopped_for_that_evening():
-    late = Standing(idle_s=UNUSED_S, began_s=at("2026-11-23 19:30"))
+    late = RunState(idle_s=UNUSED_S, began_s=at("2026-11-23 19:30"))
     only_stop = Policy(None, None, 1800, weeks=(Week("Europe/Berlin", WORKDAYS, stop_at=time(19)),))
     assert decide(late, only_stop, None, at("2026-11-23 22:00")).step is Step.NONE
 
 
 def test_spent_hours_stop_with_notice_and_the_longest_life_is_no_longer_than_that():
     rules = Policy(None, None, 1800, longest_s=10 * HOUR, stop_when_spent=True)
-    spent = decide(Standing(spent=True, began_s=0), rules, None, 100)
+    spent = decide(RunState(spent=True, began_s=0), rules, None, 100)
     assert (spent.step, spent.cause, spent.due_at_s) == (Step.WARN, Cause.BUDGET, 1900)
-    old = decide(Standing(began_s=0), rules, None, 9.6 * HOUR)
+    old = decide(RunState(began_s=0), rules, None, 9.6 * HOUR)
     assert (old.step, old.cause, old.due_at_s) == (Step.WARN, Cause.LONGEST, 9.6 * HOUR + 1800)
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from portal.reclaim.engine.ladder import Notice, Policy, Standing, Step, decide
+from portal.reclaim.engine.ladder import Notice, Policy, RunState, Step, decide
 from portal.reclaim.observing import INTERVAL_S, Activity, Kept, Seen, is_fresh, observed, report_of
 from portal.reclaim.passes import AWAY_S
 from portal.workspaces.results import gpus_idle
@@ -65,12 +65,12 @@ class Portal:
         report = report_of(True, activity, self.heartbeat_at, self.seen, self.gpu_idle_since)
         self.row = observed(WORKSPACE, 1, kept, report) or self.row
 
-    def standing(self, now: datetime) -> Standing:
-        """As `passes.standing_of` makes it, of one without an end."""
+    def run_state(self, now: datetime) -> RunState:
+        """As `passes.run_state_of` makes it, of one without an end."""
         row = self.row
         if row is None or not is_fresh(row.observed_at, now):
-            return Standing()
-        return Standing(idle_s=row.idle_s, gpu_idle_s=row.gpu_idle_s)
+            return RunState()
+        return RunState(idle_s=row.idle_s, gpu_idle_s=row.gpu_idle_s)
 
 
 def walk(history: History, policy: Policy, *, until_s: float) -> Outcome:
@@ -96,7 +96,7 @@ def walk(history: History, policy: Policy, *, until_s: float) -> Outcome:
         if notice is not None and not 0 <= away.total_seconds() <= AWAY_S:
             notice = replace(notice, due_at_s=notice.due_at_s + away.total_seconds())
         last_pass = now
-        verdict = decide(portal.standing(now), policy, notice, now.timestamp())
+        verdict = decide(portal.run_state(now), policy, notice, now.timestamp())
         if verdict.step is Step.WARN:
             assert verdict.cause is not None
             assert verdict.due_at_s is not None

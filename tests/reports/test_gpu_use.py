@@ -254,7 +254,7 @@ def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
     assert sum(gap.width for gap in drawn.gaps) == pytest.approx(314 * 29 / 30, abs=0.5)
     empty = presenters.chart([(found.since, None)])
     assert not empty.line
-    assert presenters.row("x", gpu_use.Amounts(held=HOUR)) == presenters.Row(
+    assert presenters.row("x", gpu_use.Amounts(held=HOUR)) == presenters.UsageRow(
         "x", "1", "–", "–", "1", "0", "0", "–", "–"
     )
 

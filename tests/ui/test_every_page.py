@@ -19,7 +19,7 @@ from portal.people.accounts.models import Membership, Role, User
 from portal.people.join_requests import services as join_requests
 from portal.reclaim import policy_services as reclaim_policies
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
-from portal.workspaces import asking
+from portal.workspaces import node_rpc
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.models import HomeArchive, HomePlace, LostHome
@@ -57,7 +57,7 @@ class TestOwnPackages(TestWorkspace):
     def _workspace(self, _stocked: None, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         Membership.objects.filter(user=bob).update(role=Role.OWNER)
         said = {"packages": ["polars==1.9.0"], "python": "3.12"}
-        monkeypatch.setattr(asking, "ask", lambda *_, **__: said)
+        monkeypatch.setattr(node_rpc, "call", lambda *_, **__: said)
         monkeypatch.setattr(home_places, "node_of", lambda _workspace: (self.there["local_pool"], "node-1"))
         workspace = WorkspaceFactory(owner=bob, team=self.there["team"], packages_reset_after=self.reset)
         self.url = f"/workspaces/{workspace.pk}/packages/{self.rest}"
@@ -88,7 +88,7 @@ class TestFiles(TestOwnPackages):
             {"id": "l", "kind": "link", "size": 3, "changed": 1.7e9},
             {"id": "p", "kind": "other", "size": 0, "changed": -1e300},
         ]
-        monkeypatch.setattr(asking, "ask", lambda *_, **__: {"ok": {"entries": rows, "total": 900}})
+        monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"ok": {"entries": rows, "total": 900}})
         monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
         self.url = self.url.replace("/packages/", "/files/") + self.page
 

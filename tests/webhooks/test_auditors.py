@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.common.sealed_texts import seal
+from portal.common.encrypted_fields import seal
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.notify.webhooks.models import Delivery
 from portal.notify.webhooks.presenters import without_secrets

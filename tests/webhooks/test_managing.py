@@ -9,11 +9,11 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
+from portal.common.encrypted_fields import unseal
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.event_types import TYPE_OF_KIND, TYPES, Audience
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
-from portal.common.sealed_texts import unseal
 from portal.notify.type_choices import SUBJECTS
 from portal.notify.webhooks import selectors, services
 from portal.notify.webhooks.codes import WebhookCode

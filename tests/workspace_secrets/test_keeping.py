@@ -9,9 +9,9 @@ from django.db import IntegrityError, transaction
 
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
+from portal.common.encrypted_fields import Unreadable, unseal
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event
-from portal.common.sealed_texts import Unreadable, unseal
 from portal.people.accounts import users
 from portal.workspaces.secrets import effective, names, services
 from portal.workspaces.secrets.codes import SecretCode

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from portal.catalog.models import Template
-from portal.common.sealed_texts import unseal
+from portal.common.encrypted_fields import unseal
 from portal.people.accounts.models import Role
 from portal.people.accounts.session_store import PROVEN_AT
 from portal.workspaces.models import Workspace

@@ -6,8 +6,8 @@ import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
 
-from portal.common import sealed_texts
-from portal.common.sealed_texts import Unreadable, seal, unseal
+from portal.common import encrypted_fields
+from portal.common.encrypted_fields import Unreadable, seal, unseal
 from portal.notify.channels.models import Channel
 from portal.notify.channels.services import URL
 from portal.notify.webhooks import services as webhooks
@@ -49,7 +49,7 @@ def test_what_nobody_can_read_is_said_and_left(alice):
 
 def test_every_column_that_is_sealed_is_listed():
     """A model that gets another sealed column has it listed, by the names that such columns have."""
-    listed = {(column.model, column.field) for column in sealed_texts.COLUMNS}
+    listed = {(column.model, column.field) for column in encrypted_fields.COLUMNS}
     hidden = {
         (model, field.name)
         for model in apps.get_models()

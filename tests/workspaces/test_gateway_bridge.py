@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.common.events import live
 from portal.common.events.kinds import AuditKind
@@ -258,7 +258,7 @@ def test_an_entry_by_token_stands_in_the_audit_log(running, alice):
     assert opened.data == {"token": str(token.pk)}
     assert secret not in str(opened.__dict__)
     # What this thread does next comes from no request.
-    assert origins.present() == origins.Origin()
+    assert request_context.current() == request_context.RequestContext()
 
 
 def test_a_service_accounts_entry_is_its_own(make, settle, team, alice, local_pool, sent):

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict, Unavailable
 from portal.fleet.machines.models import MachineState
-from portal.workspaces import asking
+from portal.workspaces import node_rpc
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files import services
 from portal.workspaces.lifecycle import State
@@ -39,7 +39,7 @@ def node(monkeypatch):
             return self.answer
 
     found = Node()
-    monkeypatch.setattr(asking, "ask", found)
+    monkeypatch.setattr(node_rpc, "call", found)
     return found
 
 

@@ -9,7 +9,7 @@ from portal.catalog.environments.sources import with_packages
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.common.events.models import Event
 from portal.people.accounts.models import Membership, Role
-from portal.workspaces import asking, own_packages, results, services
+from portal.workspaces import node_rpc, own_packages, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
@@ -31,7 +31,7 @@ def asked(monkeypatch):
         questions.append((task, given, where))
         return dict(SAID)
 
-    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(node_rpc, "call", ask)
     return questions
 
 
@@ -90,12 +90,12 @@ def test_before_the_first_start_there_is_nothing_to_ask(team, bob, local_pool, a
 
 @pytest.mark.parametrize("said", [{}, {"packages": "numpy"}, {"packages": [1, None, {}]}, {"packages": None}])
 def test_what_is_no_list_of_packages_counts_for_nothing(workspace, bob, monkeypatch, said):
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: said)
+    monkeypatch.setattr(node_rpc, "call", lambda *_, **__: said)
     assert own_packages.read(actor=bob, workspace=workspace) == own_packages.OwnPackages()
 
 
 def test_a_node_that_cannot_tell_says_why_on_the_page(workspace, as_user, bob, monkeypatch):
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: {"error": "The disk is gone."})
+    monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"error": "The disk is gone."})
     with pytest.raises(Unavailable, match="disk is gone"):
         own_packages.read(actor=bob, workspace=workspace)
     page = as_user(bob).get(url(workspace))
@@ -210,7 +210,7 @@ def test_rest(workspace, with_token, bob, asked):
 
 
 def test_nothing_is_made_of_nothing(workspace, bob, monkeypatch):
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: {"packages": [], "python": "3.12"})
+    monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": [], "python": "3.12"})
     own = own_packages.read(actor=bob, workspace=workspace)
     with pytest.raises(StateConflict) as refused:
         own_packages.save(actor=bob, workspace=workspace, own=own, team=workspace.team, name="Nothing")

@@ -64,8 +64,8 @@ class EnvironmentFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="Whether it can be chosen.")
     deprecated = filters.BooleanFilter(label="Whether another one shall be chosen.")
 
-    def by_words(self, found: QuerySet[Environment], _name: str, words: str) -> QuerySet[Environment]:
-        return selectors.search(found, words)
+    def by_words(self, queryset: QuerySet[Environment], _name: str, words: str) -> QuerySet[Environment]:
+        return selectors.search(queryset, words)
 
 
 @documented(
@@ -107,18 +107,18 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Create a software environment",
-        once=True,
+        idempotent=True,
         description="For a team by its owners, for everybody by operators. Its first version is built at "
         "once, unless `build` is false.",
         request=EnvironmentCreateSerializer,
         responses={201: EnvironmentSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, EnvironmentCreateSerializer)
-        team = team_named(request.user, given.pop("team"))
-        made = services.create(actor=request.user, team=team, **given)
+        body = body_of(request, EnvironmentCreateSerializer)
+        team = team_named(request.user, body.pop("team"))
+        made = services.create(actor=request.user, team=team, **body)
         self.kwargs["slug"] = made.slug
         location = reverse("api:environment-detail", args=[made.slug])
         return self.answer(self.get_object(), status=201, Location=location)
@@ -132,9 +132,9 @@ class EnvironmentViewSet(ReadViewSet):
         errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
-        given = body_of(request, EnvironmentChangeSerializer)
+        body = body_of(request, EnvironmentChangeSerializer)
         services.change(
-            actor=request.user, environment=self.get_object(), expected=expected_by(request), **given
+            actor=request.user, environment=self.get_object(), expected=expected_by(request), **body
         )
         return self.answer(self.get_object())
 
@@ -161,9 +161,9 @@ class EnvironmentViewSet(ReadViewSet):
     def preview(self, request: UserRequest, slug: str) -> Response:
         environment = self.get_object()
         policies.require_manage(request.user, environment.team)
-        given = body_of(request, SourcePreviewRequestSerializer)
-        found = previews.preview(actor=request.user, environment=environment, **given)
-        return Response(SourcePreviewSerializer(found).data)
+        body = body_of(request, SourcePreviewRequestSerializer)
+        preview = previews.preview(actor=request.user, environment=environment, **body)
+        return Response(SourcePreviewSerializer(preview).data)
 
 
 def team_named(actor: User, slug: str | None) -> Team | None:
@@ -213,8 +213,8 @@ class VersionViewSet(_OfEnvironment):
         errors=[404],
     )
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        found = selectors.version_by_number(self.environment(), self.kwargs["number"])
-        return Response(VersionDetailSerializer(found).data)
+        version = selectors.version_by_number(self.environment(), self.kwargs["number"])
+        return Response(VersionDetailSerializer(version).data)
 
     @operation(
         "Make a version the current one",
@@ -232,8 +232,8 @@ class VersionViewSet(_OfEnvironment):
             number=number,
             expected=expected_by(request),
         )
-        found = self.environment()
-        return Response(EnvironmentSerializer(found).data, headers={"ETag": etag_of(found)})
+        environment = self.environment()
+        return Response(EnvironmentSerializer(environment).data, headers={"ETag": etag_of(environment)})
 
 
 class BuildFilter(filters.FilterSet):
@@ -271,22 +271,22 @@ class BuildViewSet(_OfEnvironment):
 
     @operation(
         "Build a software environment",
-        once=True,
+        idempotent=True,
         description="With `source` as another version. Without it the newest version, or, where that is "
         "ready, another one of the same source. What is being built already is answered with. Builds of the "
         "version are below it once a node is there.",
         request=BuildCreateSerializer,
         responses={202: VersionSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         parameters=[IF_MATCH],
         errors=[400, 404, 409, 412, 415],
     )
     def create(self, request: UserRequest, slug: str) -> Response:
-        given = body_of(request, BuildCreateSerializer)
+        body = body_of(request, BuildCreateSerializer)
         environment = self.environment()
-        if "source" in given:
+        if "source" in body:
             version = services.change_source(
-                actor=request.user, environment=environment, expected=expected_by(request), **given
+                actor=request.user, environment=environment, expected=expected_by(request), **body
             )
         else:
             version = services.rebuild(actor=request.user, environment=environment)

@@ -44,7 +44,7 @@ BUILD_LOOKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EnvironmentRow:
     """An environment in a list, with its state as text."""
 
     environment: Environment
@@ -57,27 +57,27 @@ class Row:
         return self.environment.current.size_mib if self.environment.current is not None else None
 
 
-def rows_of(found: Sequence[Environment], states: dict[Any, str]) -> list[Row]:
+def rows_of(environments: Sequence[Environment], states: dict[Any, str]) -> list[EnvironmentRow]:
     """Return the rows. `states` are those of the newest versions by environment."""
-    return [_row(each, states.get(each.pk, "")) for each in found]
+    return [_row(environment, states.get(environment.pk, "")) for environment in environments]
 
 
-def _row(environment: Environment, newest: str) -> Row:
+def _row(environment: Environment, newest: str) -> EnvironmentRow:
     if not environment.enabled:
-        return Row(environment, _("Off"), "circle-off", "")
+        return EnvironmentRow(environment, _("Off"), "circle-off", "")
     if environment.kind == Kind.NODE:
-        return Row(environment, _("On every node"), "circle-check", "ok")
+        return EnvironmentRow(environment, _("On every node"), "circle-check", "ok")
     if environment.deprecated:
-        return Row(environment, _("Deprecated"), "alert-triangle", "wait")
+        return EnvironmentRow(environment, _("Deprecated"), "alert-triangle", "wait")
     if environment.current is not None and newest in ("", VersionState.READY, VersionState.NEW):
-        return Row(environment, _("Ready"), "circle-check", "ok")
+        return EnvironmentRow(environment, _("Ready"), "circle-check", "ok")
     state = VersionState(newest) if newest else VersionState.NEW
     icon, tone = VERSION_LOOKS[state]
     if environment.current is not None:
         if state == VersionState.BUILDING:
-            return Row(environment, _("Ready, next one is built"), icon, tone)
-        return Row(environment, _("Ready, next one failed"), icon, "wait")
-    return Row(environment, state.label, icon, tone)
+            return EnvironmentRow(environment, _("Ready, next one is built"), icon, tone)
+        return EnvironmentRow(environment, _("Ready, next one failed"), icon, "wait")
+    return EnvironmentRow(environment, state.label, icon, tone)
 
 
 def standing(environment: Environment, progress: selectors.Progress | None) -> str:
@@ -109,18 +109,18 @@ class VersionRow:
 def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion]) -> list[VersionRow]:
     """Return rows newest first. Each version is compared with the previous ready one."""
     rows = []
-    ready = [each for each in versions if each.state == VersionState.READY]
-    for each in versions:
-        icon, tone = VERSION_LOOKS[VersionState(each.state)]
-        before = next((old for old in ready if old.number < each.number), None)
+    ready = [other for other in versions if other.state == VersionState.READY]
+    for version in versions:
+        icon, tone = VERSION_LOOKS[VersionState(version.state)]
+        before = next((old for old in ready if old.number < version.number), None)
         said = ""
-        if each.state == VersionState.READY and before is not None:
-            said = changes.between(before, each).sentence
-        reason = reason_of(each.failure) if each.state == VersionState.FAILED else None
+        if version.state == VersionState.READY and before is not None:
+            said = changes.between(before, version).sentence
+        reason = reason_of(version.failure) if version.state == VersionState.FAILED else None
         rows.append(
             VersionRow(
-                each,
-                each.pk == environment.current_id,
+                version,
+                version.pk == environment.current_id,
                 icon,
                 tone,
                 said,
@@ -215,7 +215,7 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
     """Return the context of an environment's page."""
     versions = list(selectors.versions_of(environment)[:30])
     current = environment.current
-    builds = [build_row(each) for each in selectors.builds_of(environment)[:20]]
+    builds = [build_row(built) for built in selectors.builds_of(environment)[:20]]
     newest = versions[0] if versions else None
     return {
         "environment": environment,
@@ -227,12 +227,12 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
         "folder": newest.source if newest is not None and is_folder(newest) else "",
         "lacks": _lacks(current),
         "builds": builds,
-        "open": [each for each in builds if each.build.open],
+        "open": [build for build in builds if build.build.open],
         "packages": current_packages(environment),
         "asked_for": asked_for(environment),
         "mending": mending(
             selectors.newest_version(environment),
-            next((each.build.pk for each in builds if _is_of(each, newest)), None),
+            next((build.build.pk for build in builds if _is_of(build, newest)), None),
         ),
     }
 
@@ -251,10 +251,10 @@ def is_folder(version: EnvironmentVersion | None) -> bool:
 
 def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str, str]]:
     """Return the folders on nodes as choices, with content, nodes and missing programs in the label."""
-    found = [(each.path, _folder_line(each)) for each in selectors.folders_there()]
-    if present is not None and is_folder(present) and all(path != present.source for path, _line in found):
-        found.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
-    return found
+    choices = [(folder.path, _folder_line(folder)) for folder in selectors.folders_there()]
+    if present is not None and is_folder(present) and all(path != present.source for path, _line in choices):
+        choices.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
+    return choices
 
 
 def _folder_line(folder: selectors.NodeFolder) -> str:
@@ -284,22 +284,24 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
     if version is None or not version.digest:
         return []
     rows = []
-    wanted = fingerprint_of(version.python, ((each["name"], each["version"]) for each in version.packages))
-    for each in selectors.holdings(version.digest):
+    wanted = fingerprint_of(
+        version.python, ((package["name"], package["version"]) for package in version.packages)
+    )
+    for holding in selectors.holdings(version.digest):
         note = ""
-        if each.holds and is_folder(version):
+        if holding.holds and is_folder(version):
             note = gettext("Python %(python)s, %(count)d packages") % {
-                "python": each.python,
-                "count": each.package_count,
+                "python": holding.python,
+                "count": holding.package_count,
             }
-            if each.fingerprint != wanted:
+            if holding.fingerprint != wanted:
                 note += " · " + gettext("changed since it was looked at")
-        if each.holds:
-            rows.append(HoldingRow(each, gettext("Has it"), "circle-check", "ok", note))
+        if holding.holds:
+            rows.append(HoldingRow(holding, gettext("Has it"), "circle-check", "ok", note))
         elif is_folder(version):
-            rows.append(HoldingRow(each, gettext("Not there"), "circle-off", "", note))
+            rows.append(HoldingRow(holding, gettext("Not there"), "circle-off", "", note))
         else:
-            rows.append(HoldingRow(each, gettext("On its way"), "hourglass", "wait", note))
+            rows.append(HoldingRow(holding, gettext("On its way"), "hourglass", "wait", note))
     return rows
 
 
@@ -312,7 +314,7 @@ def current_packages(environment: Environment) -> list[dict[str, Any]]:
     version = environment.current
     if version is None:
         return []
-    return sorted(version.packages, key=lambda each: (-int(each["size_kib"]), each["name"]))
+    return sorted(version.packages, key=lambda package: (-int(package["size_kib"]), package["name"]))
 
 
 def asked_for(environment: Environment) -> list[str]:
@@ -343,19 +345,19 @@ class Preparation:
 
 def preparation(actor: User) -> Preparation | None:
     """Return the curated environment being built, as everybody sees it, or None."""
-    found = (
+    pending = (
         Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
         .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])
         .order_by("position")
         .first()
     )
-    if found is None:
+    if pending is None:
         return None
-    version = selectors.newest_version(found)
-    progress = selectors.progress_of(found, version)
+    version = selectors.newest_version(pending)
+    progress = selectors.progress_of(pending, version)
     if progress.state == VersionState.BUILDING:
-        return Preparation(found, progress.percent or 0)
+        return Preparation(pending, progress.percent or 0)
     reason = reason_of(version.failure) if version is not None else None
     if reason is None or not actor.operates:
         return None
-    return Preparation(found, None, message_of(reason), next_action_of(reason))
+    return Preparation(pending, None, message_of(reason), next_action_of(reason))

@@ -59,7 +59,7 @@ class AuditStreams(ApiView):
     )
     def get(self, request: UserRequest) -> Response:
         selectors.entries_for(request.user)
-        return Response(AuditStreamSerializer(audit_stream.standings(), many=True).data)
+        return Response(AuditStreamSerializer(audit_stream.receiver_progress(), many=True).data)
 
 
 router = Router()

@@ -74,7 +74,7 @@ class SyslogSink:
 
     def send(self, entries: Sequence[dict[str, Any]]) -> None:
         try:
-            syslog.send(self.target, [_syslog_line(each) for each in entries], timeout_s=SEND_S)
+            syslog.send(self.target, [_syslog_line(entry) for entry in entries], timeout_s=SEND_S)
         except syslog.NotTaken as error:
             raise SendFailed(error.code) from error
 
@@ -118,7 +118,7 @@ class WebhookSink:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReceiverProgress:
     """Progress of one receiver, for administrators."""
 
     name: str
@@ -137,19 +137,19 @@ class Standing:
 
 def sinks() -> list[Sink]:
     """Return the configured receivers."""
-    found: list[Sink] = []
+    configured: list[Sink] = []
     if settings.BERTH_AUDIT_SYSLOG:
-        found.append(SyslogSink())
+        configured.append(SyslogSink())
     if settings.BERTH_AUDIT_WEBHOOK:
-        found.append(WebhookSink())
-    return found
+        configured.append(WebhookSink())
+    return configured
 
 
-def standings() -> list[Standing]:
+def receiver_progress() -> list[ReceiverProgress]:
     """Return the progress of each receiver."""
     rows = AuditStream.objects.in_bulk([sink.name for sink in sinks()])
     return [
-        Standing(
+        ReceiverProgress(
             name=sink.name,
             target=sink.target,
             last_id=row.last_id,
@@ -205,7 +205,7 @@ def _send_all(sink: Sink, until: datetime) -> int:
             mine.update(**settled)
             break
         try:
-            sink.send([_plain(each) for each in entries])
+            sink.send([_plain(entry) for entry in entries])
         except SendFailed as error:
             _failed(row, error.code)
             break

@@ -33,18 +33,18 @@ FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 @never_cache
 def audit(request: SignedInRequest) -> HttpResponse:
     """Show the audit log, newest first, with filters."""
-    found = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))
-    valid = found.form.is_valid()
-    page = Paginator(found.qs if valid else Event.objects.none(), ROWS_PER_PAGE)
+    filtered = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))
+    valid = filtered.form.is_valid()
+    page = Paginator(filtered.qs if valid else Event.objects.none(), ROWS_PER_PAGE)
     chosen = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}
     context = {
         "page": page.get_page(request.GET.get("page")),
         "chosen": chosen,
-        "form": found.form,
+        "form": filtered.form,
         "subjects": sorted({f"{kind.partition('.')[0]}." for kind in AuditKind}),
         "kinds": sorted(AuditKind),
         "seal": AuditSeal.objects.first(),
-        "streams": audit_stream.standings(),
+        "streams": audit_stream.receiver_progress(),
     }
     return render(request, "events/audit.html", context, status=200 if valid else 400)
 
@@ -55,8 +55,8 @@ def export(request: SignedInRequest, form: str) -> StreamingHttpResponse:
     """Stream all entries that match the filters, oldest first. The export itself is recorded."""
     if form not in FORMATS:
         raise Http404
-    found = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))
-    rows = found.qs if found.form.is_valid() else Event.objects.none()
+    filtered = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))
+    rows = filtered.qs if filtered.form.is_valid() else Event.objects.none()
     if request.method == "GET":
         chosen = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}
         services.record(

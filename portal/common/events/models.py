@@ -8,8 +8,8 @@ from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.origins import MAX_USER_AGENT
 from portal.common.reasons.wording import reason_of, sentence_of
+from portal.common.request_context import MAX_USER_AGENT
 
 
 class Event(models.Model):

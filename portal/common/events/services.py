@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.actors import SystemActor, label_of
 from portal.common.domain_events import emit
 from portal.common.events import live
@@ -69,7 +69,7 @@ def record(
     """
     kind = AuditKind(kind)
     event = Event.objects.create(
-        **_origin(),
+        **_request_columns(),
         at=timezone.now(),
         actor=None if isinstance(actor, SystemActor) else actor,
         actor_label=label_of(actor),
@@ -103,10 +103,10 @@ def record_all(
 ) -> None:
     """Write one entry of the same kind for each workspace, each with its own message, in a few statements."""
     now = timezone.now()
-    origin = _origin()
+    columns = _request_columns()
     Event.objects.bulk_create(
         Event(
-            **origin,
+            **columns,
             at=now,
             actor=None if isinstance(actor, SystemActor) else actor,
             actor_label=label_of(actor),
@@ -124,14 +124,14 @@ def record_all(
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
 
 
-def _origin() -> dict[str, str | None]:
-    """Return the columns of an entry that describe the origin of the request."""
-    origin = origins.present()
+def _request_columns() -> dict[str, str | None]:
+    """Return the columns of an entry that describe the request."""
+    context = request_context.current()
     return {
-        "address": origin.address or None,
-        "user_agent": origin.user_agent,
-        "request_id": origin.request_id,
-        "token": origin.token,
+        "address": context.address or None,
+        "user_agent": context.user_agent,
+        "request_id": context.request_id,
+        "token": context.token,
     }
 
 
@@ -230,13 +230,13 @@ def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
 
     Returns the users who have one.
     """
-    found = dict(
+    repeated = dict(
         Notification.objects.filter(user__in=users, kind=kind, read_at=None, at__gte=since)
         .order_by("pk")
         .values_list("user_id", "pk")
     )
-    Notification.objects.filter(pk__in=found.values()).update(repeats=F("repeats") + 1)
-    return set(found)
+    Notification.objects.filter(pk__in=repeated.values()).update(repeats=F("repeats") + 1)
+    return set(repeated)
 
 
 def refresh_pages(users: Iterable[User]) -> None:

@@ -67,7 +67,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a pool",
-        once=True,
+        idempotent=True,
         description="For operators. Its inventory is asked for at once.",
         request=PoolCreateSerializer,
         responses={201: PoolSerializer},
@@ -123,7 +123,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Restore a version of a pool",
-        once=True,
+        idempotent=True,
         description="For operators. Creates a new change with the values of that version.",
         request=None,
         responses={200: PoolSerializer},

@@ -89,7 +89,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DeviceAllocation:
     """Allocation of `milli` of 1000 of a device to a workspace. `until` is None while it lasts."""
 
     workspace_id: UUID
@@ -126,8 +126,8 @@ def device_series(device: Device, span: str = HOUR, *, now: datetime | None = No
     start_s = end_s - step_s * count
     model = DeviceMinute if span == HOUR else DeviceHour
     rows = model.objects.filter(series__device=device, start_s__gte=start_s, start_s__lt=end_s)
-    found = {row[0]: _point(row) for row in rows.order_by("start_s").values_list("start_s", *COLUMNS)}
-    points = tuple(found.get(start_s + step_s * number) for number in range(count))
+    point_at = {row[0]: _point(row) for row in rows.order_by("start_s").values_list("start_s", *COLUMNS)}
+    points = tuple(point_at.get(start_s + step_s * number) for number in range(count))
     simulated = device.node.pool.simulated
     sample = None if simulated or span != HOUR else newest([device.uuid], now_s=now_s).get(device.uuid)
     return Series(span, start_s, step_s, points, simulated, sample)
@@ -167,7 +167,7 @@ def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
     """Return the newest current minute of each device in the form of a sample. One query."""
     now_s = time.time() if now_s is None else now_s
     oldest_s = int(now_s - FRESH_S) - MINUTE_S
-    found: dict[str, Sample] = {}
+    samples: dict[str, Sample] = {}
     rows = DeviceMinute.objects.filter(
         # Filter by series first, to avoid a lookup per device.
         series__newest_s__gte=oldest_s,
@@ -175,7 +175,7 @@ def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
     ).order_by("start_s")
     for uuid, *row in rows.values_list("series__device__uuid", "start_s", *COLUMNS):
         point = _point(tuple(row))
-        found[uuid] = Sample(
+        samples[uuid] = Sample(
             at_s=float(point.start_s + MINUTE_S),
             gpu_util_pct=round(point.gpu_pct) if point.gpu_pct is not None else None,
             memory_used_mib=point.memory_mib,
@@ -185,7 +185,7 @@ def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
             pcie_tx_kib_s=point.pcie_tx_kib_s,
             pcie_rx_kib_s=point.pcie_rx_kib_s,
         )
-    return found
+    return samples
 
 
 # --- Idle -----------------------------------------------------------------------------------------
@@ -216,12 +216,12 @@ def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dic
 # --- Who held it, and what came of it ----------------------------------------------------------------
 
 
-def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
+def holders(device: Device, since: datetime, until: datetime) -> list[DeviceAllocation]:
     """Return the allocations of the device between `since` and `until`, oldest first."""
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, device=device, allocation__granted_at__lt=until)
     return [
-        Held(*row)
+        DeviceAllocation(*row)
         for row in rows.order_by("allocation__granted_at", "pk").values_list(
             "allocation__workspace_id",
             "allocation__workspace__team_id",
@@ -281,14 +281,14 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
 
 def _hours(devices: Collection[UUID], from_s: int) -> dict[UUID, list[tuple[int, int, float]]]:
     """Return the hours of each device, in order: start, measured seconds, used seconds."""
-    found: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
+    hours: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
     if not devices:
-        return found
+        return hours
     rows = DeviceHour.objects.filter(
         series__device__in=list(devices), start_s__gte=from_s, gpu_s__isnull=False
     ).order_by("series_id", "start_s")
     for device, start_s, gpu_s, pct_s in rows.values_list(
         "series__device_id", "start_s", "gpu_s", "gpu_pct_s"
     ).iterator(chunk_size=5000):
-        found[device].append((start_s, gpu_s or 0, (pct_s or 0) / 100))
-    return found
+        hours[device].append((start_s, gpu_s or 0, (pct_s or 0) / 100))
+    return hours

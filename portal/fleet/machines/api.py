@@ -121,7 +121,7 @@ class JoinTokenViewSet(ListViewSet):
 
     @operation(
         "Create a join token",
-        once=True,
+        idempotent=True,
         description="For operators. The answer holds the token, this once: one machine joins with it, within "
         "an hour.",
         responses={201: NewJoinTokenSerializer},
@@ -157,15 +157,15 @@ class MissingSerializer(serializers.Serializer[Reason]):
     next_action = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField(help_text="Why not, as a code and in words.")
 
-    def get_message(self, found: Reason) -> str:
-        return message_of(found)
+    def get_message(self, reason: Reason) -> str:
+        return message_of(reason)
 
-    def get_next_action(self, found: Reason) -> str:
-        return next_action_of(found)
+    def get_next_action(self, reason: Reason) -> str:
+        return next_action_of(reason)
 
     @extend_schema_field(ReasonSerializer)
-    def get_reason(self, found: Reason) -> dict[str, Any]:
-        return found.as_json()
+    def get_reason(self, reason: Reason) -> dict[str, Any]:
+        return reason.as_json()
 
 
 class PoolMissing(ApiView):
@@ -182,8 +182,8 @@ class PoolMissing(ApiView):
     )
     def get(self, request: UserRequest, slug: str) -> Response:
         require_see_all(request.user)
-        found = missing(inventory.pool_by_slug(slug))
-        rows = MissingSerializer(instance=found, many=True)  # type: ignore[arg-type]
+        reasons = missing(inventory.pool_by_slug(slug))
+        rows = MissingSerializer(instance=reasons, many=True)  # type: ignore[arg-type]
         return Response(rows.data)
 
 

@@ -89,7 +89,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeWorkspaces:
     """Workspaces on a node: their number, and the first names as `team/user/name`."""
 
     placed: int
@@ -177,7 +177,7 @@ def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
     return _answer(machine, signer, signed, password)
 
 
-def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
+def leave(*, node: str, serial: str, asked: Leave) -> NodeWorkspaces | None:
     """Let a node leave. Returns what is still placed there if that has to end first, else None.
 
     The node then takes no new work and repeats the request until it may leave. Raises `PortalError`.
@@ -186,7 +186,7 @@ def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
         # Prevents placements between the check and leaving.
         PlacementLock.hold()
         machine = identified(node, serial, lock=True)
-        there = placed_there(machine)
+        there = workspaces_on(machine)
         if there.placed and not asked.workspaces:
             params = {"count": there.placed, "node": machine.name}
             raise _coded(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
@@ -198,18 +198,18 @@ def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
     return None
 
 
-def standing(*, node: str, serial: str) -> Standing:
+def node_workspaces(*, node: str, serial: str) -> NodeWorkspaces:
     """Return what is placed on an active node. Raises `PortalError` for other nodes."""
-    return placed_there(identified(node, serial))
+    return workspaces_on(identified(node, serial))
 
 
-def placed_there(machine: Machine) -> Standing:
+def workspaces_on(machine: Machine) -> NodeWorkspaces:
     """Return the number and names of workspaces allocated on the machine's node."""
     held = Allocation.objects.filter(
         node__pool=machine.pool_id, node__name=machine.name, released_at=None
     ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
     names = held.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
-    return Standing(placed_on(machine), ["/".join(each) for each in names[:MAX_NAMED]])
+    return NodeWorkspaces(placed_on(machine), ["/".join(parts) for parts in names[:MAX_NAMED]])
 
 
 def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
@@ -295,11 +295,13 @@ def _signing_key(text: str, *, of: Machine | None = None) -> str:
         keys = ()
     if len(keys) != 1 or _is_weak(keys[0]):
         raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
-    found = keys[0].public_bytes_raw().hex()
+    public_text = keys[0].public_bytes_raw().hex()
     others = Machine.objects.exclude(pk=of.pk) if of else Machine.objects
-    if others.filter(signing_key=found).exists() or found == signing.public_text(settings.BERTH_CONTROL_KEY):
+    if others.filter(signing_key=public_text).exists() or public_text == signing.public_text(
+        settings.BERTH_CONTROL_KEY
+    ):
         raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
-    return found
+    return public_text
 
 
 def _is_weak(key: Ed25519PublicKey) -> bool:

@@ -18,7 +18,7 @@ from django.utils.translation import override
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
 
-from portal.common import origins, rate_limits
+from portal.common import rate_limits, request_context
 from portal.common.errors import PortalError, TooMany
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.problems import plain_response, retry_after
@@ -102,7 +102,7 @@ def join(request: HttpRequest) -> HttpResponse:
             code=MachineCode.JOIN_TOO_OFTEN,
         )
     try:
-        joined = joining.join(asked=asked, address=origins.present().address)
+        joined = joining.join(asked=asked, address=request_context.current().address)
     except PortalError as error:
         if error.reason.code in GUESSES:
             limits.count(key, window=FAILURES_WINDOW)
@@ -128,10 +128,10 @@ def leave(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @through_the_door
-def standing(request: HttpRequest) -> HttpResponse:
+def node_workspaces(request: HttpRequest) -> HttpResponse:
     """Return the workspaces on the requesting node. Refused for other clients."""
-    found = _by_node(request, lambda node, serial: joining.standing(node=node, serial=serial))
-    return JsonResponse(msgspec.to_builtins(found))
+    workspaces = _by_node(request, lambda node, serial: joining.node_workspaces(node=node, serial=serial))
+    return JsonResponse(msgspec.to_builtins(workspaces))
 
 
 def _by_node(request: HttpRequest, act: Callable[[str, str], T]) -> T:
@@ -147,18 +147,18 @@ def _by_node(request: HttpRequest, act: Callable[[str, str], T]) -> T:
 def _body(request: HttpRequest, kind: type[T]) -> T:
     if len(request.body) > MAX_BODY:
         raise RequestDataTooBig
-    found: Any = parse_json(request.body)
-    known = {each.name for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if isinstance(found, dict) and (unknown := sorted(set(found) - known)):
+    document: Any = parse_json(request.body)
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if isinstance(document, dict) and (unknown := sorted(set(document) - known)):
         raise BadBody(f"unknown field {unknown[0][:60]!r}")
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise BadBody(str(error)[:300]) from error
 
 
 def _network() -> str:
-    return limits.network_of(origins.present().address)
+    return limits.network_of(request_context.current().address)
 
 
 app_name = "nodes"
@@ -167,5 +167,5 @@ urlpatterns = [
     path("join", join, name="join"),
     path("rotate", rotate, name="rotate"),
     path("leave", leave, name="leave"),
-    path("standing", standing, name="standing"),
+    path("standing", node_workspaces, name="standing"),
 ]

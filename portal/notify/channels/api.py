@@ -139,9 +139,9 @@ class ChannelFilter(filters.FilterSet):
         max_length=40,
     )
 
-    def everything(self, found: QuerySet[Channel], _name: str, _value: str) -> QuerySet[Channel]:
+    def everything(self, queryset: QuerySet[Channel], _name: str, _value: str) -> QuerySet[Channel]:
         """Return the queryset unchanged: the view has already selected the channels."""
-        return found
+        return queryset
 
 
 @documented(
@@ -183,17 +183,17 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a channel",
-        once=True,
+        idempotent=True,
         description="Your own, or with `team` one of a team's, for its owners and operators.",
         request=ChannelCreateSerializer,
         responses={201: ChannelSerializer},
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, ChannelCreateSerializer)
+        body = body_of(request, ChannelCreateSerializer)
         with named_in("team"):
-            team = self._team(given.pop("team", None))
-        made = services.create(actor=request.user, team=team, **given)
+            team = self._team(body.pop("team", None))
+        made = services.create(actor=request.user, team=team, **body)
         return self.answer(made, status=201, Location=reverse("api:channel-detail", args=[made.pk]))
 
     @operation(
@@ -205,9 +205,9 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, channel_id: UUID) -> Response:
-        given = body_of(request, ChannelChangeSerializer)
+        body = body_of(request, ChannelChangeSerializer)
         expected = etags.expected_by(request)
-        row = services.change(actor=request.user, channel=self.managed(), expected=expected, **given)
+        row = services.change(actor=request.user, channel=self.managed(), expected=expected, **body)
         return self.answer(row)
 
     @operation("Delete a channel", responses={204: None}, parameters=[IF_MATCH], errors=[404, 412])
@@ -217,11 +217,11 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Send a test to a channel",
-        once=True,
+        idempotent=True,
         description="One attempt, by a worker. The message shows what was answered.",
         request=None,
         responses={202: MessageSerializer},
-        goes_on_s=2,
+        retry_after_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])

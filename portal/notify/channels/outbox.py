@@ -21,6 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.common.actors import SYSTEM
+from portal.common.encrypted_fields import Unreadable, unseal
 from portal.common.events import feed
 from portal.common.events import services as events
 from portal.common.events.domain_events import NoticesWritten
@@ -28,7 +29,6 @@ from portal.common.events.event_types import TYPE_OF_KIND
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.common.htmx import public_url
-from portal.common.sealed_texts import Unreadable, unseal
 from portal.notify.channels import sending
 from portal.notify.channels.kinds import subject_of
 from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed
@@ -59,10 +59,10 @@ def notices_written(event: NoticesWritten) -> None:
     """Write a message for each channel that wants these notices, in the transaction of the notices."""
     subject = subject_of(event.notices[0].kind)
     users = [notice.user_id for notice in event.notices]
-    found: dict[object, list[Channel]] = defaultdict(list)
+    by_user: dict[object, list[Channel]] = defaultdict(list)
     for channel in _with_room(Channel.objects.filter(user__in=users)):
         if subject in channel.kinds:
-            found[channel.user_id].append(channel)
+            by_user[channel.user_id].append(channel)
     Message.objects.bulk_create(
         Message(
             channel=channel,
@@ -74,7 +74,7 @@ def notices_written(event: NoticesWritten) -> None:
             created_at=notice.at,
         )
         for notice in event.notices
-        for channel in found[notice.user_id]
+        for channel in by_user[notice.user_id]
     )
 
 
@@ -90,9 +90,9 @@ def read_log() -> int:
             TeamFeed.objects.bulk_create([row], ignore_conflicts=True)
         return 0
     entries = feed.entries_after(row, limit=BATCH)
-    typed = [each for each in entries if each.kind in TYPE_OF_KIND and each.team_id]
+    typed = [entry for entry in entries if entry.kind in TYPE_OF_KIND and entry.team_id]
     if typed:
-        teams = {each.team_id for each in typed}
+        teams = {entry.team_id for entry in typed}
         channels = list(_with_room(Channel.objects.filter(team__in=teams)))
         Message.objects.bulk_create(
             _of_entry(entry, channel)
@@ -207,11 +207,11 @@ def _max_attempts(message: Message) -> int:
 
 def _parts(messages: Sequence[Message]) -> list[list[Message]]:
     """Split messages into sends: individually, or combined if there are many. Tests stay separate."""
-    tests = [[each] for each in messages if each.kind == TEST]
-    others = [each for each in messages if each.kind != TEST]
+    tests = [[message] for message in messages if message.kind == TEST]
+    others = [message for message in messages if message.kind != TEST]
     if len(others) > SEPARATE:
         return [*tests, others]
-    return [*tests, *([each] for each in others)]
+    return [*tests, *([other] for other in others)]
 
 
 def _words(messages: Sequence[Message]) -> tuple[str, str]:
@@ -221,7 +221,7 @@ def _words(messages: Sequence[Message]) -> tuple[str, str]:
         parts = [only.body or only.title, f"{public_url()}{only.url}" if only.url else ""]
         return f"[Berth] {only.title}", "\n".join(part for part in parts if part)
     count = len(messages)
-    lines = [f"- {each.title}" for each in messages[:LISTED]]
+    lines = [f"- {message.title}" for message in messages[:LISTED]]
     if count > LISTED:
         left = count - LISTED
         lines.append(ngettext("and %(count)d more", "and %(count)d more", left) % {"count": left})
@@ -243,14 +243,14 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> 
         # Deleted meanwhile, together with its messages.
         return
     said = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
-    for each in messages:
-        mine = Message.objects.filter(pk=each.pk, attempts=each.attempts)
+    for message in messages:
+        mine = Message.objects.filter(pk=message.pk, attempts=message.attempts)
         if outcome.ok:
             mine.update(state=MessageState.SENT, due_at=None, ended_at=now, **said)
-        elif each.attempts >= _max_attempts(each):
+        elif message.attempts >= _max_attempts(message):
             mine.update(state=MessageState.FAILED, due_at=None, ended_at=now, **said)
         else:
-            mine.update(due_at=now + timedelta(seconds=WAITS_S[each.attempts - 1]), **said)
+            mine.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **said)
     if outcome.ok:
         row.failing_since, row.failures, row.not_before = None, 0, None
     else:

@@ -12,13 +12,13 @@ from django.utils.translation import gettext as _
 
 from portal.celery import app
 from portal.common import etags
+from portal.common.encrypted_fields import seal
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.htmx import public_url
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
 from portal.notify.channels import policies, sending
 from portal.notify.channels.codes import ChannelCode
@@ -88,7 +88,11 @@ def change(
         row = _locked(channel)
         policies.require_channel(actor, row)
         etags.require_expected(expected, row, name=row.name)
-        changed = [each for each in ("name", "kinds") if getattr(row, each) != getattr(wanted, each)]
+        changed = [
+            field_name
+            for field_name in ("name", "kinds")
+            if getattr(row, field_name) != getattr(wanted, field_name)
+        ]
         row.name, row.kinds = wanted.name, wanted.kinds
         if url:
             changed.append("url")
@@ -166,7 +170,7 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
     if not name:
         errors["name"] = [Reason(ChannelCode.NAMELESS)]
     known = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
-    unknown = sorted({strip_nul(each)[:60] for each in kinds} - set(known))
+    unknown = sorted({strip_nul(kind)[:60] for kind in kinds} - set(known))
     if unknown:
         errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": known})]
     elif not kinds:
@@ -174,14 +178,14 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
     if url is not None and len(url.strip()) > MAX_URL:
         errors["url"] = [Reason(ChannelCode.URL_NONE)]
     if url is not None and not errors:
-        found = sending.look_at(url.strip())
-        if found.ok:
-            channel.url, channel.service = seal(url.strip(), purpose=URL), found.service[:60]
+        check = sending.look_at(url.strip())
+        if check.ok:
+            channel.url, channel.service = seal(url.strip(), purpose=URL), check.service[:60]
         else:
-            errors["url"] = [_url_reason(found.error)]
+            errors["url"] = [_url_reason(check.error)]
     if errors:
         raise InvalidInput(Reason(ChannelCode.NOT_VALID), errors=errors)
-    channel.name, channel.kinds = name, [each for each in known if each in set(kinds)]
+    channel.name, channel.kinds = name, [kind for kind in known if kind in set(kinds)]
 
 
 def _url_reason(error: str) -> Reason:

@@ -14,11 +14,11 @@ from portal.common import etags
 from portal.common.api import (
     ApiView,
     ApiViewSet,
+    IsSignedIn,
     ListViewSet,
     ReadViewSet,
     Router,
     UserRequest,
-    WhoeverSignedIn,
     body_of,
     documented,
     filters,
@@ -51,16 +51,20 @@ class EventTypes(ApiView):
 
     tag = "notices"
     operation_ids = {"get": "listWebhookEventTypes"}
-    permission_classes = [WhoeverSignedIn]
+    permission_classes = [IsSignedIn]
 
     @operation("List the types of events of webhooks", responses={200: EventTypeSerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         user = request.user
         audience = Audience.ADMINISTRATORS if user.administers else Audience.OPERATORS
-        found = types_for(audience if user.operates else Audience.TEAM)
+        types = types_for(audience if user.operates else Audience.TEAM)
         rows = [
-            {"name": each.name, "summary": each.summary, "audience": AUDIENCES[each.audience]}
-            for each in found
+            {
+                "name": event_type.name,
+                "summary": event_type.summary,
+                "audience": AUDIENCES[event_type.audience],
+            }
+            for event_type in types
         ]
         return Response(EventTypeSerializer(rows, many=True).data)
 
@@ -121,7 +125,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Create a webhook of the site",
-        once=True,
+        idempotent=True,
         description="For operators; types about people's accounts for administrators. The answer holds the "
         "secret that signs, this once.",
         request=WebhookCreateSerializer,
@@ -140,9 +144,9 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, webhook_id: UUID) -> Response:
-        given = body_of(request, WebhookChangeSerializer)
+        body = body_of(request, WebhookChangeSerializer)
         expected = etags.expected_by(request)
-        row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **given)
+        row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **body)
         return self.answer(row)
 
     @operation(
@@ -158,11 +162,11 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Send a test to a webhook",
-        once=True,
+        idempotent=True,
         description="One attempt, by a worker. The delivery shows what was answered.",
         request=None,
         responses={202: DeliverySerializer},
-        goes_on_s=2,
+        retry_after_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
@@ -173,7 +177,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Rotate the secret of a webhook",
-        once=True,
+        idempotent=True,
         description="The answer holds it, this once. Both sign for a day.",
         request=None,
         responses={200: NewWebhookSerializer},
@@ -193,7 +197,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
 
     @operation(
         "Create a webhook of a team",
-        once=True,
+        idempotent=True,
         description="For its owners and operators. The answer holds the secret that signs, this once.",
         request=WebhookCreateSerializer,
         responses={201: NewWebhookSerializer},
@@ -241,11 +245,11 @@ class DeliveryViewSet(ReadViewSet):
 
     @operation(
         "Redeliver a delivery",
-        once=True,
+        idempotent=True,
         description="Under the same `webhook-id`, by a worker.",
         request=None,
         responses={202: DeliverySerializer},
-        goes_on_s=2,
+        retry_after_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])

@@ -24,9 +24,9 @@ from django.db.models import F, Min, Q
 from django.utils import timezone
 
 from portal.common import signatures
+from portal.common.encrypted_fields import Unreadable
 from portal.common.outgoing import client
 from portal.common.outgoing.client import Answer, Failure, NoAnswer
-from portal.common.sealed_texts import Unreadable
 from portal.notify.webhooks import services, troubles
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint, Outbox
 

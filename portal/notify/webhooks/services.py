@@ -14,6 +14,7 @@ from django.utils import timezone
 from portal.celery import app
 from portal.common import etags, signatures
 from portal.common.actors import SystemActor
+from portal.common.encrypted_fields import Unreadable, seal, unseal
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.event_types import TYPES, Audience
@@ -21,7 +22,6 @@ from portal.common.events.kinds import AuditKind
 from portal.common.outgoing.client import UrlProblem, url_problem
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import Unreadable, seal, unseal
 from portal.common.texts import strip_nul
 from portal.notify.webhooks import payloads, policies
 from portal.notify.webhooks.codes import WebhookCode
@@ -112,8 +112,8 @@ def change(
         endpoint.types if types is None else types,
     )
     changed = sorted(field for field, value in wanted.items() if getattr(endpoint, field) != value)
-    for each, value in wanted.items():
-        setattr(endpoint, each, value)
+    for attribute, value in wanted.items():
+        setattr(endpoint, attribute, value)
     if enabled is not None and enabled != endpoint.enabled:
         endpoint.enabled = enabled
         endpoint.disabled_at = None if enabled else timezone.now()
@@ -196,13 +196,13 @@ def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
 
 def secrets_of(endpoint: Endpoint) -> list[str]:
     """Return the secrets that currently sign, newest first. Raises `Unreadable`."""
-    found = [unseal(endpoint.secret, purpose=SECRET)]
+    secrets = [unseal(endpoint.secret, purpose=SECRET)]
     if endpoint.previous_secret and endpoint.previous_until and endpoint.previous_until > timezone.now():
         try:
-            found.append(unseal(endpoint.previous_secret, purpose=SECRET))
+            secrets.append(unseal(endpoint.previous_secret, purpose=SECRET))
         except Unreadable:
             log.warning("the previous secret of webhook %s cannot be read any more", endpoint.pk)
-    return found
+    return secrets
 
 
 def hint() -> None:
@@ -233,21 +233,25 @@ def _checked(
     problem = url_problem(url)
     if problem is not None:
         errors["url"] = [Reason(URL_CODES[problem])]
-    known = {each.name for each in TYPES.values() if team is None or each.audience is Audience.TEAM}
+    known = {
+        event_type.name
+        for event_type in TYPES.values()
+        if team is None or event_type.audience is Audience.TEAM
+    }
     unknown = sorted(set(types) - known)
     if unknown:
-        errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [each[:60] for each in unknown[:10]]})]
+        errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [kind[:60] for kind in unknown[:10]]})]
     elif not types:
         errors["types"] = [Reason(WebhookCode.CHOOSE_TYPES)]
     if errors:
         raise InvalidInput(Reason(WebhookCode.NOT_VALID), errors=errors)
     policies.require_types(actor, types)
-    chosen = [each for each in TYPES.values() if each.name in set(types)]
+    chosen = [event_type for event_type in TYPES.values() if event_type.name in set(types)]
     return {
         "name": name,
         "url": url,
-        "types": [each.name for each in chosen],
-        "sensitive": any(each.audience is Audience.ADMINISTRATORS for each in chosen),
+        "types": [event_type.name for event_type in chosen],
+        "sensitive": any(event_type.audience is Audience.ADMINISTRATORS for event_type in chosen),
     }
 
 

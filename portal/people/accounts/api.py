@@ -14,10 +14,10 @@ from rest_framework.response import Response
 from portal.common import etags
 from portal.common.api import (
     ApiView,
+    IsSignedIn,
     ReadViewSet,
     Router,
     UserRequest,
-    WhoeverSignedIn,
     body_of,
     documented,
     operation,
@@ -76,7 +76,7 @@ class Me(ApiView):
 
     tag = "users"
     operation_ids = {"get": "getMe", "delete": "deleteMe"}
-    permission_classes = [WhoeverSignedIn]
+    permission_classes = [IsSignedIn]
 
     @property
     def query_params(self) -> frozenset[str]:  # type: ignore[override]
@@ -93,7 +93,7 @@ class Me(ApiView):
             "is_operator": user.operates,
             "is_approver": user.is_approver,
             "roles": user.roles,
-            "teams": selectors.places_of(user),
+            "teams": selectors.team_roles_of(user),
             "scopes": token.scopes if token else [Scope.ALL],
             "token": token,
         }
@@ -155,21 +155,21 @@ class TeamViewSet(ReadViewSet):
 
     @operation(
         "Create a team",
-        once=True,
+        idempotent=True,
         description="For operators.",
         request=TeamCreateSerializer,
         responses={201: TeamSerializer},
         errors=[400, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, TeamCreateSerializer)
+        body = body_of(request, TeamCreateSerializer)
         # Check permission before looking up a name, so as not to reveal which accounts exist.
         policies.require_operator(request.user)
         team = services.create_team(
             actor=request.user,
-            slug=given["slug"],
-            name=given.get("name", ""),
-            owner=_user(given["owner"]) if given.get("owner") else None,
+            slug=body["slug"],
+            name=body.get("name", ""),
+            owner=_user(body["owner"]) if body.get("owner") else None,
         )
         location = reverse("api:team-detail", args=[team.slug])
         return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)
@@ -219,7 +219,7 @@ class TeamViewSet(ReadViewSet):
 
     @operation(
         "Restore a version of what a team's workspaces may reach",
-        once=True,
+        idempotent=True,
         description="For operators, and for owners of the team if it permits nothing new. Creates a new "
         "change with the values of that version.",
         request=None,

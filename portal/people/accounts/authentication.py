@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.bearer import token_in
 from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
@@ -29,14 +29,14 @@ class TokenAuthentication(authentication.BaseAuthentication):
         secret = token_in(request.META.get("HTTP_AUTHORIZATION", ""))
         if secret is None:
             return None
-        found = user_of_token(secret)
-        if found is None:
+        credentials = user_of_token(secret)
+        if credentials is None:
             _count_failure()
             raise exceptions.AuthenticationFailed(
                 _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
             )
-        origins.note_token(found[1].prefix)
-        return found
+        request_context.note_token(credentials[1].prefix)
+        return credentials
 
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="Berth"'
@@ -49,10 +49,10 @@ class SessionAuthentication(authentication.SessionAuthentication):
     """
 
     def authenticate(self, request: Request) -> tuple[User, None] | None:
-        found: tuple[User, None] | None = super().authenticate(request)
-        if found is not None:
-            require_set_up(found[0])
-        return found
+        credentials: tuple[User, None] | None = super().authenticate(request)
+        if credentials is not None:
+            require_set_up(credentials[0])
+        return credentials
 
 
 def _count_failure() -> None:
@@ -61,7 +61,7 @@ def _count_failure() -> None:
     Valid tokens are never limited.
     """
     limit, window = settings.BERTH_TOKEN_FAILURES_PER_ADDRESS, timedelta(minutes=15)
-    address = origins.present().address
+    address = request_context.current().address
     key = f"token:{limits.network_of(address)}"
     # Check first, so that a limited client causes no writes.
     if limits.reached(key, window=window) >= limit:

@@ -59,7 +59,7 @@ class TeamsChanged(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceWithdrawn(DomainEvent):
+class MembershipRevoked(DomainEvent):
     """A user was removed from a team, regardless of their workspaces, which have to end."""
 
     user: User

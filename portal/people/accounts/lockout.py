@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.common.texts import strip_nul
@@ -79,7 +79,7 @@ def too_many(request: HttpRequest) -> HttpResponse:
 
 
 def _key() -> str:
-    return f"sign-in:{limits.network_of(origins.present().address)}"
+    return f"sign-in:{limits.network_of(request_context.current().address)}"
 
 
 def _key_of(username: str) -> str:
@@ -90,9 +90,9 @@ def _key_of(username: str) -> str:
 
 def _came_from_here(user: User) -> bool:
     since = timezone.now() - KNOWN_FOR
-    address = origins.present().address or None
-    found = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)
-    return address is not None and found.filter(address=address).exists()
+    address = request_context.current().address or None
+    sign_ins = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)
+    return address is not None and sign_ins.filter(address=address).exists()
 
 
 def _minutes(span: timedelta) -> int:

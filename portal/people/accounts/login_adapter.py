@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.htmx import local_path
 from portal.people.accounts import devices, sessions
 from portal.people.accounts.mfa.stages import ELSEWHERE
@@ -70,7 +70,7 @@ class LoginAdapter(DefaultAccountAdapter):
         return bool(url) and local_path(url or "", "") == url
 
     def get_client_ip(self, request: HttpRequest) -> str:
-        return origins.present().address
+        return request_context.current().address
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
         """Do nothing. Users are notified by `portal.common.events` and `portal.people.accounts.mails`."""

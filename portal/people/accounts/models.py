@@ -20,7 +20,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import SERVICE_PREFIX, slug_validator, username_validator
-from portal.common.origins import MAX_USER_AGENT
+from portal.common.request_context import MAX_USER_AGENT
 
 
 class AccountState(models.TextChoices):
@@ -351,10 +351,10 @@ class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
 
     def working(self, now: datetime) -> ApiTokenQuerySet:
         """Return tokens that are valid at `now`."""
-        found = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), owner__is_active=True)
+        tokens = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), owner__is_active=True)
         if settings.BERTH_TOKEN_MAX_DAYS:
-            found = found.filter(created_at__gt=now - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
-        return found
+            tokens = tokens.filter(created_at__gt=now - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
+        return tokens
 
 
 class ApiTokenManager(models.Manager["ApiToken"].from_queryset(ApiTokenQuerySet)):  # type: ignore[misc]

@@ -47,10 +47,10 @@ def chargeable_teams(actor: User) -> QuerySet[Team]:
 
 def membership_of(team: Team, username: str) -> Membership:
     """Return the membership of a user in a team. Raises `NotFound`."""
-    found = team.memberships.select_related("user").filter(user__username=strip_nul(username)).first()
-    if found is None:
+    membership = team.memberships.select_related("user").filter(user__username=strip_nul(username)).first()
+    if membership is None:
         raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
-    return found
+    return membership
 
 
 def team_by_slug(actor: User, slug: str) -> Team:
@@ -94,11 +94,11 @@ def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
     Visible are one's own, those of service accounts of teams that one owns, and all for operators and
     auditors.
     """
-    found = _tokens() if revoked else _tokens().unrevoked()
+    tokens = _tokens() if revoked else _tokens().unrevoked()
     if actor.sees_all:
-        return found
+        return tokens
     owned = Membership.objects.filter(user=actor, role=Role.OWNER).values("team")
-    return found.filter(Q(owner=actor) | Q(owner__owning_team__in=owned))
+    return tokens.filter(Q(owner=actor) | Q(owner__owning_team__in=owned))
 
 
 def tokens_unused_since(tokens: ApiTokenQuerySet, moment: datetime) -> ApiTokenQuerySet:
@@ -111,8 +111,8 @@ def _tokens() -> ApiTokenQuerySet:
     """Return tokens, newest first. `rotated` says whether a newer token replaces it."""
     newer = ApiToken.objects.filter(replaces=OuterRef("pk"))
     rows = ApiToken.objects.select_related("owner__owning_team", "created_by").annotate(rotated=Exists(newer))
-    found: ApiTokenQuerySet = rows.order_by("-created_at", "-id")
-    return found
+    tokens: ApiTokenQuerySet = rows.order_by("-created_at", "-id")
+    return tokens
 
 
 def memberships_of(actor: User) -> QuerySet[Membership]:
@@ -120,7 +120,7 @@ def memberships_of(actor: User) -> QuerySet[Membership]:
     return Membership.objects.filter(user=actor).select_related("team").order_by("team__slug")
 
 
-class Place(NamedTuple):
+class TeamRole(NamedTuple):
     """A membership, as columns for display."""
 
     slug: str
@@ -128,7 +128,7 @@ class Place(NamedTuple):
     role: str
 
 
-_PLACES = Prepared(
+_TEAM_ROLES = Prepared(
     lambda keys: (
         Membership.objects.filter(user__in=keys)
         .order_by("team__slug")
@@ -138,9 +138,9 @@ _PLACES = Prepared(
 )
 
 
-def places_of(actor: User) -> list[Place]:
+def team_roles_of(actor: User) -> list[TeamRole]:
     """Return `memberships_of` as columns. Faster, for hot paths."""
-    return [Place(*row) for row in _PLACES.rows([actor.pk])]
+    return [TeamRole(*row) for row in _TEAM_ROLES.rows([actor.pk])]
 
 
 def roles_of(actor: User) -> dict[UUID, str]:
@@ -159,8 +159,8 @@ def users_for(actor: User) -> UserQuerySet:
     """Return all existing accounts with their memberships. Raises `NotAllowed`."""
     policies.require_see_people(actor)
     places = Membership.objects.select_related("team").order_by("team__slug")
-    found = User.objects.existing().select_related("owning_team")
-    return found.prefetch_related(Prefetch("memberships", places)).order_by("username")
+    users = User.objects.existing().select_related("owning_team")
+    return users.prefetch_related(Prefetch("memberships", places)).order_by("username")
 
 
 def user_by_name(actor: User, username: str) -> User:

@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import policies, selectors
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import MemberSet, PlaceWithdrawn, TeamsChanged
+from portal.people.accounts.domain_events import MemberSet, MembershipRevoked, TeamsChanged
 from portal.people.accounts.models import Membership, Role, Team, User
 
 
@@ -182,7 +182,7 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
         if heir is None:
             return False
         set_member(actor=actor, team=team, username=heir.user.username, role=Role.OWNER)
-    emit(PlaceWithdrawn(user=user, team=team, actor=actor))
+    emit(MembershipRevoked(user=user, team=team, actor=actor))
     membership.delete()
     events.record(
         actor=actor,

@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import NotAllowed, NotFound
@@ -83,7 +83,7 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
     """
     user = User.objects.filter(username=strip_nul(username)[:150].strip().lower()).first()
     name = user.username if user is not None else ""
-    address = origins.present().address
+    address = request_context.current().address
     kind = AuditKind.SESSION_LOCKED_OUT if locked_out else AuditKind.SESSION_SIGN_IN_FAILED
     if locked_out:
         since = timezone.now() - timedelta(hours=settings.AXES_COOLOFF_TIME)
@@ -113,7 +113,7 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
 
 def address_refused(*, minutes: int, failures: int) -> None:
     """Record that sign-ins from the current address are refused for a while."""
-    address = origins.present().address or "an unknown address"
+    address = request_context.current().address or "an unknown address"
     events.record(
         actor=SystemActor("Somebody"),
         kind=AuditKind.SESSION_ADDRESS_REFUSED,
@@ -124,7 +124,7 @@ def address_refused(*, minutes: int, failures: int) -> None:
 
 def tokens_refused(*, minutes: int, failures: int) -> None:
     """Record that many invalid API tokens came from the current address."""
-    address = origins.present().address or "an unknown address"
+    address = request_context.current().address or "an unknown address"
     events.record(
         actor=SystemActor("Somebody"),
         kind=AuditKind.SESSION_ADDRESS_REFUSED,
@@ -145,10 +145,10 @@ def sign_out(request: HttpRequest, user: User) -> None:
 def _note(request: HttpRequest, user: User) -> None:
     if not request.session.session_key:
         request.session.create()
-    origin = origins.present()
+    context = request_context.current()
     UserSession.objects.update_or_create(
         key=request.session.session_key,
-        defaults={"user": user, "address": origin.address or None, "user_agent": origin.user_agent},
+        defaults={"user": user, "address": context.address or None, "user_agent": context.user_agent},
     )
     # Remove sessions that have expired.
     UserSession.objects.filter(user=user).exclude(pk__in=sessions_of(user).values("pk")).delete()
@@ -167,18 +167,18 @@ def end_one(*, actor: User, session_id: UUID) -> None:
 
     Raises `NotFound`.
     """
-    found = UserSession.objects.filter(pk=session_id, user=actor).first()
-    if found is None:
+    session = UserSession.objects.filter(pk=session_id, user=actor).first()
+    if session is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_SESSION))
-    _store()().delete(found.key)
-    found.delete()
+    _store()().delete(session.key)
+    session.delete()
     announce_end(actor)
     events.record(
         actor=actor,
         kind=AuditKind.SESSION_ENDED,
         message="ended a session of theirs",
         targets=about(actor),
-        data={"began": found.created_at.isoformat(), "of": found.address or ""},
+        data={"began": session.created_at.isoformat(), "of": session.address or ""},
     )
 
 

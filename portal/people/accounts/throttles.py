@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from portal.common import origins, rate_limits
+from portal.common import rate_limits, request_context
 from portal.people.accounts import limits
 from portal.people.accounts.models import User
 
@@ -33,4 +33,4 @@ def wait_of(user: object) -> int:
     """Count a request of `user`, possibly anonymous. Returns the seconds to wait, or 0."""
     if isinstance(user, User) and user.is_authenticated:
         return rate_limits.of_request(user.pk, "")
-    return rate_limits.of_request(None, limits.network_of(origins.present().address))
+    return rate_limits.of_request(None, limits.network_of(request_context.current().address))

@@ -54,20 +54,20 @@ class TokenFilter(filters.FilterSet):
         min_value=0, max_value=MAX_DAYS, method="expiring", label="Ends within so many days, or has ended."
     )
 
-    def of_whom(self, found: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
+    def of_whom(self, queryset: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
         # Evaluated with the other parameters in the view.
-        return found
+        return queryset
 
-    def of_kind(self, found: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
-        return found.filter(owner__owning_team__isnull=value == AccountKind.PERSON)
+    def of_kind(self, queryset: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
+        return queryset.filter(owner__owning_team__isnull=value == AccountKind.PERSON)
 
     @extend_schema_field({**DAYS, "description": "Not used for so many days."})
-    def unused(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
-        return selectors.tokens_unused_since(found, _days(-float(value)))
+    def unused(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
+        return selectors.tokens_unused_since(queryset, _days(-float(value)))
 
     @extend_schema_field({**DAYS, "description": "Ends within so many days, or has ended."})
-    def expiring(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
-        return found.ending_by(_days(float(value)))
+    def expiring(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
+        return queryset.ending_by(_days(float(value)))
 
 
 def _days(days: float) -> datetime:
@@ -108,7 +108,7 @@ class TokenViewSet(ReadViewSet):
 
     @operation(
         "Create a token",
-        once=True,
+        idempotent=True,
         description="The answer holds the secret, this once. A token cannot make one that may do more.",
         request=TokenCreateSerializer,
         responses={201: NewTokenSerializer},
@@ -116,21 +116,21 @@ class TokenViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         require_fresh(request)
-        given = body_of(request, TokenCreateSerializer)
+        body = body_of(request, TokenCreateSerializer)
         parent = token_of(request)
         made = tokens.create_token(
             actor=request.user,
             user=request.user,
-            name=given["name"],
-            scopes=given.get("scopes") or (parent.scopes if parent else tokens.widest(request.user)),
-            expires_at=given.get("expires_at"),
+            name=body["name"],
+            scopes=body.get("scopes") or (parent.scopes if parent else tokens.widest(request.user)),
+            expires_at=body.get("expires_at"),
             made_with=parent,
         )
         return new_token(made)
 
     @operation(
         "Rotate a token",
-        once=True,
+        idempotent=True,
         description="The answer holds the secret of a new one, this once, with the same scopes and as long a "
         "life. The old one works beside it for `overlap_hours`, then ends by itself.",
         request=TokenRotateSerializer,
@@ -140,11 +140,11 @@ class TokenViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def rotate(self, request: UserRequest, token_id: UUID) -> Response:
         require_fresh(request)
-        given = body_of(request, TokenRotateSerializer)
+        body = body_of(request, TokenRotateSerializer)
         made = tokens.rotate_token(
             actor=request.user,
             token_id=token_id,
-            overlap_hours=given["overlap_hours"],
+            overlap_hours=body["overlap_hours"],
             made_with=token_of(request),
         )
         return new_token(made)

@@ -90,20 +90,20 @@ class UserFilter(filters.FilterSet):
     )
     team = filters.CharFilter(field_name="memberships__team__slug", label="Short name of a team of theirs.")
 
-    def search(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return selectors.search_users(found, value)
+    def search(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return selectors.search_users(queryset, value)
 
-    def of_status(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return found.with_state(value)
+    def of_status(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return queryset.with_state(value)
 
-    def of_kind(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return found.of_kind(value)
+    def of_kind(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return queryset.of_kind(value)
 
-    def of_role(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return found.with_role(value)
+    def of_role(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return queryset.with_role(value)
 
-    def of_factor(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return factors.having(found, value)
+    def of_factor(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return factors.having(queryset, value)
 
 
 @documented(list="List users", retrieve="Read a user", of="For administrators.")
@@ -151,7 +151,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Invite a user",
-        once=True,
+        idempotent=True,
         description="The answer holds a link, this once, by which the user sets a password and is signed in. "
         "Where the portal has a mail server and the user an address, the link is sent there too.",
         request=UserCreateSerializer,
@@ -159,15 +159,15 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, UserCreateSerializer)
-        if given.get("roles"):
+        body = body_of(request, UserCreateSerializer)
+        if body.get("roles"):
             require_fresh(request)
         link = users.invite(
             actor=request.user,
-            username=given["username"],
-            email=given.get("email", ""),
-            teams=_places(given.get("teams", [])),
-            roles=given.get("roles", []),
+            username=body["username"],
+            email=body.get("email", ""),
+            teams=_places(body.get("teams", [])),
+            roles=body.get("roles", []),
         )
         location = reverse("api:user-detail", args=[link.user.username])
         return self._invited(link, status=201, Location=location)
@@ -182,13 +182,13 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, username: str) -> Response:
         require_fresh(request)
-        given = body_of(request, UserChangeSerializer)
+        body = body_of(request, UserChangeSerializer)
         user = users.change(
             actor=request.user,
             user=self.get_object(),
-            email=given.get("email"),
-            roles=given.get("roles"),
-            teams=_places(given["teams"]) if "teams" in given else None,
+            email=body.get("email"),
+            roles=body.get("roles"),
+            teams=_places(body["teams"]) if "teams" in body else None,
             expected=etags.expected_by(request),
         )
         return self.shown(user)
@@ -224,8 +224,8 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     @action(detail=True, methods=["post"])
     def deactivate(self, request: UserRequest, username: str) -> Response:
         reason = body_of(request, DeactivateSerializer).get("note", "")
-        found = deactivation.deactivate(actor=request.user, user=self.get_object(), reason=reason)
-        return self.shown(found)
+        user = deactivation.deactivate(actor=request.user, user=self.get_object(), reason=reason)
+        return self.shown(user)
 
     @operation(
         "Reactivate a user",
@@ -240,7 +240,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Invite a user again",
-        once=True,
+        idempotent=True,
         description="Another link for somebody who has not joined yet; those before it are worthless.",
         responses={200: InvitedUserSerializer},
         errors=[404, 409],
@@ -251,7 +251,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Reset a user's password",
-        once=True,
+        idempotent=True,
         description="At once; all sessions are revoked with it. The answer holds a link, this once, by which "
         "the user chooses another one. Tokens stay.",
         responses={200: LinkSerializer},
@@ -291,8 +291,8 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return Response({"revoked": revoked})
 
 
-def _places(given: list[dict[str, Any]]) -> dict[str, str]:
-    return {place["team"]: place["role"] for place in given}
+def _places(memberships: list[dict[str, Any]]) -> dict[str, str]:
+    return {place["team"]: place["role"] for place in memberships}
 
 
 @documented(

@@ -20,7 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
-from portal.common import etags, origins
+from portal.common import etags, request_context
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
 from portal.common.htmx import local_path
 from portal.common.reasons.reason import Reason
@@ -129,7 +129,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     form = ForgottenForm(request.POST or None)
     asked = request.method == "POST" and form.is_valid()
     if asked:
-        key = f"forgotten:{limits.network_of(origins.present().address)}"
+        key = f"forgotten:{limits.network_of(request_context.current().address)}"
         if limits.count(key, window=lockout.WINDOW) > settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
             return lockout.too_many(request)
         users.forgot_password(form.cleaned_data["name"])
@@ -179,15 +179,15 @@ def account(request: SignedInRequest) -> HttpResponse:
     """Show the account and its sessions, and change the password."""
     form = ChangePasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        given = form.cleaned_data
+        data = form.cleaned_data
         try:
-            attempts.password(request, request.user, given["old_password"], field="old_password")
+            attempts.password(request, request.user, data["old_password"], field="old_password")
             users.change_password(
                 request,
                 user=request.user,
-                old=given["old_password"],
-                password=given["new_password"],
-                end_tokens=given["end_tokens"],
+                old=data["old_password"],
+                password=data["new_password"],
+                end_tokens=data["end_tokens"],
             )
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
@@ -206,10 +206,10 @@ def email(request: SignedInRequest) -> HttpResponse:
         return redirect("accounts:account")
     form = EmailForm(request.POST)
     if form.is_valid():
-        given = form.cleaned_data
+        data = form.cleaned_data
         try:
-            attempts.password(request, request.user, given["password"], field="password")
-            users.change_email(user=request.user, email=given["email"], password=given["password"])
+            attempts.password(request, request.user, data["password"], field="password")
+            users.change_email(user=request.user, email=data["email"], password=data["password"])
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
         else:
@@ -317,11 +317,11 @@ def teams(request: SignedInRequest) -> HttpResponse:
                 )
                 return redirect("home:team", team.slug)
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
-    found = selectors.teams_for(request.user)
-    total = found.count()
+    matches = selectors.teams_for(request.user)
+    total = matches.count()
     if q:
-        found = found.filter(name__icontains=q)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+        matches = matches.filter(name__icontains=q)
+    page = Paginator(matches, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     roles = selectors.roles_of(request.user)
     rows = [(team, Role(roles[team.pk]).label if team.pk in roles else "") for team in page.object_list]
     context = {"page": page, "rows": rows, "q": q, "total": total, "form": form}
@@ -333,12 +333,12 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
     """Change a member's role. A GET, as after a new sign-in, only shows the team."""
     if request.method != "POST":
         return redirect("home:team", slug)
-    found = selectors.team_by_slug(request.user, slug)
-    policies.require_manage_team(request.user, found)
+    team = selectors.team_by_slug(request.user, slug)
+    policies.require_manage_team(request.user, team)
     try:
         services.set_member(
             actor=request.user,
-            team=found,
+            team=team,
             username=username,
             role=request.POST.get("role", ""),
             expected=etags.expected_by(request),
@@ -358,29 +358,29 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
 @never_cache
 def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask for confirmation, then remove a member from the team."""
-    found = selectors.team_by_slug(request.user, slug)
+    team = selectors.team_by_slug(request.user, slug)
     leaving = username == request.user.username
     if not leaving:
-        policies.require_manage_team(request.user, found)
+        policies.require_manage_team(request.user, team)
     if request.method == "POST":
         try:
-            services.remove_member(actor=request.user, team=found, username=username)
+            services.remove_member(actor=request.user, team=team, username=username)
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect("home:team", slug)
         messages.success(
-            request, _("%(username)s is no longer in %(team)s.") % {"username": username, "team": found.name}
+            request, _("%(username)s is no longer in %(team)s.") % {"username": username, "team": team.name}
         )
         if leaving and not request.user.operates:
             return redirect("accounts:teams")
         return redirect("home:team", slug)
-    held = selectors.workspace_names(found, username)
-    question = presenters.leaving_question(found) if leaving else presenters.removal_question(found, username)
+    held = selectors.workspace_names(team, username)
+    question = presenters.leaving_question(team) if leaving else presenters.removal_question(team, username)
     context = {**question, "action": request.path, "back": reverse("home:team", args=[slug])}
     if held:
         context |= {
             "holds": held,
-            "hold_lead": presenters.held_lead(found, username, leaving=leaving),
+            "hold_lead": presenters.held_lead(team, username, leaving=leaving),
             "holds_url": _workspaces_url(username, leaving=leaving),
         }
     return render(request, "confirm.html", context)

@@ -58,7 +58,9 @@ class Providers(_View):
     )
     def get(self, request: UserRequest) -> Response:
         figures = selectors.figures()
-        rows = [presenters.provider_row(each, figures) for each in selectors.providers_for(request.user)]
+        rows = [
+            presenters.provider_row(provider, figures) for provider in selectors.providers_for(request.user)
+        ]
         return Response(ProviderListSerializer({"results": rows}).data)
 
 
@@ -69,8 +71,8 @@ class ProviderDetail(_View):
         "Read a sign-in provider", responses={200: ProviderSerializer}, parameters=[PROVIDER], errors=[404]
     )
     def get(self, request: UserRequest, idp: str) -> Response:
-        found = selectors.provider_for(request.user, idp)
-        return Response(ProviderSerializer(presenters.provider_row(found, selectors.figures())).data)
+        provider = selectors.provider_for(request.user, idp)
+        return Response(ProviderSerializer(presenters.provider_row(provider, selectors.figures())).data)
 
 
 class Preview(_View):
@@ -85,9 +87,9 @@ class Preview(_View):
         errors=[400, 404, 415],
     )
     def post(self, request: UserRequest, idp: str) -> Response:
-        found = selectors.provider_for(request.user, idp)
+        provider = selectors.provider_for(request.user, idp)
         claims = body_of(request, PreviewRequestSerializer)["claims"]
-        return Response(PreviewSerializer(presenters.decision_json(decide(found, claims))).data)
+        return Response(PreviewSerializer(presenters.decision_json(decide(provider, claims))).data)
 
 
 class Test(_View):
@@ -106,9 +108,9 @@ class Test(_View):
     def post(self, request: UserRequest, idp: str) -> Response:
         provider = selectors.provider_for(request.user, idp)
         username = body_of(request, LookUpRequestSerializer)["username"]
-        found = lookups.look_up(actor=request.user, provider=provider, username=username)
-        outcome = presenters.decision_json(found.decision)
-        return Response(LookUpSerializer({"claims": found.claims, "outcome": outcome}).data)
+        lookup = lookups.look_up(actor=request.user, provider=provider, username=username)
+        outcome = presenters.decision_json(lookup.decision)
+        return Response(LookUpSerializer({"claims": lookup.claims, "outcome": outcome}).data)
 
 
 @documented(
@@ -136,21 +138,21 @@ class LinkViewSet(ListViewSet):
 
     @operation(
         "Link an account to a provider",
-        once=True,
+        idempotent=True,
         request=IdentityLinkCreateSerializer,
         responses={201: IdentityLinkSerializer},
         located=False,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest, idp: str) -> Response:
-        given = body_of(request, IdentityLinkCreateSerializer)
-        found = self.provider
+        body = body_of(request, IdentityLinkCreateSerializer)
+        provider = self.provider
         row = services.link(
             actor=request.user,
-            provider=found,
-            user=user_by_name(request.user, given["username"]),
-            subject=given["subject"],
-            expected=given["expected"],
+            provider=provider,
+            user=user_by_name(request.user, body["username"]),
+            subject=body["subject"],
+            expected=body["expected"],
         )
         return self.answer(row, status=201)
 

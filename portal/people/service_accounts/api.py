@@ -73,7 +73,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a service account",
-        once=True,
+        idempotent=True,
         description="For owners of the team and operators. It is a member of this team, and never signs in.",
         request=ServiceAccountCreateSerializer,
         responses={201: ServiceAccountSerializer},
@@ -81,8 +81,8 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     )
     def create(self, request: UserRequest, slug: str) -> Response:
         team = accounts.team_by_slug(request.user, slug)
-        given = body_of(request, ServiceAccountCreateSerializer)
-        made = service_accounts.create(actor=request.user, team=team, **given)
+        body = body_of(request, ServiceAccountCreateSerializer)
+        made = service_accounts.create(actor=request.user, team=team, **body)
         location = reverse("api:service-account-detail", args=[slug, made.username])
         return self.shown(made, status=201, Location=location)
 
@@ -95,9 +95,9 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, slug: str, username: str) -> Response:
         account = self.get_object()
-        given = body_of(request, ServiceAccountChangeSerializer)
+        body = body_of(request, ServiceAccountChangeSerializer)
         expected = etags.expected_by(request)
-        row = service_accounts.describe(actor=request.user, user=account, expected=expected, **given)
+        row = service_accounts.describe(actor=request.user, user=account, expected=expected, **body)
         return self.shown(row)
 
     @operation(
@@ -160,7 +160,7 @@ class ServiceTokenViewSet(ListViewSet):
 
     @operation(
         "Create a token of a service account",
-        once=True,
+        idempotent=True,
         description="The answer holds the secret, this once. A token cannot make one that may do more. For "
         "owners of the team and operators.",
         request=TokenCreateSerializer,
@@ -170,14 +170,14 @@ class ServiceTokenViewSet(ListViewSet):
     def create(self, request: UserRequest, slug: str, username: str) -> Response:
         require_fresh(request)
         account = self._account()
-        given = body_of(request, TokenCreateSerializer)
+        body = body_of(request, TokenCreateSerializer)
         parent = token_of(request)
         made = tokens.create_token(
             actor=request.user,
             user=account,
-            name=given["name"],
-            scopes=given.get("scopes") or (parent.scopes if parent else tokens.widest(account)),
-            expires_at=given.get("expires_at"),
+            name=body["name"],
+            scopes=body.get("scopes") or (parent.scopes if parent else tokens.widest(account)),
+            expires_at=body.get("expires_at"),
             made_with=parent,
         )
         return new_token(made)

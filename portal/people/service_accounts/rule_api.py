@@ -59,7 +59,7 @@ class TrustRuleViewSet(ReadViewSet):
 
     @operation(
         "Create a trust rule",
-        once=True,
+        idempotent=True,
         description="For owners of the team and operators. A token makes no rule that may more than it.",
         request=TrustRuleCreateSerializer,
         responses={201: TrustRuleSerializer},
@@ -68,9 +68,9 @@ class TrustRuleViewSet(ReadViewSet):
     def create(self, request: UserRequest, slug: str, username: str) -> Response:
         require_fresh(request)
         account = self._account()
-        given = body_of(request, TrustRuleCreateSerializer)
-        given["conditions"] = from_json(given["conditions"])
-        rule = rules.create(actor=request.user, account=account, made_with=token_of(request), **given)
+        body = body_of(request, TrustRuleCreateSerializer)
+        body["conditions"] = from_json(body["conditions"])
+        rule = rules.create(actor=request.user, account=account, made_with=token_of(request), **body)
         location = reverse("api:trust-rule-detail", args=[slug, username, rule.pk])
         return self.answer(rule, status=201, Location=location)
 
@@ -88,9 +88,9 @@ class TrustRuleViewSet(ReadViewSet):
     )
     @action(detail=False, methods=["post"], pagination_class=None, scopes={"*": TOKEN_SCOPES["GET"]})
     def check(self, request: UserRequest, slug: str, username: str) -> Response:
-        found = self.get_queryset()
+        trust_rules = self.get_queryset()
         claims = body_of(request, ClaimsSerializer)["claims"]
-        return Response(RulePreviewSerializer(rules.preview(found, claims), many=True).data)
+        return Response(RulePreviewSerializer(rules.preview(trust_rules, claims), many=True).data)
 
 
 router = Router()

@@ -108,8 +108,8 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        found = [selectors.statement(row.team) for row in page or ()]
-        rows = self.get_serializer([one for one in found if one], many=True)
+        statements = [selectors.statement(row.team) for row in page or ()]
+        rows = self.get_serializer([one for one in statements if one], many=True)
         return self.get_paginated_response(rows.data)
 
     @operation(
@@ -149,7 +149,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Credit hours, or take them back",
-        once=True,
+        idempotent=True,
         description="For operators and approvers. Credit lasts until it is spent.",
         request=CreditSerializer,
         responses={200: LedgerSerializer},

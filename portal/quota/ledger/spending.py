@@ -21,7 +21,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UsageInterval:
     """`amount` of a resource, allocated from `start_s` to `end_s` (None: still)."""
 
     resource: str
@@ -40,26 +40,29 @@ class Stretch:
 
 
 def stretches(
-    held: Iterable[Held], weights: Mapping[str, int], start_s: int, end_s: int
+    usage: Iterable[UsageInterval], weights: Mapping[str, int], start_s: int, end_s: int
 ) -> Sequence[Stretch]:
     """Split the time from `start_s` to `end_s` into periods of constant rate, without gaps."""
     if start_s >= end_s:
         return []
     changes: dict[int, int] = {start_s: 0}
-    for each in held:
-        first, last = max(each.start_s, start_s), end_s if each.end_s is None else min(each.end_s, end_s)
-        rate = accounting.burn_rate([{each.resource: each.amount}], weights)
+    for interval in usage:
+        first, last = (
+            max(interval.start_s, start_s),
+            end_s if interval.end_s is None else min(interval.end_s, end_s),
+        )
+        rate = accounting.burn_rate([{interval.resource: interval.amount}], weights)
         if first >= last or not rate:
             continue
         changes[first] = changes.get(first, 0) + rate
         changes[last] = changes.get(last, 0) - rate
     moments = sorted(moment for moment in changes if moment < end_s)
-    found, rate = [], 0
+    periods, rate = [], 0
     for moment, following in zip(moments, [*moments[1:], end_s], strict=True):
         rate += changes[moment]
         if following > moment:
-            found.append(Stretch(moment, following, rate))
-    return found
+            periods.append(Stretch(moment, following, rate))
+    return periods
 
 
 def weights() -> Mapping[str, int]:
@@ -76,9 +79,9 @@ class _Weights(dict[str, int]):
         return WEIGHT_ONE if default is None else default
 
 
-def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[Held]]:
+def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[UsageInterval]]:
     """Return the teams' accelerator allocations since then, by team. One query."""
-    found: dict[UUID, list[Held]] = {}
+    by_team: dict[UUID, list[UsageInterval]] = {}
     rows = AllocatedDevice.objects.filter(allocation__workspace__team__in=list(teams)).filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     )
@@ -87,13 +90,13 @@ def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[Held]]:
         "device__node__pool__simulated", "milli", "allocation__granted_at", "allocation__released_at",
     ):  # fmt: skip
         if kind == DeviceKind.MIG.value and profile:
-            held = Held(resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI, 0)
+            usage = UsageInterval(resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI, 0)
         else:
-            held = Held(resources.gpu(model), milli, 0)
-        found.setdefault(team, []).append(
-            Held(held.resource, held.amount, _seconds(start), _seconds(end) if end else None)
+            usage = UsageInterval(resources.gpu(model), milli, 0)
+        by_team.setdefault(team, []).append(
+            UsageInterval(usage.resource, usage.amount, _seconds(start), _seconds(end) if end else None)
         )
-    return found
+    return by_team
 
 
 def _seconds(moment: datetime) -> int:

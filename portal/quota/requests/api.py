@@ -118,7 +118,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Ask for more",
-        once=True,
+        idempotent=True,
         description=(
             "For a team that you are in. What a rule allows is approved at once. With `start`, a workspace "
             "is made that waits for the approval and then starts by itself."
@@ -128,16 +128,16 @@ class RequestViewSet(ReadViewSet):
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, AskSerializer)
-        team = _team(request.user, given["team"])
+        body = body_of(request, AskSerializer)
+        team = _team(request.user, body["team"])
         wanted = {
-            "kind": given["kind"],
-            "resource": given["resource"],
-            "amount": given["amount"],
-            "until": given.get("until"),
-            "note": given["note"],
+            "kind": body["kind"],
+            "resource": body["resource"],
+            "amount": body["amount"],
+            "until": body.get("until"),
+            "note": body["note"],
         }
-        if start := given.get("start"):
+        if start := body.get("start"):
             order = order_of(request, team, start)
             made = services.ask_to_start(actor=request.user, order=order, **wanted)
         else:
@@ -153,9 +153,13 @@ class RequestViewSet(ReadViewSet):
         errors=[404],
     )
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        found = self.get_object()
-        evidence = selectors.evidence(found) if selectors.may_decide(self.request.user, found) else None
-        return Response(RequestDetailSerializer(found, context={"evidence": evidence}).data)
+        quota_request = self.get_object()
+        evidence = (
+            selectors.evidence(quota_request)
+            if selectors.may_decide(self.request.user, quota_request)
+            else None
+        )
+        return Response(RequestDetailSerializer(quota_request, context={"evidence": evidence}).data)
 
     @operation(
         "Approve a request for more",
@@ -166,10 +170,10 @@ class RequestViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def approve(self, request: UserRequest, request_id: UUID) -> Response:
-        given = body_of(request, ApproveSerializer)
-        if policies.is_large(self.get_object(), given.get("amount")):
+        body = body_of(request, ApproveSerializer)
+        if policies.is_large(self.get_object(), body.get("amount")):
             require_fresh(request)
-        services.approve(actor=request.user, request_id=request_id, **given)
+        services.approve(actor=request.user, request_id=request_id, **body)
         return self.answer(self.get_object())
 
     @operation(
@@ -181,9 +185,9 @@ class RequestViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def deny(self, request: UserRequest, request_id: UUID) -> Response:
-        given = body_of(request, DenySerializer)
+        body = body_of(request, DenySerializer)
         self.get_object()
-        services.deny(actor=request.user, request_id=request_id, note=given["note"])
+        services.deny(actor=request.user, request_id=request_id, note=body["note"])
         return self.answer(self.get_object())
 
     @operation(
@@ -280,16 +284,16 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create an auto-approve rule",
-        once=True,
+        idempotent=True,
         description="For approvers.",
         request=RuleCreateSerializer,
         responses={201: RuleSerializer},
         errors=[400, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, RuleCreateSerializer)
-        slug = given.pop("team", None)
-        rule = rules.create_rule(actor=request.user, team=_any_team(slug) if slug else None, **given)
+        body = body_of(request, RuleCreateSerializer)
+        slug = body.pop("team", None)
+        rule = rules.create_rule(actor=request.user, team=_any_team(slug) if slug else None, **body)
         location = reverse("api:auto-approve-rule-detail", args=[rule.pk])
         return self.answer(rule, status=201, Location=location)
 
@@ -302,8 +306,8 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, rule_id: UUID) -> Response:
-        given = body_of(request, RuleChangeSerializer)
-        rules.change_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request), **given)
+        body = body_of(request, RuleChangeSerializer)
+        rules.change_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request), **body)
         return self.answer(self.get_object())
 
     @operation(
@@ -356,7 +360,7 @@ class DelegationViewSet(ReadViewSet):
 
     @operation(
         "Create a delegation",
-        once=True,
+        idempotent=True,
         description="The delegate decides in your place. For approvers, who may still decide themselves.",
         request=DelegateSerializer,
         responses={201: DelegationSerializer},

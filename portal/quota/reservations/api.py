@@ -140,7 +140,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Ask for a reservation",
-        once=True,
+        idempotent=True,
         description="For owners of the team, approvers and operators. Booked at once by a permission only.",
         request=ReservationCreateSerializer,
         responses={201: ReservationSerializer},
@@ -157,11 +157,11 @@ class ReservationViewSet(ReadViewSet):
         ],
     )  # fmt: skip
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, ReservationCreateSerializer)
+        body = body_of(request, ReservationCreateSerializer)
         with named_in("team"):
-            team = limits.team_for(request.user, given.pop("team"))
-        given["amounts"] = slots.counted(given["amounts"])
-        made = services.request(actor=request.user, team=team, **given)
+            team = limits.team_for(request.user, body.pop("team"))
+        body["amounts"] = slots.counted(body["amounts"])
+        made = services.request(actor=request.user, team=team, **body)
         location = reverse("api:reservation-detail", args=[made.pk])
         return self.answer(made, status=201, Location=location)
 
@@ -174,10 +174,10 @@ class ReservationViewSet(ReadViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def update(self, request: UserRequest, reservation_id: UUID) -> Response:
-        given = body_of(request, ReservationWriteSerializer)
-        given["amounts"] = slots.counted(given["amounts"])
+        body = body_of(request, ReservationWriteSerializer)
+        body["amounts"] = slots.counted(body["amounts"])
         expected = etags.expected_by(request)
-        row = services.change(actor=request.user, reservation_id=reservation_id, expected=expected, **given)
+        row = services.change(actor=request.user, reservation_id=reservation_id, expected=expected, **body)
         return self.answer(row)
 
     @operation(
@@ -220,10 +220,10 @@ class ReservationViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def deny(self, request: UserRequest, reservation_id: UUID) -> Response:
-        given = body_of(request, DenialSerializer)
+        body = body_of(request, DenialSerializer)
         expected = etags.expected_by(request)
         return self.answer(
-            services.deny(actor=request.user, reservation_id=reservation_id, expected=expected, **given)
+            services.deny(actor=request.user, reservation_id=reservation_id, expected=expected, **body)
         )
 
 
@@ -279,12 +279,12 @@ class BookingPermissionViewSet(ListViewSet):
         errors=[400, 404, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, PermitSerializer)
+        body = body_of(request, PermitSerializer)
         # Check first: name lookups would reveal teams and users.
         permissions.require_grant(request.user)
         with named_in("team"):
-            team = limits.team_for(request.user, given["team"]) if "team" in given else None
-        made = permissions.permit(actor=request.user, username=given["username"], team=team)
+            team = limits.team_for(request.user, body["team"]) if "team" in body else None
+        made = permissions.permit(actor=request.user, username=body["username"], team=team)
         return self.answer(made, status=201)
 
     @operation(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from portal.common.reasons.reason import Reason
-from portal.reclaim.engine.contentment import FULLY
+from portal.reclaim.engine.placement_health import FULLY
 from provisioning.types import Placement, ResourceRequest
 
 
@@ -18,7 +18,7 @@ class Movable:
     - `held`: what it uses of its node.
     - `request`: its request for a new placement in its pool.
     - `milli`: its accelerators in milli-GPU.
-    - `score`, `reasons`: its contentment.
+    - `score`, `reasons`: its placement health.
     - `free`: False while it is changing or under notice; then it is skipped.
     """
 
@@ -67,8 +67,8 @@ class Everybody:
     def __init__(self, running: Sequence[Movable]) -> None:
         self._running = running
         self._on: dict[str, dict[str, list[Movable]]] = {}
-        for each in running:
-            self._on.setdefault(each.pool, {}).setdefault(each.node, []).append(each)
+        for movable in running:
+            self._on.setdefault(movable.pool, {}).setdefault(movable.node, []).append(movable)
 
     def discontent(self) -> Sequence[Movable]:
         return self._running
@@ -78,12 +78,12 @@ class Everybody:
 
     def on(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
         there = self._on.get(pool, {})
-        return [each for name in nodes for each in there.get(name, ())]
+        return [movable for name in nodes for movable in there.get(name, ())]
 
 
-def may_go(each: Movable, resting: Collection[str]) -> bool:
+def may_go(movable: Movable, resting: Collection[str]) -> bool:
     """Return whether the workspace itself allows a move."""
-    return each.free and each.id not in resting and len(each.placement.nodes) == 1
+    return movable.free and movable.id not in resting and len(movable.placement.nodes) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class Crew:
     def of(cls, movable: Sequence[Movable], now_s: int) -> Crew:
         return cls(
             movable,
-            len(frozenset[str]().union(*(each.devices for each in movable))),
-            min(each.lost(now_s) for each in movable),
-            min(each.milli for each in movable),
+            len(frozenset[str]().union(*(member.devices for member in movable))),
+            min(member.lost(now_s) for member in movable),
+            min(member.milli for member in movable),
         )
 
 
@@ -133,9 +133,9 @@ class Crews:
     def ask(self, pool: str, names: Collection[str]) -> None:
         """Read the workspaces on these nodes."""
         fresh: dict[str, list[Movable]] = {name: [] for name in names if (pool, name) not in self._asked}
-        for each in self._people.on(pool, fresh):
-            if each.preemptible and may_go(each, self._resting):
-                fresh[each.node].append(each)
+        for movable in self._people.on(pool, fresh):
+            if movable.preemptible and may_go(movable, self._resting):
+                fresh[movable.node].append(movable)
         for name, there in fresh.items():
             self._set(pool, name, there)
 
@@ -147,7 +147,7 @@ class Crews:
         """Remove the moved workspaces: each moves for one request only."""
         for name in names:
             there = self._crews.pop((pool, name)).movable
-            self._set(pool, name, [each for each in there if each.id not in moved])
+            self._set(pool, name, [movable for movable in there if movable.id not in moved])
 
     def _set(self, pool: str, name: str, there: Sequence[Movable]) -> None:
         now_s = self._now_s
@@ -156,8 +156,12 @@ class Crews:
             # Those without loss first, the largest of them first: so fewer have to leave.
             order = sorted(
                 there,
-                key=lambda each: (
-                    each.lost(now_s), -each.milli, -each.held.cpu_milli, -each.started_s, each.id
+                key=lambda movable: (
+                    movable.lost(now_s),
+                    -movable.milli,
+                    -movable.held.cpu_milli,
+                    -movable.started_s,
+                    movable.id,
                 ),
-            )  # fmt: skip
+            )
             self._crews[pool, name] = Crew.of(order, now_s)

@@ -71,7 +71,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunState:
     """The state of a running workspace.
 
     - `ends_at_s`, `lifetime_s`: end of its life (None: no end), and its planned length.
@@ -100,7 +100,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ThresholdReading:
     """A value close to its threshold, both in seconds."""
 
     cause: Cause
@@ -115,17 +115,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The step that is due. `held` lists the causes; `due_at_s` is when it stops, if it does."""
+    """The step that is due. `readings` lists the causes; `due_at_s` is when it stops, if it does."""
 
     step: Step
     cause: Cause | None = None
     due_at_s: float | None = None
-    held: tuple[Held, ...] = ()
+    readings: tuple[ThresholdReading, ...] = ()
 
 
-def notice_of(policy: Policy, standing: Standing, cause: Cause = Cause.LIFETIME) -> int:
+def notice_of(policy: Policy, run_state: RunState, cause: Cause = Cause.LIFETIME) -> int:
     """Return the notice in seconds; before the end of a life, at most a quarter of its length."""
-    whole_s = {Cause.LIFETIME: standing.lifetime_s, Cause.LONGEST: policy.longest_s}.get(cause)
+    whole_s = {Cause.LIFETIME: run_state.lifetime_s, Cause.LONGEST: policy.longest_s}.get(cause)
     return policy.notice_s if whole_s is None else min(policy.notice_s, whole_s // 4)
 
 
@@ -134,78 +134,78 @@ def idle_limit_s(policy: Policy, now_s: float) -> int | None:
 
     May be shorter outside working hours.
     """
-    limits = [each.after_hours_s for each in policy.weeks if each.after_hours_s and not each.works(now_s)]
-    found = min([*limits, *(each for each in (policy.idle_s, policy.release_s) if each)], default=None)
+    limits = [week.after_hours_s for week in policy.weeks if week.after_hours_s and not week.works(now_s)]
+    limit_s = min([*limits, *(limit for limit in (policy.idle_s, policy.release_s) if limit)], default=None)
     # At least the notice: otherwise there would be no idle time to report.
-    return None if found is None else max(found, policy.notice_s)
+    return None if limit_s is None else max(limit_s, policy.notice_s)
 
 
-def held_against(standing: Standing, policy: Policy, now_s: float) -> tuple[Held, ...]:
+def threshold_readings(run_state: RunState, policy: Policy, now_s: float) -> tuple[ThresholdReading, ...]:
     """Return all causes close enough to their threshold for a notice, soonest due first."""
-    found = [*_ends(standing, policy, now_s)]
-    if standing.spent and policy.stop_when_spent:
-        found.append(Held(Cause.BUDGET, 0.0, 0.0, now_s))
-    if standing.kept_until_s is None or standing.kept_until_s <= now_s:
+    readings = [*_ends(run_state, policy, now_s)]
+    if run_state.spent and policy.stop_when_spent:
+        readings.append(ThresholdReading(Cause.BUDGET, 0.0, 0.0, now_s))
+    if run_state.kept_until_s is None or run_state.kept_until_s <= now_s:
         releases = policy.release_s is not None
         for cause, seen_s, limit_s in (
             (
                 Cause.RELEASE_GPU_IDLE if releases else Cause.GPU_IDLE,
-                standing.gpu_idle_s,
+                run_state.gpu_idle_s,
                 policy.gpu_idle_s,
             ),
-            (Cause.RELEASE if releases else Cause.IDLE, standing.idle_s, idle_limit_s(policy, now_s)),
+            (Cause.RELEASE if releases else Cause.IDLE, run_state.idle_s, idle_limit_s(policy, now_s)),
         ):
             if seen_s is None or limit_s is None:
                 continue
             if limit_s - seen_s <= policy.notice_s:
-                found.append(Held(cause, seen_s, limit_s, now_s + max(0.0, limit_s - seen_s)))
-        found += _schedule(standing, policy, now_s)
-    return tuple(sorted(found, key=lambda each: each.due_at_s))
+                readings.append(ThresholdReading(cause, seen_s, limit_s, now_s + max(0.0, limit_s - seen_s)))
+        readings += _schedule(run_state, policy, now_s)
+    return tuple(sorted(readings, key=lambda reading: reading.due_at_s))
 
 
-def _ends(standing: Standing, policy: Policy, now_s: float) -> Iterator[Held]:
-    if standing.ends_at_s is not None:
-        left_s = standing.ends_at_s - now_s
-        if left_s <= notice_of(policy, standing):
-            lifetime_s = float(standing.lifetime_s or 0)
-            yield Held(Cause.LIFETIME, lifetime_s - left_s, lifetime_s, standing.ends_at_s)
-    if policy.longest_s is not None and standing.began_s is not None:
-        end_s = standing.began_s + policy.longest_s
-        if end_s - now_s <= notice_of(policy, standing, Cause.LONGEST):
-            yield Held(Cause.LONGEST, now_s - standing.began_s, policy.longest_s, end_s)
+def _ends(run_state: RunState, policy: Policy, now_s: float) -> Iterator[ThresholdReading]:
+    if run_state.ends_at_s is not None:
+        left_s = run_state.ends_at_s - now_s
+        if left_s <= notice_of(policy, run_state):
+            lifetime_s = float(run_state.lifetime_s or 0)
+            yield ThresholdReading(Cause.LIFETIME, lifetime_s - left_s, lifetime_s, run_state.ends_at_s)
+    if policy.longest_s is not None and run_state.began_s is not None:
+        end_s = run_state.began_s + policy.longest_s
+        if end_s - now_s <= notice_of(policy, run_state, Cause.LONGEST):
+            yield ThresholdReading(Cause.LONGEST, now_s - run_state.began_s, policy.longest_s, end_s)
 
 
-def _schedule(standing: Standing, policy: Policy, now_s: float) -> Iterator[Held]:
+def _schedule(run_state: RunState, policy: Policy, now_s: float) -> Iterator[ThresholdReading]:
     """Yield the hour at which it stops, if it ran before and is unused."""
-    if standing.began_s is None or standing.idle_s is None or standing.idle_s < UNUSED_S:
+    if run_state.began_s is None or run_state.idle_s is None or run_state.idle_s < UNUSED_S:
         return
     stops = [
         stop
-        for each in policy.weeks
-        if (stop := each.stop_near(now_s, policy.notice_s)) is not None and stop > standing.began_s
+        for week in policy.weeks
+        if (stop := week.stop_near(now_s, policy.notice_s)) is not None and stop > run_state.began_s
     ]
     if stops:
         value_s = policy.notice_s - (min(stops) - now_s)
-        yield Held(Cause.SCHEDULE, value_s, policy.notice_s, min(stops))
+        yield ThresholdReading(Cause.SCHEDULE, value_s, policy.notice_s, min(stops))
 
 
-def decide(standing: Standing, policy: Policy, notice: Notice | None, now_s: float) -> Verdict:
+def decide(run_state: RunState, policy: Policy, notice: Notice | None, now_s: float) -> Verdict:
     """Return the step that is due for a running workspace with this `notice`."""
-    held = held_against(standing, policy, now_s)
+    readings = threshold_readings(run_state, policy, now_s)
     if notice is not None:
-        same = next((each for each in held if each.cause == notice.cause), None)
+        same = next((reading for reading in readings if reading.cause == notice.cause), None)
         if same is None:
-            return Verdict(Step.WITHDRAW, notice.cause, None, held)
+            return Verdict(Step.WITHDRAW, notice.cause, None, readings)
         if now_s >= notice.due_at_s and same.reached:
             step = Step.RELEASE if notice.cause in RELEASES else Step.STOP
-            return Verdict(step, notice.cause, notice.due_at_s, held)
-        return Verdict(Step.WAIT, notice.cause, max(notice.due_at_s, same.due_at_s), held)
-    if not held:
+            return Verdict(step, notice.cause, notice.due_at_s, readings)
+        return Verdict(Step.WAIT, notice.cause, max(notice.due_at_s, same.due_at_s), readings)
+    if not readings:
         return Verdict(Step.NONE)
-    first = held[0]
+    first = readings[0]
     return Verdict(
         Step.WARN,
         first.cause,
-        max(first.due_at_s, now_s + notice_of(policy, standing, first.cause)),
-        held,
+        max(first.due_at_s, now_s + notice_of(policy, run_state, first.cause)),
+        readings,
     )

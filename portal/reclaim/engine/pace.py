@@ -25,7 +25,7 @@ MAX_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A node and devices of it. `kind` is equal for equal amounts of equal devices."""
 
     node: str
@@ -50,7 +50,7 @@ class Pace:
     `rate` and `at_s` are from the last stored observation; they may be old unless the work is slow.
     """
 
-    place: Place
+    place: Location
     rate: float
     at_s: float
     here: Best
@@ -64,25 +64,25 @@ class Pace:
 
 
 def observe(
-    before: Mapping[str, Pace], told: Mapping[str, float], place: Place, at_s: float
+    before: Mapping[str, Pace], rates: Mapping[str, float], place: Location, at_s: float
 ) -> dict[str, Pace]:
     """Return the paces after a report by metric. Metrics not reported are unchanged.
 
     Work is slow if all reported metrics with a known rate elsewhere are slow. If one keeps its pace, the job
     has changed rather than its placement.
     """
-    found = {name: _one(before.get(name), rate, place, at_s) for name, rate in told.items()}
-    known = [pace.percent for pace in found.values() if pace.percent is not None]
+    paces = {name: _one(before.get(name), rate, place, at_s) for name, rate in rates.items()}
+    known = [pace.percent for pace in paces.values() if pace.percent is not None]
     slow = bool(known) and max(known) < SLOW_PCT
-    for name, pace in found.items():
+    for name, pace in paces.items():
         if not slow or pace.percent is None:
-            found[name] = replace(pace, slow_since_s=None)
-    others = sorted(before.keys() - found.keys(), key=lambda name: (-before[name].at_s, name))
-    room = max(0, MAX_KEPT - len(found))
-    return found | {name: before[name] for name in others[:room]}
+            paces[name] = replace(pace, slow_since_s=None)
+    others = sorted(before.keys() - paces.keys(), key=lambda name: (-before[name].at_s, name))
+    room = max(0, MAX_KEPT - len(paces))
+    return paces | {name: before[name] for name in others[:room]}
 
 
-def _one(before: Pace | None, rate: float, place: Place, at_s: float) -> Pace:
+def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
     """Return the pace of a metric after a report, assuming it is slow."""
     here = Best(place.node, place.devices, rate, at_s)
     if before is None or before.place.kind != place.kind:
@@ -95,11 +95,11 @@ def _one(before: Pace | None, rate: float, place: Place, at_s: float) -> Pace:
             since = before.slow_since_s
     else:
         elsewhere.append(before.here)
-    others = [each for each in elsewhere if each is not None and _is_other(each, place, at_s)]
-    return Pace(place, rate, at_s, here, max(others, key=lambda each: each.rate, default=None), since)
+    others = [best for best in elsewhere if best is not None and _is_other(best, place, at_s)]
+    return Pace(place, rate, at_s, here, max(others, key=lambda other: other.rate, default=None), since)
 
 
-def _is_other(best: Best, place: Place, at_s: float) -> bool:
+def _is_other(best: Best, place: Location, at_s: float) -> bool:
     return (best.node, best.devices) != (place.node, place.devices) and _is_fresh(best, at_s)
 
 
@@ -116,7 +116,7 @@ def slow_work(paces: Mapping[str, Pace], now_s: float) -> tuple[str, Pace] | Non
         and 0 <= now_s - pace.at_s <= 2 * MAX_GAP_S
         and pace.at_s - pace.slow_since_s >= SLOW_FOR_S
     }
-    return max(slow.items(), key=lambda each: (each[1].percent or 0, each[0])) if slow else None
+    return max(slow.items(), key=lambda item: (item[1].percent or 0, item[0])) if slow else None
 
 
 def is_worth_keeping(before: Mapping[str, Pace], after: Mapping[str, Pace]) -> bool:

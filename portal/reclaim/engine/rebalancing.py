@@ -1,6 +1,6 @@
 """Which running workspaces should move, and where. Pure, over the clusters of the placement engine.
 
-Two things justify a move. A workspace with a low contentment score moves to a better placement. And if a
+Two things justify a move. A workspace with low placement health moves to a better placement. And if a
 request waits although enough is free, but scattered, the workspaces in its way move at the least cost. The
 placement engine finds each target with all earlier moves applied, so all proposals can be executed at once.
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.contentment import FULLY, is_of_node
 from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, may_go
+from portal.reclaim.engine.placement_health import FULLY, is_of_node
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.types import NodeCapacity
@@ -65,7 +65,7 @@ class Past:
 class Rules:
     """Thresholds of rebalancing.
 
-    - `low`: contentment, in percent, up to which a workspace is moved.
+    - `low`: placement health, in percent, up to which a workspace is moved.
     - `min_gain`: minimum gain of a move, in percent.
     - `patience_s`, `least_wait_s`: no moves for a request that starts within the former anyway, or has waited
       less than the latter.
@@ -112,7 +112,7 @@ class Proposal:
     @property
     def key(self) -> tuple[str, ...]:
         """Equal for equivalent proposals: the same workspaces for the same request."""
-        return (self.waiting, *sorted(each.workspace for each in self.moves))
+        return (self.waiting, *sorted(move.workspace for move in self.moves))
 
 
 @dataclass(slots=True)
@@ -138,12 +138,12 @@ class _Site:
         """Return how many devices with room, and how much CPU, the node lacks for the request at least."""
         cluster = self.clusters[pool]
         version, known = cluster.version(name), self.known.setdefault((pool, request), {})
-        found = known.get(name)
-        if found is None or found[0] != version:
+        entry = known.get(name)
+        if entry is None or entry[0] != version:
             node = cluster.node(name)
-            found = (version, _short(node, request), max(0, request.cpu_milli - node.free_cpu_milli))
-            known[name] = found
-        return found[1:]
+            entry = (version, _short(node, request), max(0, request.cpu_milli - node.free_cpu_milli))
+            known[name] = entry
+        return entry[1:]
 
     def undo(self, but: int = 0) -> None:
         while len(self.steps) > but:
@@ -175,22 +175,25 @@ def propose(
     people = Everybody(running) if isinstance(running, Sequence) else running
     site = _Site(clusters)
     try:
-        found = _make_room(site, Crews(people, resting, now_s), waiting, left, now_s, rules)
-        stay = resting | {move.workspace for proposal in found for move in proposal.moves}
+        proposals = _make_room(site, Crews(people, resting, now_s), waiting, left, now_s, rules)
+        stay = resting | {move.workspace for proposal in proposals for move in proposal.moves}
         # Without a reason nothing was measured, so there is no cause for a move.
         low = [
-            each
-            for each in people.discontent()
-            if each.reasons and each.score <= rules.low and each.pool in clusters and may_go(each, stay)
+            movable
+            for movable in people.discontent()
+            if movable.reasons
+            and movable.score <= rules.low
+            and movable.pool in clusters
+            and may_go(movable, stay)
         ]
-        low.sort(key=lambda each: (each.score, each.lost(now_s), each.started_s, each.id))
-        for each in low:
-            if len(found) >= rules.max_proposals:
+        low.sort(key=lambda movable: (movable.score, movable.lost(now_s), movable.started_s, movable.id))
+        for movable in low:
+            if len(proposals) >= rules.max_proposals:
                 break
-            better = _better_off(site, each, left.get(each.id, ()), now_s, rules, scores or {})
+            better = _better_off(site, movable, left.get(movable.id, ()), now_s, rules, scores or {})
             if better is not None:
-                found.append(better)
-        return found
+                proposals.append(better)
+        return proposals
     finally:
         site.undo()
 
@@ -200,7 +203,7 @@ def propose(
 
 def _better_off(
     site: _Site,
-    each: Movable,
+    movable: Movable,
     left: Sequence[Past],
     now_s: int,
     rules: Rules,
@@ -208,26 +211,26 @@ def _better_off(
 ) -> Proposal | None:
     """Return a move with sufficient gain to a target that is free while the workspace still runs."""
     before = len(site.steps)
-    wanted = each.request.accelerators
+    wanted = movable.request.accelerators
     # A workspace with a share is better off only on an unused GPU; it still receives only its share.
     alone = replace(
-        each.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
+        movable.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
     )
     shares = wanted.count > 0 and wanted.share_milli < 1000
-    asked = alone if shares else each.request
+    asked = alone if shares else movable.request
     for _ in range(TRIES):
-        place = site.clusters[each.pool].find(asked)
+        place = site.clusters[movable.pool].find(asked)
         if place is None:
             break
-        target = site.clusters[each.pool].sharing(place, each.request) if shares else place
-        gain = _worth(each.pool, target, scores) - each.score
-        if gain >= rules.min_gain and _elsewhere(each, target) and not _back(target, left):
+        target = site.clusters[movable.pool].sharing(place, movable.request) if shares else place
+        gain = _worth(movable.pool, target, scores) - movable.score
+        if gain >= rules.min_gain and _elsewhere(movable, target) and not _back(target, left):
             site.undo(before)
-            site.commit(each.pool, target, each.request)
-            move = Move(each.id, each.pool, each.placement, target)
-            return Proposal((move,), each.reasons[0], gain, each.lost(now_s))
+            site.commit(movable.pool, target, movable.request)
+            move = Move(movable.id, movable.pool, movable.placement, target)
+            return Proposal((move,), movable.reasons[0], gain, movable.lost(now_s))
         # Not good enough: taken temporarily to get the next best.
-        site.commit(each.pool, place, asked)
+        site.commit(movable.pool, place, asked)
     site.undo(before)
     return None
 
@@ -242,12 +245,12 @@ def _devices(place: Placement) -> frozenset[str]:
     return frozenset(grant.uuid for part in place.nodes for grant in part.devices)
 
 
-def _elsewhere(each: Movable, target: Placement) -> bool:
+def _elsewhere(movable: Movable, target: Placement) -> bool:
     """Return whether the target is another node or, if the node is not the problem, other devices."""
-    if target.nodes[0].node != each.node:
+    if target.nodes[0].node != movable.node:
         return True
-    suffers = any(is_of_node(reason) for reason in each.reasons)
-    return bool(each.devices) and not suffers and not _devices(target) & each.devices
+    suffers = any(is_of_node(reason) for reason in movable.reasons)
+    return bool(movable.devices) and not suffers and not _devices(target) & movable.devices
 
 
 def _back(target: Placement, left: Iterable[Past]) -> bool:
@@ -269,11 +272,11 @@ def _make_room(
     now_s: int,
     rules: Rules,
 ) -> list[Proposal]:
-    found: list[Proposal] = []
+    proposals: list[Proposal] = []
     # Failed searches by expected work: a request with more of it may cost more.
     in_vain: dict[tuple[str, ResourceRequest], int] = {}
     for asks in waiting:
-        if len(found) >= rules.max_proposals:
+        if len(proposals) >= rules.max_proposals:
             break
         soon = asks.eta_s is not None and asks.eta_s - now_s <= rules.patience_s
         if soon or now_s - asks.since_s < rules.least_wait_s:
@@ -292,14 +295,14 @@ def _make_room(
             if proposal is None:
                 in_vain[pool, request] = asks.worth
                 continue
-            found.append(proposal)
+            proposals.append(proposal)
             # Each workspace moves for one request only.
             moved = {move.workspace for move in proposal.moves}
             crews.leave(pool, moved, {move.source.nodes[0].node for move in proposal.moves})
             # The clusters have changed, so failed searches may succeed now.
             in_vain.clear()
             break
-    return found
+    return proposals
 
 
 def _room_in(
@@ -321,17 +324,17 @@ def _room_in(
     cheapest = (1, 0, least)
     for movable in (crew.movable for crew in nearest):
         # Try a few large ones, and the smallest that suffice; the cheaper wins.
-        smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
-        sizes = {each.milli for each in movable}
+        smallest = sorted(movable, key=lambda member: (member.lost(now_s), member.milli, member.id))
+        sizes = {member.milli for member in movable}
         for order in (movable, smallest) if len(sizes) > 1 else (movable,):
             before = len(site.steps)
             chosen = _who_goes(site, pool, order, request, rules)
             moves = _places(site, pool, request, chosen, left) if chosen else []
             site.undo(before)
-            lost = sum(each.lost(now_s) for each in chosen)
+            lost = sum(member.lost(now_s) for member in chosen)
             if not moves or lost > asks.worth:
                 continue
-            cost = (len(moves), lost, sum(each.milli for each in chosen))
+            cost = (len(moves), lost, sum(member.milli for member in chosen))
             if best is None or cost < best[0]:
                 best = cost, moves, chosen
         if best is not None and best[0] <= cheapest:
@@ -339,12 +342,12 @@ def _room_in(
     if best is None:
         return None
     _, moves, chosen = best
-    for each in chosen:
-        site.release(pool, each.placement, each.held)
+    for member in chosen:
+        site.release(pool, member.placement, member.held)
     place = cluster.find(request)
     assert place is not None  # just found on the same clusters
     site.commit(pool, place, request)
-    requests = {each.id: each.request for each in chosen}
+    requests = {member.id: member.request for member in chosen}
     for move in moves:
         site.commit(pool, move.target, requests[move.workspace])
     reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
@@ -360,7 +363,7 @@ def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> 
     for name in crews.nodes(pool):
         alike.setdefault(site.lacks(pool, request, name), []).append(name)
     groups = sorted(alike.items())
-    found: list[Crew] = []
+    cheapest: list[Crew] = []
     ahead = ASKED_AHEAD
     for at, ((short, _cpu_short), names) in enumerate(groups):
         if not crews.know(pool, names):
@@ -368,10 +371,10 @@ def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> 
             crews.ask(pool, following[: max(ahead, len(names))])
             ahead *= 4
         there = [crew for crew in crews.on(pool, names) if short <= crew.devices]
-        found += sorted(there, key=lambda crew: (crew.lost, crew.movable[0].started_s, crew.movable[0].id))
-        if len(found) >= NODES_LOOKED_AT:
+        cheapest += sorted(there, key=lambda crew: (crew.lost, crew.movable[0].started_s, crew.movable[0].id))
+        if len(cheapest) >= NODES_LOOKED_AT:
             break
-    return found[:NODES_LOOKED_AT]
+    return cheapest[:NODES_LOOKED_AT]
 
 
 def _short(node: NodeCapacity, request: ResourceRequest) -> int:
@@ -401,22 +404,22 @@ def _who_goes(
     cluster = site.clusters[pool]
     name = movable[0].node
     gone: list[Movable] = []
-    for each in movable:
+    for candidate in movable:
         if filters.reason(cluster.node(name), request) is None:
             break
         if len(gone) == 2 * rules.max_moves:
             return []
-        site.release(pool, each.placement, each.held)
-        gone.append(each)
+        site.release(pool, candidate.placement, candidate.held)
+        gone.append(candidate)
     if filters.reason(cluster.node(name), request) is not None:
         return []
     # Earlier victims may be unnecessary: restore them, latest first.
-    for each in reversed(list(gone)):
-        site.commit(pool, each.placement, each.held)
+    for candidate in reversed(list(gone)):
+        site.commit(pool, candidate.placement, candidate.held)
         if filters.reason(cluster.node(name), request) is None:
-            gone.remove(each)
+            gone.remove(candidate)
         else:
-            site.release(pool, each.placement, each.held)
+            site.release(pool, candidate.placement, candidate.held)
     return gone if len(gone) <= rules.max_moves else []
 
 
@@ -434,10 +437,12 @@ def _places(
         return []
     site.commit(pool, place, request)
     moves: list[Move] = []
-    for each in sorted(chosen, key=lambda each: (-each.milli, -each.held.cpu_milli, each.started_s, each.id)):
-        target = cluster.find(each.request)
-        if target is None or target == each.placement or _back(target, left.get(each.id, ())):
+    for movable in sorted(
+        chosen, key=lambda movable: (-movable.milli, -movable.held.cpu_milli, movable.started_s, movable.id)
+    ):
+        target = cluster.find(movable.request)
+        if target is None or target == movable.placement or _back(target, left.get(movable.id, ())):
             return []
-        site.commit(pool, target, each.request)
-        moves.append(Move(each.id, pool, each.placement, target))
+        site.commit(pool, target, movable.request)
+        moves.append(Move(movable.id, pool, movable.placement, target))
     return moves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from portal.reclaim.engine.ladder import UNUSED_S, Cause, Notice, Policy, Standing, Step, decide
+from portal.reclaim.engine.ladder import UNUSED_S, Cause, Notice, Policy, RunState, Step, decide
 
 MAX_STEPS = 5000
 MIN_GAIN_S = 60.0
@@ -54,7 +54,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
 
     Assumes that it is restarted with its GPUs when it is used again.
     """
-    found: list[Stopped] = []
+    stops: list[Stopped] = []
     began_s, notice = past.begin_s, None
     moments = _moments(past, policy)
     heapq.heapify(moments)
@@ -67,16 +67,16 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             continue
         before_s = now_s
         idle, gpu_idle = _within(past.idle, now_s), _within(past.gpu_idle, now_s)
-        standing = Standing(
+        run_state = RunState(
             idle_s=now_s - max(idle.begin_s, began_s) if idle else 0.0,
             gpu_idle_s=now_s - max(gpu_idle.begin_s, began_s) if gpu_idle else 0.0,
-            kept_until_s=max((each.end_s for each in past.kept if each.begin_s <= now_s), default=None),
+            kept_until_s=max((spell.end_s for spell in past.kept if spell.begin_s <= now_s), default=None),
             began_s=began_s,
         )
-        verdict = decide(standing, policy, notice, now_s)
+        verdict = decide(run_state, policy, notice, now_s)
         if verdict.step is Step.WITHDRAW:
             notice = None
-            verdict = decide(standing, policy, None, now_s)
+            verdict = decide(run_state, policy, None, now_s)
         if verdict.step is Step.WARN:
             assert verdict.cause is not None
             assert verdict.due_at_s is not None
@@ -91,48 +91,48 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             until_s = idle.end_s if idle else past.end_s
             if until_s - now_s >= MIN_GAIN_S:
                 released = verdict.step is Step.RELEASE
-                found.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s, released))
+                stops.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s, released))
             if idle is None:
                 break
             began_s = before_s = until_s
             notice = None
             for moment in _of_life(policy, began_s, past.end_s):
                 heapq.heappush(moments, moment)
-    return found
+    return stops
 
 
 def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
-    return next((each for each in spells if each.begin_s <= now_s < each.end_s), None)
+    return next((spell for spell in spells if spell.begin_s <= now_s < spell.end_s), None)
 
 
 def _moments(past: Past, policy: Policy) -> list[float]:
     """Return the times at which the ladder's decision may change."""
-    found = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
-    for each in past.kept:
-        found += [each.begin_s, each.end_s]
-    after = [each.after_hours_s for each in policy.weeks if each.after_hours_s]
-    limits = [UNUSED_S] if any(each.stop_at for each in policy.weeks) else []
+    moments = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
+    for spell in past.kept:
+        moments += [spell.begin_s, spell.end_s]
+    after = [week.after_hours_s for week in policy.weeks if week.after_hours_s]
+    limits = [UNUSED_S] if any(week.stop_at for week in policy.weeks) else []
     limits += [
-        max(each, policy.notice_s) - policy.notice_s
-        for each in (policy.idle_s, policy.release_s, *after)
-        if each
+        max(limit_s, policy.notice_s) - policy.notice_s
+        for limit_s in (policy.idle_s, policy.release_s, *after)
+        if limit_s
     ]
-    for each in past.idle:
-        found += [each.begin_s + limit for limit in limits] + [each.end_s]
+    for spell in past.idle:
+        moments += [spell.begin_s + limit for limit in limits] + [spell.end_s]
     if policy.gpu_idle_s is not None:
-        for each in past.gpu_idle:
-            found += [each.begin_s + policy.gpu_idle_s - policy.notice_s, each.end_s]
+        for spell in past.gpu_idle:
+            moments += [spell.begin_s + policy.gpu_idle_s - policy.notice_s, spell.end_s]
     for week in policy.weeks:
-        found += week.borders(past.begin_s, past.end_s)
+        moments += week.borders(past.begin_s, past.end_s)
         for stop in week.stops(past.begin_s, past.end_s):
-            found += [stop - policy.notice_s, stop]
-    return found
+            moments += [stop - policy.notice_s, stop]
+    return moments
 
 
 def _of_life(policy: Policy, began_s: float, end_s: float) -> list[float]:
     """Return the ends of a life that began then, with their notices."""
-    found = []
+    moments = []
     if policy.longest_s is not None:
         end = began_s + policy.longest_s
-        found += [end - min(policy.notice_s, policy.longest_s // 4), end]
-    return [each for each in found if each < end_s]
+        moments += [end - min(policy.notice_s, policy.longest_s // 4), end]
+    return [moment for moment in moments if moment < end_s]

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
-from portal.reclaim.engine.contentment import Contentment
 from portal.reclaim.engine.crowd import Movable
+from portal.reclaim.engine.placement_health import PlacementHealth
 from portal.reclaim.rebalancing.reading import Running, Runs
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.placement_request import PlacementRequests
@@ -17,7 +17,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import Homes
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
-AT_EASE = Contentment()
+AT_EASE = PlacementHealth()
 
 
 class Crowd:
@@ -31,7 +31,7 @@ class Crowd:
         self,
         pools: Mapping[UUID, PoolNodes],
         running: Running,
-        verdicts: Mapping[UUID, Contentment],
+        verdicts: Mapping[UUID, PlacementHealth],
         off: Collection[UUID] = (),
     ) -> None:
         self._pools = {key: pool for key, pool in pools.items() if key not in off}
@@ -59,52 +59,52 @@ class Crowd:
     def on(self, pool: str, nodes: Collection[str]) -> list[Movable]:
         key = UUID(pool)
         return self._movables(
-            self._running.of([each for name in nodes for each in self._running.on[key, name]])
+            self._running.of([runs for name in nodes for runs in self._running.on[key, name]])
         )
 
     def _movables(self, running: Sequence[Runs]) -> list[Movable]:
-        fresh = [each for each in running if each.pk not in self._movable]
+        fresh = [runs for runs in running if runs.pk not in self._movable]
         if fresh:
             self._make(fresh)
-        return [one for each in running if (one := self._movable[each.pk]) is not None]
+        return [one for runs in running if (one := self._movable[runs.pk]) is not None]
 
     def _make(self, running: Sequence[Runs]) -> None:
-        templates = {each.template for each in running} - self._templates.keys()
-        flavors = {each.flavor for each in running} - self._flavors.keys()
+        templates = {runs.template for runs in running} - self._templates.keys()
+        flavors = {runs.flavor for runs in running} - self._flavors.keys()
         if templates:
             self._templates |= Template.objects.in_bulk(templates)
         if flavors:
             self._flavors |= Flavor.objects.select_related("pool").in_bulk(flavors)
-        homes = home_places.of_users([each.home for each in running])
-        for each in running:
-            self._movable[each.pk] = self._one(each, homes.get(each.home, home_places.NOWHERE))
+        homes = home_places.of_users([runs.home for runs in running])
+        for runs in running:
+            self._movable[runs.pk] = self._one(runs, homes.get(runs.home, home_places.NOWHERE))
 
-    def _one(self, each: Runs, homes: Homes) -> Movable | None:
-        if len(each.held) != 1:
+    def _one(self, runs: Runs, homes: Homes) -> Movable | None:
+        if len(runs.held) != 1:
             return None
-        pool, placement, held = each.held[0]
+        pool, placement, held = runs.held[0]
         if placement.nodes[0].node not in self._nodes.get(str(pool), ()):
             return None
         shares = any(grant.milli < WHOLE_DEVICE_MILLI for grant in placement.nodes[0].devices)
         if shares and self._pools[pool].pool.scrub_required:
             # The shared GPU is scrubbed before reuse, after all have left: a move would free nothing.
             return None
-        key = (pool, each.template, each.flavor, each.resources, frozenset(homes.items()))
+        key = (pool, runs.template, runs.flavor, runs.resources, frozenset(homes.items()))
         if key not in self._again:
             self._again[key] = _in_its_pool(
                 self._requests,
                 pool,
-                self._templates[each.template],
-                self._flavors[each.flavor],
-                json.loads(each.resources),
+                self._templates[runs.template],
+                self._flavors[runs.flavor],
+                json.loads(runs.resources),
                 homes,
             )
         request = self._again[key]
         if request is None:
             return None
-        verdict = self._verdicts.get(each.pk, AT_EASE)
+        verdict = self._verdicts.get(runs.pk, AT_EASE)
         return Movable(
-            id=str(each.pk),
+            id=str(runs.pk),
             pool=str(pool),
             placement=placement,
             held=held,
@@ -112,10 +112,10 @@ class Crowd:
             milli=sum(grant.milli for grant in placement.nodes[0].devices),
             score=verdict.score,
             reasons=verdict.reasons,
-            preemptible=each.preemptible,
-            loses_work=each.loses_work,
-            started_s=int(each.placed_at.timestamp()) if each.placed_at else 0,
-            free=not each.noticed,
+            preemptible=runs.preemptible,
+            loses_work=runs.loses_work,
+            started_s=int(runs.placed_at.timestamp()) if runs.placed_at else 0,
+            free=not runs.noticed,
         )
 
 
@@ -127,7 +127,7 @@ def _in_its_pool(
         asked = requests.of(template, flavor, data, homes=homes)
     except ValueError:
         return None
-    own = next((each for each in asked.pools if each.pool.pk == pool), None)
+    own = next((option for option in asked.pools if option.pool.pk == pool), None)
     if own is None or len(asked.variants) != 1:
         return None
     return own.adapted(asked.variants[0].request, asked.software)

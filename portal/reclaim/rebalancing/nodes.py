@@ -11,7 +11,7 @@ import msgspec
 from django.db.models import Sum
 
 from portal.fleet.inventory.models import Allocation, Node
-from portal.reclaim.engine.contentment import ROOMY, Headroom
+from portal.reclaim.engine.placement_health import ROOMY, Headroom
 from provisioning.types import HEADROOM, LimitedResource
 
 TOLD_WITHIN = timedelta(minutes=5)
@@ -44,7 +44,7 @@ class Given:
 
 def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
     """Return the nodes of all pools; two queries."""
-    given = {
+    granted = {
         node: (cpu, memory)
         for node, cpu, memory in Allocation.objects.filter(released_at=None)
         .order_by()
@@ -55,24 +55,24 @@ def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
     return {
         (pool, name): Given(
             cpu,
-            given.get(pk, (0, 0))[0],
+            granted.get(pk, (0, 0))[0],
             memory,
-            given.get(pk, (0, 0))[1],
-            _headroom(told, limited)
-            if told and online and seen_at and now - seen_at <= TOLD_WITHIN
+            granted.get(pk, (0, 0))[1],
+            _headroom(report, limited)
+            if report and online and seen_at and now - seen_at <= TOLD_WITHIN
             else ROOMY,
         )
-        for pk, pool, name, cpu, memory, told, limited, online, seen_at in rows.values_list(
+        for pk, pool, name, cpu, memory, report, limited, online, seen_at in rows.values_list(
             *("pk", "pool_id", "name", "cpu_milli", "memory_mib"),
             *(f"facts__{HEADROOM}", "limited", "online", "seen_at"),
         )
     }
 
 
-def _headroom(told: Any, limited: Any) -> Headroom:
+def _headroom(report: Any, limited: Any) -> Headroom:
     """Return a node's reported spare capacity; empty if any figure is invalid."""
     try:
-        seen = msgspec.convert(told, _Told)
+        seen = msgspec.convert(report, _Told)
     except msgspec.ValidationError:
         return ROOMY
     return Headroom(

@@ -1,4 +1,4 @@
-"""Rebalancing once a minute: contentment scores, proposals, and automatic moves.
+"""Rebalancing once a minute: placement health, proposals, and automatic moves.
 
 Safe to interrupt: every step is committed separately, and each pass starts from current data. Open proposals
 that are no longer useful are withdrawn; a dismissed one does not return for a day.
@@ -23,7 +23,13 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
 from portal.fleet.inventory.models import RebalancingPolicy
 from portal.reclaim import pacing
-from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score, node_score
+from portal.reclaim.engine.placement_health import (
+    HEALTHY_PCT,
+    PlacementHealth,
+    device_score,
+    node_score,
+    placement_health,
+)
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
@@ -79,7 +85,7 @@ def run(now: datetime | None = None) -> Report:
     there = reading.places(now)
     asking = reading.first_waiting()
     slow = pacing.slow(now)
-    low: Mapping[UUID, Contentment] = {}
+    low: Mapping[UUID, PlacementHealth] = {}
     generations: Mapping[UUID, int] = {}
     good: Mapping[str, Agreed] = {}
     # Usually no score can be low and no request waits: then nothing else is read.
@@ -87,8 +93,8 @@ def run(now: datetime | None = None) -> Report:
         with reading.seen(now) as (snapshot, running):
             beside = running.devices_of([str(pk) for pk in slow])
             suspected = reading.views(there, running.at(there.suspects | beside), slow)
-            verdicts = {pk: contentment(view) for pk, view in suspected.items()}
-            low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
+            verdicts = {pk: placement_health(view) for pk, view in suspected.items()}
+            low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < HEALTHY_PCT}
             proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
             generations = running.generations()
             good = _agreed(snapshot, proposals, generations, now)
@@ -103,13 +109,13 @@ def _proposals(
     there: reading.Places,
     pools: Mapping[UUID, PoolNodes],
     running: reading.Running,
-    verdicts: Mapping[UUID, Contentment],
+    verdicts: Mapping[UUID, PlacementHealth],
     asking: Sequence[Workspace],
     now: datetime,
 ) -> list[Proposal]:
     """Return the engine's proposals."""
     asks = reading.waiting(pools, asking)
-    if not asks and all(verdict.score >= CONTENT for verdict in verdicts.values()):
+    if not asks and all(verdict.score >= HEALTHY_PCT for verdict in verdicts.values()):
         return []
     off = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.OFF}
     may_move = Crowd(pools, running, verdicts, off)
@@ -120,21 +126,21 @@ def _proposals(
         uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects
     }
     scores |= {
-        (str(pool), name): node_score(given.headroom)
-        for (pool, name), given in there.nodes.items()
+        (str(pool), name): node_score(node.headroom)
+        for (pool, name), node in there.nodes.items()
         if (pool, name) in there.suspects
     }
     proposed = propose(clusters, may_move, asks, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
-    if open_keys - {key_of(each) for each in proposed}:
+    if open_keys - {key_of(proposal) for proposal in proposed}:
         # Open proposals stay slightly longer than new ones need.
         gentler = replace(limits, low=limits.low + STILL_LOW)
         again = propose(clusters, may_move, asks, past, int(now.timestamp()), gentler, scores)
-        taken = {move.workspace for each in proposed for move in each.moves}
+        taken = {move.workspace for proposal in proposed for move in proposal.moves}
         proposed += [
-            each
-            for each in again
-            if key_of(each) in open_keys and not taken & {move.workspace for move in each.moves}
+            proposal
+            for proposal in again
+            if key_of(proposal) in open_keys and not taken & {move.workspace for move in proposal.moves}
         ]
     return proposed
 
@@ -144,7 +150,7 @@ def key_of(proposal: Proposal) -> str:
     return hashlib.sha256(" ".join(proposal.key).encode()).hexdigest()
 
 
-def _note(low: Mapping[UUID, Contentment], generations: Mapping[UUID, int], now: datetime) -> None:
+def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], now: datetime) -> None:
     """Store the workspaces with low scores. The others have no rows."""
     kept = {row.workspace_id: row for row in Discontent.objects.all()}
     gone = [pk for pk in kept if pk not in low]
@@ -178,15 +184,15 @@ def _agreed(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, Agreed]:
     """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
-    found = {key_of(each): each for each in proposals}
+    by_key = {key_of(proposal): proposal for proposal in proposals}
     dismissed = RebalanceProposal.objects.filter(
-        state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(found)
+        state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(by_key)
     )
     for key in dismissed.values_list("key", flat=True):
-        found.pop(key, None)
+        by_key.pop(key, None)
     still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
     before = {row.key: services.planned_of(row) for row in still_open}
-    return _that_work_out(snapshot, found, before, generations, now)
+    return _that_work_out(snapshot, by_key, before, generations, now)
 
 
 def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
@@ -202,7 +208,7 @@ def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]
         for key, (proposal, planned) in good.items():
             row = rows.get(key) or RebalanceProposal(key=key, proposed_at=now)
             row.waiting_id = UUID(proposal.waiting) if proposal.waiting else None
-            row.moves = [messages.dump(each) for each in planned]
+            row.moves = [messages.dump(move) for move in planned]
             row.reason = proposal.reason.as_json()
             row.gain, row.lost, row.seen_at = proposal.gain, proposal.lost, now
             row.save()
@@ -224,10 +230,10 @@ def _that_work_out(
     """
     good: dict[str, Agreed] = {}
     fresh: list[str] = []
-    planned = {key: _planned(each, generations) for key, each in proposals.items()}
-    for key, each in proposals.items():
+    planned = {key: _planned(proposal, generations) for key, proposal in proposals.items()}
+    for key, proposal in proposals.items():
         if before.get(key) == planned[key]:
-            good[key] = (each, planned[key])
+            good[key] = (proposal, planned[key])
         else:
             fresh.append(key)
     if fresh:
@@ -278,9 +284,9 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
 
 def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
     """Return whether all its workspaces are preemptible and in pools with automatic rebalancing."""
-    if not {each.pool for each in services.planned_of(row)} <= set(automatic):
+    if not {planned.pool for planned in services.planned_of(row)} <= set(automatic):
         return False
-    keys = [each["workspace"] for each in row.moves]
+    keys = [move["workspace"] for move in row.moves]
     return not Workspace.objects.filter(pk__in=keys, preemptible=False).exists()
 
 

@@ -20,7 +20,8 @@ from django.db.models.functions import Cast
 from portal.common.reasons.codes import Rule
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries
 from portal.reclaim.engine.activity import SignalKind
-from portal.reclaim.engine.contentment import (
+from portal.reclaim.engine.pace import Pace
+from portal.reclaim.engine.placement_health import (
     DeviceView,
     Headroom,
     View,
@@ -31,7 +32,6 @@ from portal.reclaim.engine.contentment import (
     is_overcommitted,
     is_short,
 )
-from portal.reclaim.engine.pace import Pace
 from portal.reclaim.engine.rebalancing import Past, Waiting
 from portal.reclaim.models import BestClock
 from portal.reclaim.rebalancing.nodes import Given, nodes_of_all
@@ -59,7 +59,7 @@ COLUMNS = (
 )  # fmt: skip
 AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
 """Read as text: most values are equal, and parsing each is expensive."""
-Held = tuple[UUID, Placement, ResourceRequest]
+NodeAllocation = tuple[UUID, Placement, ResourceRequest]
 """What a workspace uses of a node: pool, placement and amounts."""
 UNKNOWN = DeviceView()
 
@@ -88,7 +88,7 @@ class Runs:
     generation: int
     noticed: bool
     at_work: bool | None
-    held: Sequence[Held]
+    held: Sequence[NodeAllocation]
     home: tuple[UUID, UUID]
     template: UUID
     flavor: UUID
@@ -118,20 +118,20 @@ def places(now: datetime) -> Places:
     bests = _bests(list(devices.values()), now)
     # The best clock matters only for throttled devices.
     devices |= {
-        uuid: replace(each, best_clock_mhz=bests.get(each.model))
-        for uuid, each in devices.items()
-        if is_held_down(each)
+        uuid: replace(view, best_clock_mhz=bests.get(view.model))
+        for uuid, view in devices.items()
+        if is_held_down(view)
     }
     parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
     shared = set(parts.values_list("device__uuid", flat=True))
-    blamed = {uuid for uuid, each in devices.items() if not is_blameless(each, shared=uuid in shared)}
+    blamed = {uuid for uuid, view in devices.items() if not is_blameless(view, shared=uuid in shared)}
     nodes = nodes_of_all(now)
     over = {
         key
-        for key, each in nodes.items()
-        if is_overcommitted(each.cpu_milli, each.cpu_given_milli)
-        or is_overcommitted(each.memory_mib, each.memory_given_mib)
-        or is_short(each.headroom)
+        for key, view in nodes.items()
+        if is_overcommitted(view.cpu_milli, view.cpu_given_milli)
+        or is_overcommitted(view.memory_mib, view.memory_given_mib)
+        or is_short(view.headroom)
     }
     return Places(devices, nodes, frozenset(blamed | over))
 
@@ -146,7 +146,7 @@ def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
 class Running:
     """Running workspaces and what they use according to the queue's snapshot. Rows are read on demand."""
 
-    def __init__(self, held: Mapping[str, Sequence[Held]], now: datetime) -> None:
+    def __init__(self, held: Mapping[str, Sequence[NodeAllocation]], now: datetime) -> None:
         self._held = held
         self._now = now
         self._asked: set[str] = set()
@@ -167,14 +167,14 @@ class Running:
 
     def devices_of(self, names: Collection[str]) -> frozenset[str | tuple[UUID, str]]:
         """Return the devices that these use, and the nodes of those without devices."""
-        found: set[str | tuple[UUID, str]] = set()
+        devices: set[str | tuple[UUID, str]] = set()
         for name in names:
             for pool, placement, _request in self._held.get(name, ()):
                 part = placement.nodes[0]
-                found.update(grant.uuid for grant in part.devices)
+                devices.update(grant.uuid for grant in part.devices)
                 if not part.devices:
-                    found.add((pool, part.node))
-        return frozenset(found)
+                    devices.add((pool, part.node))
+        return frozenset(devices)
 
     def at(self, suspects: Collection[str | tuple[UUID, str]]) -> list[Runs]:
         """Return the workspaces that use these devices or run on these nodes."""
@@ -192,7 +192,7 @@ class Running:
 
     def generations(self) -> dict[UUID, int]:
         """Return the generations of all workspaces read so far."""
-        return {each.pk: each.generation for each in self._rows.values()}
+        return {row.pk: row.generation for row in self._rows.values()}
 
     def _read(self, names: Collection[str]) -> None:
         running = Workspace.objects.filter(state=State.RUNNING)
@@ -203,12 +203,12 @@ class Running:
             self._asked.update(self._held)
         rows: Any = running.annotate(**{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT})
         rows = list(rows.values_list(*COLUMNS))
-        keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
+        keys = {text: UUID(text) for text in {key for row in rows for key in row[6:10]}}
         for row in rows:
-            each = _runs(row, self._held, keys, self._now)
+            runs = _runs(row, self._held, keys, self._now)
             # The snapshot does not reflect later placements.
-            if each.placed_at is None or each.placed_at <= self._now:
-                self._rows[str(each.pk)] = each
+            if runs.placed_at is None or runs.placed_at <= self._now:
+                self._rows[str(runs.pk)] = runs
 
 
 def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime) -> Runs:
@@ -265,13 +265,13 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             measured=Sum("measured_s"),
         )
     )
-    found = {}
+    views = {}
     for series, gpu_s, pct_s, throttle, thermal, slowed, clock_s, measured in rows:
         if series not in named:
             # Its first minute was written between the two queries.
             continue
         uuid, model = named[series]
-        found[uuid] = DeviceView(
+        views[uuid] = DeviceView(
             model=model,
             gpu_s=gpu_s,
             gpu_pct=pct_s // gpu_s if gpu_s and pct_s is not None else None,
@@ -280,7 +280,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             held_down_s=max(thermal or 0, slowed or 0) if throttle else None,
             clock_mhz=clock_s // measured if clock_s is not None and measured else None,
         )
-    return found
+    return views
 
 
 def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
@@ -295,27 +295,27 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
     return {model: row.clock_mhz for model, row in kept.items() if now - row.seen_at <= BEST_KEPT}
 
 
-def _work(each: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
+def _work(runs: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
     """Return the work of a workspace, as far as it matters for its score."""
-    used = given = None
+    used = granted_milli = None
     if is_short(headroom):
         try:
             cores = next(
-                (one.value for one in _signals(each.signals or "[]") if one.kind == SignalKind.CPU), None
+                (one.value for one in _signals(runs.signals or "[]") if one.kind == SignalKind.CPU), None
             )
             used = None if cores is None else int(1000 * cores)
-            given = _resources(each.resources).cpu_milli
+            granted_milli = _resources(runs.resources).cpu_milli
         except msgspec.MsgspecError:
             pass
     if slow is None:
-        return Work(used, given)
+        return Work(used, granted_milli)
     name, pace = slow
     best = pace.elsewhere.rate if pace.elsewhere is not None else 0.0
-    return Work(used, given, pace.percent, name, pace.rate, best)
+    return Work(used, granted_milli, pace.percent, name, pace.rate, best)
 
 
 def views(
-    found: Places, running: Sequence[Runs], slow: Mapping[UUID, tuple[str, Pace]] | None = None
+    places: Places, running: Sequence[Runs], slow: Mapping[UUID, tuple[str, Pace]] | None = None
 ) -> dict[UUID, View]:
     """Return the placements that may have problems, by workspace.
 
@@ -323,32 +323,32 @@ def views(
     """
     slow = slow or {}
     # Also read the users of devices that are shared with slow work.
-    watched = found.suspects | {
+    watched = places.suspects | {
         grant.uuid
-        for each in running
-        if each.pk in slow
-        for _pool, placement, _request in each.held
+        for runs in running
+        if runs.pk in slow
+        for _pool, placement, _request in runs.held
         for grant in placement.nodes[0].devices
     }
     sharers: dict[str, list[bool | None]] = {}
     suspected = []
-    for each in running:
+    for runs in running:
         # Multi-node workspaces are not scored, but their devices may be shared.
-        single = len(each.held) == 1
-        for pool, placement, _request in each.held:
+        single = len(runs.held) == 1
+        for pool, placement, _request in runs.held:
             part = placement.nodes[0]
-            suspect = each.pk in slow or (pool, part.node) in found.suspects
+            suspect = runs.pk in slow or (pool, part.node) in places.suspects
             for grant in part.devices:
                 if grant.uuid in watched:
                     suspect = True
-                    sharers.setdefault(grant.uuid, []).append(each.at_work)
-            if single and suspect and (pool, part.node) in found.nodes:
-                suspected.append((each, found.nodes[pool, part.node], part))
+                    sharers.setdefault(grant.uuid, []).append(runs.at_work)
+            if single and suspect and (pool, part.node) in places.nodes:
+                suspected.append((runs, places.nodes[pool, part.node], part))
     return {
-        each.pk: View(
+        runs.pk: View(
             tuple(
                 replace(
-                    found.devices.get(grant.uuid, UNKNOWN),
+                    places.devices.get(grant.uuid, UNKNOWN),
                     share_milli=grant.milli,
                     at_work=tuple(sharers.get(grant.uuid, ())),
                 )
@@ -360,9 +360,9 @@ def views(
             node.memory_mib,
             node.memory_given_mib,
             node.headroom,
-            _work(each, node.headroom, slow.get(each.pk)),
+            _work(runs, node.headroom, slow.get(runs.pk)),
         )
-        for each, node, part in suspected
+        for runs, node, part in suspected
     }
 
 
@@ -388,7 +388,7 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
     """Return those that need a single node."""
     homes = home_places.of_users([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
-    found = []
+    asks = []
     for row in first:
         try:
             asked = requests.of(
@@ -400,7 +400,7 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
             continue
         wanted = asked.request.accelerators
         eta = row.queue_entry.eta_at
-        found.append(
+        asks.append(
             Waiting(
                 id=str(row.pk),
                 requests=tuple(
@@ -413,18 +413,18 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
                 eta_s=int(eta.timestamp()) if eta else None,
             )
         )
-    return found
+    return asks
 
 
 def past(since: datetime) -> list[Past]:
     """Return all requests to move since then with their sources, including those that stayed."""
     rows = Move.objects.filter(asked_at__gte=since).values_list("workspace_id", "asked_at", "source")
-    found = []
+    moves = []
     for workspace, asked_at, source in rows:
         part = placement_of(source).nodes[0]
         devices = frozenset(grant.uuid for grant in part.devices)
-        found.append(Past(str(workspace), int(asked_at.timestamp()), part.node, devices))
-    return found
+        moves.append(Past(str(workspace), int(asked_at.timestamp()), part.node, devices))
+    return moves
 
 
 def device_names(uuids: Sequence[str]) -> dict[str, tuple[str, int]]:

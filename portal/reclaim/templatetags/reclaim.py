@@ -15,11 +15,11 @@ from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_span
 from portal.people.accounts.models import User
-from portal.reclaim import home_presenters, mornings, pacing, presenters
+from portal.reclaim import home_presenters, pacing, presenters, scheduled_starts
 from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay
 from portal.reclaim.rebalancing import presenters as rebalancing
-from portal.reclaim.rebalancing import selectors as contentment
+from portal.reclaim.rebalancing import selectors as rebalancing_selectors
 from portal.workspaces.homes.moves import may_move
 from portal.workspaces.models import HomePlace, Workspace
 
@@ -30,15 +30,15 @@ register = template.Library()
 def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     """Render the remaining life and the form to extend it."""
     user: User = context["request"].user
-    found = presenters.life_of(workspace, user)
-    return {"life": found, "workspace": workspace, "csrf_token": context.get("csrf_token")}
+    remaining = presenters.life_of(workspace, user)
+    return {"life": remaining, "workspace": workspace, "csrf_token": context.get("csrf_token")}
 
 
 @register.inclusion_tag("reclaim/discontent.html")
 def discontent(workspace: Workspace) -> dict[str, Any]:
-    """Render why its contentment score is low, in one line; empty if it is not."""
-    found = contentment.discontent_of(workspace)
-    return {"found": found, "why": rebalancing.why_of(found) if found is not None else ""}
+    """Render why its placement health is low, in one line; empty if it is not."""
+    record = rebalancing_selectors.discontent_of(workspace)
+    return {"found": record, "why": rebalancing.why_of(record) if record is not None else ""}
 
 
 @register.inclusion_tag("reclaim/progress.html")
@@ -75,7 +75,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     lines: list[HomeLine] = []
     if may_move(user, workspace.owner_id):
         places = HomePlace.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
-        lines = [each for each in home_presenters.lines(user, places).values() if each.matters]
+        lines = [line for line in home_presenters.lines(user, places).values() if line.matters]
     return _notes(context, lines, _("Home folder"))
 
 
@@ -83,8 +83,8 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
     """Render announcements and archives of the user's own homes; one query without any."""
     user: User = context["request"].user
-    told = Q(warned_s__isnull=False) | Q(archive__isnull=False)
-    stays = HomeStay.objects.filter(told, place__owner=user).select_related("place")
+    warned = Q(warned_s__isnull=False) | Q(archive__isnull=False)
+    stays = HomeStay.objects.filter(warned, place__owner=user).select_related("place")
     places = [stay.place for stay in stays]
     lines = home_presenters.lines(user, places).values() if places else ()
     return _notes(context, [line for line in lines if line.matters], _("Home folder"))
@@ -105,7 +105,7 @@ def _notes(context: dict[str, Any], lines: list[HomeLine], title: str) -> dict[s
 @register.simple_tag
 def next_start(workspace: Workspace) -> datetime | None:
     """Return when a schedule starts the workspace again, or None."""
-    return mornings.next_start_of(workspace)
+    return scheduled_starts.next_start_of(workspace)
 
 
 @register.simple_tag

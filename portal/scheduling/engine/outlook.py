@@ -25,7 +25,7 @@ NEEDS_CHANGE = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.LEDGER})
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PendingOutlook:
     """A pending request's position from 1, its ETA and the rule that blocks it.
 
     If `needs_change`, a limit must change first; there is no position or ETA.
@@ -75,13 +75,13 @@ class Outlook:
         if self.cycle.starts == other.cycle.starts:
             self._plan, self._shared = other.plan, True
 
-    def of(self, workload_id: str) -> Standing:
+    def of(self, workload_id: str) -> PendingOutlook:
         """Return the state of a pending request. Raises KeyError if it is not pending."""
         request = self._scheduler.pending.items[workload_id]
         needs_change, shortfall, blocker = self._blocked_by(request)
         if needs_change:
-            return Standing(True, blocker)
-        return Standing(False, blocker, self._position(request), self._eta(request, shortfall))
+            return PendingOutlook(True, blocker)
+        return PendingOutlook(False, blocker, self._position(request), self._eta(request, shortfall))
 
     def kind_of(self, workload_id: str) -> object:
         """Return a key that is equal for requests with the same blocker. Raises KeyError if not pending."""
@@ -101,8 +101,8 @@ class Outlook:
     def _blocked_by(self, request: Workload) -> tuple[bool, Shortfall, Blocker]:
         """Return whether a limit has to change first, the shortfall, and the blocker."""
         kind = self.kind_of(request.id)
-        found = self._blocked.get(kind)
-        if found is None:
+        blocked = self._blocked.get(kind)
+        if blocked is None:
             scheduler = self._scheduler
             never = scheduler.usage.never(request)
             shortfall = never or self._why_not(request)
@@ -111,8 +111,8 @@ class Outlook:
                 self._holders[resource] = holders_of(scheduler, resource)
             blocker = blocker_of(scheduler, request, shortfall, self._holders[resource])
             needs_change = shortfall[0] is Rule.LEDGER or (never is not None and never[0] in NEEDS_CHANGE)
-            found = self._blocked[kind] = (needs_change, shortfall, blocker)
-        return found
+            blocked = self._blocked[kind] = (needs_change, shortfall, blocker)
+        return blocked
 
     def _position(self, request: Workload) -> int:
         if self._positions is not None:
@@ -195,7 +195,7 @@ def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
             for (team, name), amount in scheduler.usage.team_used.items()
             if name == resource and amount > 0
         ),
-        key=lambda each: (-each[0], each[1]),
+        key=lambda holder: (-holder[0], holder[1]),
     )
     return tuple(_holder(scheduler, team, resource, amount) for amount, team in held[:MAX_HOLDERS_NAMED])
 
@@ -205,14 +205,14 @@ def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Hold
     next_end_s: int | None = None
     idle = 0
     idle_s = -1
-    for each in scheduler.of_team(team):
-        part = each.workload.amounts.get(resource, 0)
+    for run in scheduler.of_team(team):
+        part = run.workload.amounts.get(resource, 0)
         if not part:
             continue
-        if next_end_s is None or each.ends_s < next_end_s:
-            next_end_s = each.ends_s
-        if each.idle_s >= IDLE_FROM_S:
+        if next_end_s is None or run.ends_s < next_end_s:
+            next_end_s = run.ends_s
+        if run.idle_s >= IDLE_FROM_S:
             idle += part
-            for_s = each.idle_s - each.idle_s % IDLE_STEP_S
+            for_s = run.idle_s - run.idle_s % IDLE_STEP_S
             idle_s = for_s if idle_s < 0 else min(idle_s, for_s)
     return Holder(team, amount, next_end_s, idle, idle_s)

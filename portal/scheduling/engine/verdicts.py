@@ -65,15 +65,15 @@ def verdict(
     trial.apply(cycle, trial.now_s)
     if request.id in cycle.starts:
         return QueueVerdict(Outcome.FITS_NOW, eta_s=trial.now_s, basis=ENOUGH_FREE, alternatives=others)
-    standing = Outlook(trial).of(request.id)
-    eta = standing.eta
+    pending_outlook = Outlook(trial).of(request.id)
+    eta = pending_outlook.eta
     return QueueVerdict(
         Outcome.QUEUED,
-        position=standing.position or 0,
+        position=pending_outlook.position or 0,
         eta_s=eta.eta_s if eta else None,
         basis=eta.basis if eta else None,
-        blocker=standing.blocker,
-        victims=tuple(each for each in cycle.victims if each.beneficiary == request.id),
+        blocker=pending_outlook.blocker,
+        victims=tuple(victim for victim in cycle.victims if victim.beneficiary == request.id),
         alternatives=others,
     )
 
@@ -92,7 +92,7 @@ def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall
 def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[str, ...]:
     """Return the candidates that would each start at once on their own, in their order."""
     placer = scheduler.placer
-    found = []
+    starting = []
     for candidate in candidates:
         if scheduler.usage.shortfall(candidate, scheduler.now_s) is not None:
             continue
@@ -100,8 +100,8 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
         trial.placer = _Peek(placer) if placer is not None else None
         trial.submit(candidate)
         if candidate.id in trial.cycle(trial.now_s).starts:
-            found.append(candidate.id)
-    return tuple(found)
+            starting.append(candidate.id)
+    return tuple(starting)
 
 
 def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = None) -> Mapping[str, Eta]:

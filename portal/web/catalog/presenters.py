@@ -75,18 +75,18 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
         case int() if field.endswith("_s"):
             return format_duration(value)
         case list() if field == "argv":
-            return "\n".join(str(each) for each in value)
+            return "\n".join(str(item) for item in value)
         case list():
-            return ", ".join(str(each) for each in value)
+            return ", ".join(str(item) for item in value)
         case dict():
             return "\n".join(f"{name}={text}" for name, text in value.items())
-    named = {each.name: each for each in model._meta.get_fields()}
+    named = {model_field.name: model_field for model_field in model._meta.get_fields()}
     choices = dict(getattr(named.get(field), "flatchoices", ()) or ())
     return str(choices.get(value, value))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CatalogRow:
     """A row of a list of entries."""
 
     entry: Template | Flavor
@@ -108,12 +108,12 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
     return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
 
 
-def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
+def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
-    standings = standings_of(each for each in entries if isinstance(each, Template))
+    standings = standings_of(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
-    found = []
+    listed = []
     for entry in entries:
         blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
@@ -121,8 +121,8 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
             runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
-        found.append(Row(entry, url_of(entry), size, audience(entry, own), words, runs))
-    return found
+        listed.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), words, runs))
+    return listed
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
@@ -150,8 +150,8 @@ def teams_to_choose(teams: QuerySet[Team]) -> Offered:
 def bases(actor: User, kind: str) -> Offered:
     """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
-    found = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
-    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, found))
+    pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
+    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs))
 
 
 def _readable(actor: User) -> Any:
@@ -161,8 +161,8 @@ def _readable(actor: User) -> Any:
 def begins_with(actor: User, environment: Environment) -> str:
     """Return the slug of the first template whose program the environment has, or an empty string."""
     programs = environment.current.programs if environment.current is not None else []
-    found = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
-    return str(found.values_list("slug", flat=True).first() or "")
+    templates = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
+    return str(templates.values_list("slug", flat=True).first() or "")
 
 
 def versions(actor: User, entry: Template | Flavor) -> list[Version]:
@@ -170,17 +170,17 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     if not (actor.sees_all or policies.may_keep(actor, entry)):
         return []
     kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
-    found = kept_versions.newest(*selectors.revision_subject(entry))
-    names = _environment_names(each for _, changes in found for each in changes)
+    revisions = kept_versions.newest(*selectors.revision_subject(entry))
+    names = _environment_names(change for _, changes in revisions for change in changes)
     return [
         Version(
             row,
-            tuple(_changed(type(entry), each, names) for each in changes),
+            tuple(_changed(type(entry), change, names) for change in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
         )
-        for place, (row, changes) in enumerate(found)
+        for place, (row, changes) in enumerate(revisions)
     ]
 
 
@@ -189,7 +189,7 @@ def changes_in_words(
 ) -> list[Changed]:
     """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
-    return [_changed(model, each, names) for each in differences]
+    return [_changed(model, difference, names) for difference in differences]
 
 
 def _changed(
@@ -204,7 +204,10 @@ def _changed(
 def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
     """Return the names of environments in the differences, by slug."""
     slugs = {
-        slug for each in differences if each.field == "environment" for slug in (each.before, each.after)
+        slug
+        for difference in differences
+        if difference.field == "environment"
+        for slug in (difference.before, difference.after)
     }
     wanted = [slug for slug in slugs if slug]
     return dict(Environment.objects.filter(slug__in=wanted).values_list("slug", "name")) if wanted else {}
@@ -236,5 +239,5 @@ def runs_in(actor: User, template: Template) -> RunsIn | None:
 
 def notes(entry: Template | Flavor) -> list[str]:
     """Return warnings for users who choose it."""
-    found = selectors.deprecation_of(entry)
-    return [f"{message_of(found)} {next_action_of(found)}"] if found is not None else []
+    reason = selectors.deprecation_of(entry)
+    return [f"{message_of(reason)} {next_action_of(reason)}"] if reason is not None else []

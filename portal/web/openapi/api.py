@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.common.api import ApiView, WhoeverSignedIn, operation, routes
+from portal.common.api import ApiView, IsSignedIn, operation, routes
 from provisioning.version import VERSION
 
 
@@ -22,7 +22,7 @@ class BerthVersionSerializer(serializers.Serializer[Any]):
 class VersionView(ApiView):
     tag = "site"
     operation_ids = {"get": "getVersion"}
-    permission_classes = [WhoeverSignedIn]
+    permission_classes = [IsSignedIn]
 
     @operation(
         "Read which version of Berth answers",

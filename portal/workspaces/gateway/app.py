@@ -152,7 +152,7 @@ class Gateway:
         )
         self._streams = None
         if settings.front_door is not None:
-            self._streams = Streams(settings.front_door, onward_token_of(settings.secret), self._still)
+            self._streams = Streams(settings.front_door, onward_token_of(settings.secret), self._reauthorize)
         endpoints: dict[str, Handler] = {
             "/gateway/{path:path}": self._nothing,
             "/.berth/page.css": self._style,
@@ -177,14 +177,14 @@ class Gateway:
         if self._streams is not None:
             self._streams.changed(keys)
 
-    async def _still(self, name: str, client: ClientRequest) -> list[tuple[bytes, bytes]] | None:
+    async def _reauthorize(self, name: str, client: ClientRequest) -> list[tuple[bytes, bytes]] | None:
         """Return the current upstream headers for `client`, or `None` if nothing answers.
 
         Raises `Refused`.
         """
         view = await self._access.enter(name, client)
         # While an app stops, its connections stay open until it closes them itself.
-        return _way(view) if view.reachable or view.state == _ENDING else None
+        return _upstream_headers(view) if view.reachable or view.state == _ENDING else None
 
     @property
     def memory(self) -> Memory:
@@ -215,8 +215,8 @@ class Gateway:
         """Answer a forward-auth request.
 
         Every request to a workspace waits for it, so the common case avoids objects. A response with status
-        200 carries the upstream headers (`_way`) and the headers that replace the client's own. The front
-        door passes any other response to the client, whatever its status.
+        200 carries the upstream headers (`_upstream_headers`) and the headers that replace the client's own.
+        The front door passes any other response to the client, whatever its status.
         """
         try:
             client = scope[_CLIENT] = forwarded(scope)
@@ -241,7 +241,7 @@ class Gateway:
         if "Authorization" in upstream:
             headers.append((b"authorization", upstream["Authorization"].encode("latin-1")))
         try:
-            headers += await self._led(view, client)
+            headers += await self._route_headers(view, client)
         except Full:
             await pages.connections_notice().response(html=False)(scope, receive, send)
             return
@@ -251,16 +251,16 @@ class Gateway:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body"})
 
-    async def _led(self, view: WorkspaceView, client: ClientRequest) -> list[tuple[bytes, bytes]]:
+    async def _route_headers(self, view: WorkspaceView, client: ClientRequest) -> list[tuple[bytes, bytes]]:
         """Return the upstream headers; a long-lived connection is routed through this process.
 
         Raises `Full`, `OSError`.
         """
-        way = _way(view)
+        headers = _upstream_headers(view)
         if self._streams is None or not client.lasting:
-            return way
+            return headers
         name = view.external_name
-        return await self._streams.expect(name, client, way, self._access.rests_on(name, client))
+        return await self._streams.expect(name, client, headers, self._access.rests_on(name, client))
 
     async def _transfer(self, client: ClientRequest) -> Response:
         """Route a file transfer to the file server of the home.
@@ -269,12 +269,12 @@ class Gateway:
         """
         name = self._workspace(client)
         ticket = file_tickets.in_path(client.path)
-        found = None
+        destination = None
         if ticket is not None:
             async with asyncio.timeout(access.STORE_TIMEOUT_S):
                 read = file_tickets.look if client.method == "OPTIONS" else file_tickets.take
-                found = await read(self._redis, ticket, name)
-        if found is None:
+                destination = await read(self._redis, ticket, name)
+        if destination is None:
             return Notice(
                 403,
                 "ticket_spent",
@@ -284,9 +284,9 @@ class Gateway:
                 link_text="See the files",
             ).response(html=client.navigation or client.method == "POST")
         headers = {"cache-control": "no-store"}
-        if found.gateway:
-            headers |= {GATEWAY_HEADER: found.gateway, NODE_HEADER: found.node}
-        return Response(headers={**headers, SOCKET_HEADER: found.socket})
+        if destination.gateway:
+            headers |= {GATEWAY_HEADER: destination.gateway, NODE_HEADER: destination.node}
+        return Response(headers={**headers, SOCKET_HEADER: destination.socket})
 
     async def _nothing(self, request: Request) -> Response:
         raise _NotFound
@@ -294,13 +294,13 @@ class Gateway:
     # A workspace's host: the gateway's own paths, and a page for requests that bypassed forward-auth.
 
     async def _style(self, request: Request) -> Response:
-        self._workspace(_noted(request, direct(request.scope)))
+        self._workspace(_remember_client(request, direct(request.scope)))
         headers = {"cache-control": "max-age=3600", "x-content-type-options": "nosniff"}
         return Response(pages.CSS, headers=headers, media_type="text/css")
 
     async def _exchange(self, request: Request) -> Response:
         """Exchange a one-time ticket for a session cookie of this origin."""
-        client = _noted(request, direct(request.scope))
+        client = _remember_client(request, direct(request.scope))
         name = self._workspace(client)
         if request.method not in ("GET", "POST"):
             return pages.METHOD_NOT_ALLOWED.response(html=False)
@@ -309,13 +309,13 @@ class Gateway:
             values = parse_qs(text, max_num_fields=10)
         except ValueError:
             values = {}
-        given = values.get("ticket", [])
+        presented = values.get("ticket", [])
         following = local_path(values.get("next", ["/"])[0])
         cookie = None
-        if len(given) == 1:
+        if len(presented) == 1:
             async with asyncio.timeout(access.STORE_TIMEOUT_S):
                 cookie = await tickets.exchange(
-                    self._redis, ticket=given[0], external_name=name, clock=self._clock
+                    self._redis, ticket=presented[0], external_name=name, clock=self._clock
                 )
         if cookie is None:
             return Notice(
@@ -330,23 +330,23 @@ class Gateway:
 
     async def _summary(self, request: Request) -> Response:
         """Return the state, usage and messages of the workspace, as JSON for the pages of its app."""
-        client = _noted(request, direct(request.scope))
+        client = _remember_client(request, direct(request.scope))
         name = self._workspace(client)
         if request.method != "GET":
             return pages.METHOD_NOT_ALLOWED.response(html=False)
         await self._access.enter(name, client)
-        found = await self._summary_of(name)
-        if found is None:
+        summary = await self._summary_of(name)
+        if summary is None:
             raise _NotFound
         page = self._page_url(name)
-        body = {**found, "page": page, "stop": f"{page}stop/"}
+        body = {**summary, "page": page, "stop": f"{page}stop/"}
         return Response(
             msgspec.json.encode(body), headers=pages.SECURITY_HEADERS, media_type="application/json"
         )
 
     async def _extend(self, request: Request) -> Response:
         """Extend the workspace on behalf of the signed-in user, from a page of its app."""
-        client = _noted(request, direct(request.scope))
+        client = _remember_client(request, direct(request.scope))
         name = self._workspace(client)
         if self._extend_by is None:
             raise _NotFound
@@ -364,16 +364,16 @@ class Gateway:
 
     async def _summary_of(self, name: str) -> dict[str, Any] | None:
         now = self._clock()
-        kept_at, found = self._described.get(name, (0.0, None))
-        if self._describe is not None and not 0 <= now - kept_at < _SUMMARY_S:
-            found = await self._describe(name)
+        cached_at, summary = self._described.get(name, (0.0, None))
+        if self._describe is not None and not 0 <= now - cached_at < _SUMMARY_S:
+            summary = await self._describe(name)
             if len(self._described) >= _MAX_SUMMARIES:
                 self._described.clear()
-            self._described[name] = (now, found)
-        return found
+            self._described[name] = (now, summary)
+        return summary
 
     async def _leave(self, request: Request) -> Response:
-        client = _noted(request, direct(request.scope))
+        client = _remember_client(request, direct(request.scope))
         name = self._workspace(client)
         if request.method not in ("GET", "POST"):
             return pages.METHOD_NOT_ALLOWED.response(html=False)
@@ -385,7 +385,7 @@ class Gateway:
         return pages.redirect(self._page_url(name), status=303, headers=headers)
 
     async def _fallback(self, request: Request) -> Response:
-        client = _noted(request, direct(request.scope))
+        client = _remember_client(request, direct(request.scope))
         name = self._workspace(client)
         if client.path.startswith(_OWN_PREFIX):
             raise _NotFound
@@ -456,16 +456,16 @@ class Gateway:
         return f"{self._page_url(name)}open/?next={quote(following, safe='/')}"
 
 
-def _way(view: WorkspaceView) -> list[tuple[bytes, bytes]]:
+def _upstream_headers(view: WorkspaceView) -> list[tuple[bytes, bytes]]:
     """Return the upstream headers of a workspace, as `portal.embedded.proxy` reads them."""
     if view.gateway:
-        found = {GATEWAY_HEADER: view.gateway, NODE_HEADER: view.node, SOCKET_HEADER: view.socket}
+        headers = {GATEWAY_HEADER: view.gateway, NODE_HEADER: view.node, SOCKET_HEADER: view.socket}
     elif view.socket:
-        found = {SOCKET_HEADER: view.socket}
+        headers = {SOCKET_HEADER: view.socket}
     else:
         scheme, address = host_and_port(view.endpoint) or ("", "")
-        found = {HTTPS_HEADER if scheme == "https" else HTTP_HEADER: address}
-    return [(name.lower().encode(), value.encode()) for name, value in found.items()]
+        headers = {HTTPS_HEADER if scheme == "https" else HTTP_HEADER: address}
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 class _NotFound(Exception):
@@ -492,7 +492,7 @@ class _Endpoint:
         await response(scope, receive, send)
 
 
-def _noted(request: Request, client: ClientRequest) -> ClientRequest:
+def _remember_client(request: Request, client: ClientRequest) -> ClientRequest:
     """Store `client` on the request, so that `_failure` can choose a format that the client understands."""
     request.scope[_CLIENT] = client
     return client

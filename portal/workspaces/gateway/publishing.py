@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 
 from portal.catalog.models import UpstreamAuth
 from portal.catalog.selectors import as_of
-from portal.common import origins, passes
+from portal.common import passes, request_context
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.events import live
 from portal.common.events import services as events
@@ -182,8 +182,8 @@ def authorize_bearer(secret: str, _external_name: str) -> str | None:
     The gateway then checks whether this user may enter the workspace. It answers 403 if not, because the
     token itself is valid.
     """
-    found = _connecting(secret)
-    return str(found[0].pk) if found is not None else None
+    connecting = _connecting(secret)
+    return str(connecting[0].pk) if connecting is not None else None
 
 
 @transaction.atomic
@@ -192,15 +192,17 @@ def record_entry(entry: Entry) -> bool:
 
     Returns `False` if it is not allowed.
     """
-    found = _connecting(entry.token)
+    connecting = _connecting(entry.token)
     workspace = _by_external_name(entry.external_name)
-    if found is None or workspace is None or not policies.may_open(found[0], workspace):
+    if connecting is None or workspace is None or not policies.may_open(connecting[0], workspace):
         return False
-    user, token = found
-    origins.begin(
-        address=entry.address, user_agent=entry.user_agent, request_id=origins.request_id(entry.request_id)
+    user, token = connecting
+    request_context.begin(
+        address=entry.address,
+        user_agent=entry.user_agent,
+        request_id=request_context.accepted_request_id(entry.request_id),
     )
-    origins.note_token(token.prefix)
+    request_context.note_token(token.prefix)
     try:
         events.record(
             actor=user,
@@ -210,16 +212,16 @@ def record_entry(entry: Entry) -> bool:
             data={"token": str(token.pk)},
         )
     finally:
-        origins.end()
+        request_context.end()
     return True
 
 
 def _connecting(secret: str) -> tuple[User, ApiToken] | None:
     """Return a token with a scope to connect, and its user. Tokens of auditors are never accepted."""
-    found = user_of_token(secret)
-    if found is None or found[0].is_auditor:
+    credentials = user_of_token(secret)
+    if credentials is None or credentials[0].is_auditor:
         return None
-    return found if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(found[1].scopes) else None
+    return credentials if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(credentials[1].scopes) else None
 
 
 def _by_external_name(external_name: str) -> Workspace | None:

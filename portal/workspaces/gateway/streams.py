@@ -25,9 +25,9 @@ from portal.common.front_door import ONWARD_HEADER, STREAM_HEADER, STREAM_PLACE_
 from portal.workspaces.gateway.access import ACCOUNTS_KEY, Refused
 from portal.workspaces.gateway.request import ClientRequest
 
-Way = list[tuple[bytes, bytes]]
+UpstreamHeaders = list[tuple[bytes, bytes]]
 """Upstream headers of a workspace."""
-Judge = Callable[[str, ClientRequest], Awaitable[Way | None]]
+Reauthorize = Callable[[str, ClientRequest], Awaitable[UpstreamHeaders | None]]
 """Returns the current upstream headers of a client for a workspace name, or `None` if nothing answers.
 
 Raises `Refused`.
@@ -56,12 +56,12 @@ class Full(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class _Lasting:
+class _Connection:
     """One connection, and the Redis keys (`keys`) that its authorization depends on."""
 
     name: str
     client: ClientRequest
-    way: Way
+    upstream_headers: UpstreamHeaders
     keys: frozenset[str]
     look_at: float = 0.0
     silent_since: float | None = None
@@ -88,24 +88,26 @@ class Streams:
     `door` is the address of the front door; `token` authenticates this process to it.
     """
 
-    def __init__(self, door: tuple[str, int], token: str, judge: Judge) -> None:
+    def __init__(self, door: tuple[str, int], token: str, reauthorize: Reauthorize) -> None:
         self._door = door
         self._token = token.encode()
-        self._judge = judge
+        self._reauthorize = reauthorize
         self._place = ""
         self._server: asyncio.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._joining: set[asyncio.Task[None]] = set()
         self._looking: dict[tuple[object, ...], asyncio.Task[None]] = {}
         self._at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
-        self._coming: dict[str, tuple[_Lasting, asyncio.TimerHandle]] = {}
-        self._open: set[_Lasting] = set()
-        self._by_key: dict[str, set[_Lasting]] = {}
+        self._coming: dict[str, tuple[_Connection, asyncio.TimerHandle]] = {}
+        self._open: set[_Connection] = set()
+        self._by_key: dict[str, set[_Connection]] = {}
         self._of_workspace: Counter[str] = Counter()
         self._most = max(64, (_descriptors() - RESERVED_DESCRIPTORS) // 2)
         self._soon = asyncio.Event()
 
-    async def expect(self, name: str, client: ClientRequest, way: Way, keys: Iterable[str]) -> Way:
+    async def expect(
+        self, name: str, client: ClientRequest, upstream_headers: UpstreamHeaders, keys: Iterable[str]
+    ) -> UpstreamHeaders:
         """Return headers that make the front door route this request through this process.
 
         Raises `Full`, `OSError`.
@@ -115,7 +117,7 @@ class Streams:
         await self._start()
         word = secrets.token_hex(32)
         timer = asyncio.get_running_loop().call_later(COME_S, self._forget, word)
-        self._coming[word] = (_Lasting(name, client, way, frozenset(keys)), timer)
+        self._coming[word] = (_Connection(name, client, upstream_headers, frozenset(keys)), timer)
         self._of_workspace[name] += 1
         return [
             (STREAM_HEADER.lower().encode(), word.encode()),
@@ -124,10 +126,10 @@ class Streams:
 
     def changed(self, keys: Iterable[str] | None) -> None:
         """Check the connections that depend on `keys` again, or all if it is `None`."""
-        found = self._open if keys is None else set().union(*(self._by_key.get(key, ()) for key in keys))
-        for lasting in found:
-            lasting.look_at = 0.0
-        if found:
+        affected = self._open if keys is None else set().union(*(self._by_key.get(key, ()) for key in keys))
+        for connection in affected:
+            connection.look_at = 0.0
+        if affected:
             self._soon.set()
 
     async def close(self) -> None:
@@ -141,8 +143,8 @@ class Streams:
         for word in tuple(self._coming):
             self._coming[word][1].cancel()
             self._forget(word)
-        for lasting in tuple(self._open):
-            self._cut(lasting)
+        for connection in tuple(self._open):
+            self._cut(connection)
 
     # Forwarding.
 
@@ -167,73 +169,73 @@ class Streams:
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
         words = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
-        found = self._coming.pop(words[0].decode("latin-1"), None) if len(words) == 1 else None
-        if found is None:
+        expected = self._coming.pop(words[0].decode("latin-1"), None) if len(words) == 1 else None
+        if expected is None:
             near.transport.abort()
             return
-        lasting, timer = found
+        connection, timer = expected
         timer.cancel()
-        lasting.sides.append(near)
-        near.lasting = lasting
-        lasting.look_at = asyncio.get_running_loop().time()
-        self._open.add(lasting)
-        for key in lasting.keys:
-            self._by_key.setdefault(key, set()).add(lasting)
+        connection.sides.append(near)
+        near.connection = connection
+        connection.look_at = asyncio.get_running_loop().time()
+        self._open.add(connection)
+        for key in connection.keys:
+            self._by_key.setdefault(key, set()).add(connection)
         # Check first whether something changed since the token was issued.
         self._soon.set()
         kept = [line for line in lines if not line.lower().startswith(mark)]
         kept.append(ONWARD_HEADER.encode() + b": " + self._token)
-        kept += [name + b": " + value for name, value in lasting.way]
+        kept += [name + b": " + value for name, value in connection.upstream_headers]
         near.hold()
         joining = asyncio.get_running_loop().create_task(
-            self._join(lasting, near, b"\r\n".join(kept) + _ENDED + rest)
+            self._join(connection, near, b"\r\n".join(kept) + _ENDED + rest)
         )
         self._joining.add(joining)
         joining.add_done_callback(self._joining.discard)
 
-    async def _join(self, lasting: _Lasting, near: _Near, first: bytes) -> None:
+    async def _join(self, connection: _Connection, near: _Near, first: bytes) -> None:
         far = _Side(self)
         try:
             async with asyncio.timeout(COME_S):
                 await asyncio.get_running_loop().create_connection(lambda: far, *self._door)
         except (OSError, TimeoutError) as error:
             log.warning("the front door does not answer for a connection that lasts: %r", error)
-            self._cut(lasting)
+            self._cut(connection)
             return
-        if lasting not in self._open:
+        if connection not in self._open:
             far.transport.abort()
             return
-        lasting.sides.append(far)
-        far.lasting = lasting
+        connection.sides.append(far)
+        far.connection = connection
         near.other, far.other = far, near
         far.transport.write(first)
         near.go_on()
 
-    def ended(self, lasting: _Lasting) -> None:
+    def ended(self, connection: _Connection) -> None:
         """Close both sides after one has closed, and write pending data first."""
-        self._let_go(lasting)
-        for side in lasting.sides:
+        self._let_go(connection)
+        for side in connection.sides:
             side.transport.close()
 
-    def _cut(self, lasting: _Lasting) -> None:
-        self._let_go(lasting)
-        for side in lasting.sides:
+    def _cut(self, connection: _Connection) -> None:
+        self._let_go(connection)
+        for side in connection.sides:
             side.transport.abort()
 
-    def _let_go(self, lasting: _Lasting) -> None:
-        if lasting not in self._open:
+    def _let_go(self, connection: _Connection) -> None:
+        if connection not in self._open:
             return
-        self._open.discard(lasting)
-        for key in lasting.keys:
-            self._by_key[key].discard(lasting)
+        self._open.discard(connection)
+        for key in connection.keys:
+            self._by_key[key].discard(connection)
             if not self._by_key[key]:
                 del self._by_key[key]
-        self._counted_off(lasting.name)
+        self._counted_off(connection.name)
 
     def _forget(self, word: str) -> None:
-        found = self._coming.pop(word, None)
-        if found is not None:
-            self._counted_off(found[0].name)
+        expected = self._coming.pop(word, None)
+        if expected is not None:
+            self._counted_off(expected[0].name)
 
     def _counted_off(self, name: str) -> None:
         self._of_workspace[name] -= 1
@@ -245,51 +247,51 @@ class Streams:
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            waiting = [each for each in self._open if each.group not in self._looking]
-            wait_s = min((each.look_at - loop.time() for each in waiting), default=None)
+            waiting = [connection for connection in self._open if connection.group not in self._looking]
+            wait_s = min((connection.look_at - loop.time() for connection in waiting), default=None)
             if wait_s is None or wait_s > 0:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._soon.wait()
             self._soon.clear()
             now = loop.time()
-            due: dict[tuple[object, ...], list[_Lasting]] = {}
-            for lasting in self._open:
-                if lasting.look_at <= now and lasting.group not in self._looking:
-                    lasting.look_at = now + lasting.look_every_s
-                    due.setdefault(lasting.group, []).append(lasting)
-            for group, found in due.items():
+            due: dict[tuple[object, ...], list[_Connection]] = {}
+            for connection in self._open:
+                if connection.look_at <= now and connection.group not in self._looking:
+                    connection.look_at = now + connection.look_every_s
+                    due.setdefault(connection.group, []).append(connection)
+            for group, connections in due.items():
                 # A separate task, so that a slow check does not delay the others.
-                self._looking[group] = looking = loop.create_task(self._look(found))
+                self._looking[group] = looking = loop.create_task(self._look(connections))
                 looking.add_done_callback(functools.partial(self._looked, group))
 
     def _looked(self, group: tuple[object, ...], _: asyncio.Task[None]) -> None:
         self._looking.pop(group, None)
         self._soon.set()
 
-    async def _look(self, group: list[_Lasting]) -> None:
+    async def _look(self, group: list[_Connection]) -> None:
         """Close the connections of one group if they are no longer authorized."""
         try:
             async with self._at_once, asyncio.timeout(LOOK_TIMEOUT_S):
-                way = await self._judge(group[0].name, group[0].client)
+                upstream_headers = await self._reauthorize(group[0].name, group[0].client)
         except Refused as refused:
             log.info("%d connections to %s are cut: %s", len(group), refused.name, refused.refusal)
-            way = None
+            upstream_headers = None
         except Exception as error:
             # An error is not a denial, for up to `SILENT_S`.
             log.debug("whether a connection may last was not found out: %r", error)
             now = asyncio.get_running_loop().time()
-            for lasting in group:
-                if lasting.silent_since is None:
-                    lasting.silent_since = now
-                lasting.look_at = min(lasting.look_at, now + RETRY_S)
-                if now - lasting.silent_since >= SILENT_S:
-                    self._cut(lasting)
+            for connection in group:
+                if connection.silent_since is None:
+                    connection.silent_since = now
+                connection.look_at = min(connection.look_at, now + RETRY_S)
+                if now - connection.silent_since >= SILENT_S:
+                    self._cut(connection)
             return
-        for lasting in group:
-            lasting.silent_since = None
-            if way != lasting.way:
-                self._cut(lasting)
+        for connection in group:
+            connection.silent_since = None
+            if upstream_headers != connection.upstream_headers:
+                self._cut(connection)
 
 
 class _Side(asyncio.Protocol):
@@ -300,7 +302,7 @@ class _Side(asyncio.Protocol):
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
         self.other: _Side | None = None
-        self.lasting: _Lasting | None = None
+        self.connection: _Connection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -313,8 +315,8 @@ class _Side(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.lasting is not None:
-            self.streams.ended(self.lasting)
+        if self.connection is not None:
+            self.streams.ended(self.connection)
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -350,8 +352,8 @@ class _Near(_Side):
             super().data_received(data)
             return
         self._head += data
-        head, found, rest = self._head.partition(_ENDED)
-        if found:
+        head, end, rest = self._head.partition(_ENDED)
+        if end:
             self._head = None
             self._in_time()
             self.streams.come(self, head, rest)

@@ -81,21 +81,21 @@ class ArchivesView(ApiView):
         errors=[404, 409],
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        found = home_archives.of_home(request.user, _workspace(request, workspace_id))
-        return Response(HomeArchiveSerializer(found, many=True).data)
+        archives = home_archives.of_home(request.user, _workspace(request, workspace_id))
+        return Response(HomeArchiveSerializer(archives, many=True).data)
 
     @operation(
         "Create an archive of a home folder",
         description="While no workspace uses it. What is started meanwhile waits.",
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},
-        goes_on_s=5,
+        retry_after_s=5,
         errors=[400, 404, 409, 415],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
-        given = body_of(request, NewHomeArchiveSerializer)
-        made = home_archives.make(actor=request.user, workspace=workspace, name=given["name"])
+        body = body_of(request, NewHomeArchiveSerializer)
+        made = home_archives.make(actor=request.user, workspace=workspace, name=body["name"])
         location = reverse("api:workspace-files-archive", args=[workspace_id, made.pk])
         return Response(HomeArchiveSerializer(made).data, status=201, headers={"Location": location})
 
@@ -168,8 +168,8 @@ def _workspace(request: UserRequest, workspace_id: UUID) -> Workspace:
 
 def _answer(request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
     workspace = _workspace(request, workspace_id)
-    found = home_archives.one_of_home(request.user, workspace, archive_id)
-    return Response(HomeArchiveSerializer(found).data)
+    archive = home_archives.one_of_home(request.user, workspace, archive_id)
+    return Response(HomeArchiveSerializer(archive).data)
 
 
 _HERE = "workspaces/<uuid:workspace_id>/files/archives"

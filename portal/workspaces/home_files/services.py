@@ -25,7 +25,7 @@ from portal.fleet.inventory.models import Pool
 from portal.fleet.machines import selectors as machines
 from portal.fleet.machines.models import MachineState
 from portal.people.accounts.models import User
-from portal.workspaces import asking, policies
+from portal.workspaces import node_rpc, policies
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files.codes import FileCode
 from portal.workspaces.homes import limits as home_limits
@@ -69,10 +69,10 @@ class Listing:
 
 def listing(*, actor: User, workspace: Workspace, path: str = "", offset: int = 0) -> Listing:
     """Return a page of a folder: folders first, then by name. Raises the exceptions of `_ask`."""
-    found = _ask(actor, workspace, "list", path=path, offset=offset, limit=PAGE)
-    rows = found.get("entries")
+    answer = _ask(actor, workspace, "list", path=path, offset=offset, limit=PAGE)
+    rows = answer.get("entries")
     entries = [_entry(path, row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    total = found.get("total")
+    total = answer.get("total")
     return Listing(path, tuple(entries), total if isinstance(total, int) else len(entries), offset)
 
 
@@ -110,8 +110,8 @@ def upload_form_url(*, actor: User, workspace: Workspace, path: str, replace: bo
 def upload_url(*, actor: User, workspace: Workspace, path: str, replace: bool = False) -> str:
     """Return a single-use URL for a PUT of one file. Raises the exceptions of `_ask`."""
     folder, _, name = _checked(path).rpartition("/")
-    given = {"name": name, "replace": replace, "back": "", "origin": page_origin()}
-    return _transfer(actor, workspace, UPLOAD_S, what="put", path=folder, **given)
+    upload = {"name": name, "replace": replace, "back": "", "origin": page_origin()}
+    return _transfer(actor, workspace, UPLOAD_S, what="put", path=folder, **upload)
 
 
 def page_origin() -> str:
@@ -128,8 +128,10 @@ def page_url(workspace: Workspace, path: str = "") -> str:
 def joined(folder: str, name: str) -> str:
     """Return the path of a name in a folder, from user input."""
     wire = "".join(
-        each if each.isprintable() and each not in "%/" else "".join(f"%{byte:02X}" for byte in each.encode())
-        for each in name.strip()
+        character
+        if character.isprintable() and character not in "%/"
+        else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in name.strip()
     )
     return f"{folder}/{wire}" if folder else wire
 
@@ -137,7 +139,10 @@ def joined(folder: str, name: str) -> str:
 def name_of(path: str) -> str:
     """Return the last name of a path for display, with escapes for unprintable characters."""
     text = unquote_to_bytes(path.rpartition("/")[2]).decode("utf-8", "backslashreplace")
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _entry(folder: str, row: dict[str, Any]) -> Entry:
@@ -162,7 +167,7 @@ def _checked(path: str) -> str:
     return path
 
 
-def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **given: Any) -> str:
+def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **order: Any) -> str:
     """Allow one transfer on the node and at the front door, and return its URL."""
     pool, node = _place(actor, workspace)
     machine = machines.by_name(pool, node)
@@ -177,7 +182,7 @@ def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **given: Any) 
         digest=file_tickets.digest_of(ticket),
         lifetime_s=lifetime_s,
         most_bytes=_room_bytes(workspace, node),
-        **given,
+        **order,
     )
     transfer = file_tickets.Transfer(
         workspace=workspace.external_name,
@@ -209,22 +214,22 @@ def _place(actor: User, workspace: Workspace) -> tuple[Pool, str]:
     return place
 
 
-def _ask(actor: User, workspace: Workspace, do: str, **given: Any) -> dict[str, Any]:
+def _ask(actor: User, workspace: Workspace, do: str, **arguments: Any) -> dict[str, Any]:
     """Return the answer of the home's server.
 
     Raises `NotAllowed` (not the owner), `StateConflict` (no home, or a conflict with existing files),
     `NotFound`, `InvalidInput` (a path or name) and `Unavailable` (the node does not answer).
     """
-    if "path" in given:
-        _checked(given["path"])
+    if "path" in arguments:
+        _checked(arguments["path"])
     pool, node = _place(actor, workspace)
     question = FilesQuestion(
         pool=node_commands.config_of(pool),
         team=workspace.team.slug,
         owner=workspace.owner.username,
-        ask={"do": do, **given},
+        ask={"do": do, **arguments},
     )
-    body = asking.ask(
+    body = node_rpc.call(
         "node.files",
         {"question": messages.dump(question)},
         pool=pool,
@@ -239,8 +244,8 @@ def _ask(actor: User, workspace: Workspace, do: str, **given: Any) -> dict[str, 
         if body.get("code") == FileCode.HOME_NOWHERE:
             raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
         raise Unavailable(Reason(FileCode.NOT_READ, {"message": str(body["error"])[:500]}))
-    found = body.get("ok")
-    return found if isinstance(found, dict) else {}
+    answer = body.get("ok")
+    return answer if isinstance(answer, dict) else {}
 
 
 def refusals() -> dict[str, str]:

@@ -98,11 +98,11 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
         extra_kwargs = {"homes": {"help_text": "How many lay there when it was asked for."}}
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
-    def get_reason(self, found: HomeEvacuation) -> dict[str, Any] | None:
-        return found.reason or None
+    def get_reason(self, evacuation: HomeEvacuation) -> dict[str, Any] | None:
+        return evacuation.reason or None
 
-    def get_message(self, found: HomeEvacuation) -> str:
-        return stored_message(found.reason)
+    def get_message(self, evacuation: HomeEvacuation) -> str:
+        return stored_message(evacuation.reason)
 
 
 class HomeEvacuationFilter(filters.FilterSet):
@@ -147,8 +147,8 @@ class HomeEvacuationViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: UserRequest, home_evacuation_id: UUID) -> Response:
-        found = evacuations.cancel(actor=request.user, evacuation_id=home_evacuation_id)
-        return self.answer(evacuations.evacuation(request.user, found.pk))
+        evacuation = evacuations.cancel(actor=request.user, evacuation_id=home_evacuation_id)
+        return self.answer(evacuations.evacuation(request.user, evacuation.pk))
 
 
 class NodeHomesViewSet(ApiViewSet):
@@ -176,16 +176,16 @@ class NodeHomesViewSet(ApiViewSet):
         "Asked for again meanwhile it is the same, and afterwards what stayed is tried again.",
         request=MoveHomesSerializer,
         responses={201: HomeEvacuationSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     @homes.mapping.post
     def move_homes(self, request: UserRequest, node_id: UUID) -> Response:
         require_operator(request.user)
-        given = body_of(request, MoveHomesSerializer)
-        made = evacuations.evacuate(actor=request.user, node_id=node_id, to=given["to"])
-        found = evacuations.evacuation(request.user, made.pk)
-        shown = HomeEvacuationSerializer(found, context=self.get_serializer_context()).data
+        body = body_of(request, MoveHomesSerializer)
+        made = evacuations.evacuate(actor=request.user, node_id=node_id, to=body["to"])
+        evacuation = evacuations.evacuation(request.user, made.pk)
+        shown = HomeEvacuationSerializer(evacuation, context=self.get_serializer_context()).data
         location = reverse("api:home-evacuation-detail", args=[made.pk])
         return Response(shown, status=201, headers={"Location": location})
 

@@ -118,17 +118,17 @@ class HomeMoveViewSet(ReadViewSet):
         "Asked for again while it goes there, it is the same move.",
         request=NewHomeMoveSerializer,
         responses={201: HomeMoveSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, NewHomeMoveSerializer)
-        owner = User.objects.filter(username=given["owner"]).first() if given["owner"] else request.user
-        team = Team.objects.filter(slug=given["team"]).first()
-        pool = Pool.objects.filter(slug=given["pool"], deleted_at=None).first()
+        body = body_of(request, NewHomeMoveSerializer)
+        owner = User.objects.filter(username=body["owner"]).first() if body["owner"] else request.user
+        team = Team.objects.filter(slug=body["team"]).first()
+        pool = Pool.objects.filter(slug=body["pool"], deleted_at=None).first()
         if owner is None or team is None or pool is None:
             raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
-        move = home_moves.move_home(actor=request.user, owner=owner, team=team, pool=pool, node=given["node"])
+        move = home_moves.move_home(actor=request.user, owner=owner, team=team, pool=pool, node=body["node"])
         return self.answer(move, status=201, Location=reverse("api:home-move-detail", args=[move.pk]))
 
     @operation(

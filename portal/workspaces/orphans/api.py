@@ -97,7 +97,7 @@ class OrphanViewSet(ReadViewSet):
         "`confirm` has to be its name: nothing brings it back. Idempotent.",
         request=OrphanDeleteSerializer,
         responses={202: OrphanSerializer},
-        goes_on_s=10,
+        retry_after_s=10,
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"], url_path="delete")

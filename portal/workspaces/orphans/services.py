@@ -32,7 +32,7 @@ from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
-from portal.workspaces.domain_events import HomesMeasured, StrangersFound
+from portal.workspaces.domain_events import HomesMeasured, UnknownWorkspacesReported
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
@@ -75,36 +75,36 @@ def look_again(*, actor: User) -> None:
 
 
 @transaction.atomic
-def apply_listing(*, pool: Pool, node: str, found: Sequence[Leftover]) -> None:
+def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> None:
     """Apply a node's listing of everything except homes.
 
     Entries with `removed_at` were removed by the node.
     """
     now = timezone.now()
-    told = [each for each in found if OrphanKind(each.kind.value) in LISTED]
-    here = [each for each in told if not each.removed_at]
+    listed_kinds = [leftover for leftover in leftovers if OrphanKind(leftover.kind.value) in LISTED]
+    here = [leftover for leftover in listed_kinds if not leftover.removed_at]
     _note(pool, node, here, now)
-    listed = {(each.kind.value, each.name) for each in here}
+    listed = {(leftover.kind.value, leftover.name) for leftover in here}
     for row in Orphan.objects.select_for_update().filter(
         pool=pool, node=node, kind__in=LISTED, state__in=THERE, seen_at__lt=now
     ):
         if (row.kind, row.name) not in listed:
             _end(row, OrphanState.GONE, now)
-    _note_removed(pool, node, [each for each in told if each.removed_at])
+    _note_removed(pool, node, [leftover for leftover in listed_kinds if leftover.removed_at])
 
 
-def _note(pool: Pool, node: str, found: Sequence[Leftover], now: datetime) -> None:
+def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -> None:
     """Create or update rows for entries without an owner, and close rows of entries that have one now."""
-    names = [Found(pool.pk, node, each.kind.value, each.name) for each in found]
-    kept = {(each.kind, each.name) for each in owned(names)}
+    names = [Found(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
+    kept = {(leftover.kind, leftover.name) for leftover in owned(names)}
     rows = {
         (row.kind, row.name): row
         for row in Orphan.objects.select_for_update().filter(pool=pool, node=node, state__in=THERE)
     }
     for key in kept & set(rows):
         _end(rows[key], OrphanState.GONE, now)
-    for each in found:
-        key = (each.kind.value, each.name)
+    for leftover in leftovers:
+        key = (leftover.kind.value, leftover.name)
         if key in kept:
             continue
         row = rows.get(key)
@@ -112,15 +112,15 @@ def _note(pool: Pool, node: str, found: Sequence[Leftover], now: datetime) -> No
             rows[key] = Orphan.objects.create(
                 pool=pool,
                 node=node,
-                kind=each.kind.value,
-                name=each.name,
-                detail=each.detail,
-                size_mib=each.size_mib,
+                kind=leftover.kind.value,
+                name=leftover.name,
+                detail=leftover.detail,
+                size_mib=leftover.size_mib,
                 first_seen_at=now,
                 seen_at=now,
             )
         else:
-            row.seen_at, row.detail, row.size_mib = now, each.detail, each.size_mib
+            row.seen_at, row.detail, row.size_mib = now, leftover.detail, leftover.size_mib
             row.save(update_fields=["seen_at", "detail", "size_mib"])
 
 
@@ -132,23 +132,23 @@ def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
         )
     )
     since = timezone.now() - timedelta(days=settings.BERTH_ORPHAN_KEEP_DAYS)
-    for each in gone:
-        at = min(datetime.fromtimestamp(each.removed_at, UTC), timezone.now())
-        if (each.kind.value, each.name) not in known and at > since:
+    for leftover in gone:
+        at = min(datetime.fromtimestamp(leftover.removed_at, UTC), timezone.now())
+        if (leftover.kind.value, leftover.name) not in known and at > since:
             Orphan.objects.create(
                 pool=pool,
                 node=node,
-                kind=each.kind.value,
-                name=each.name,
-                detail=each.detail,
-                size_mib=each.size_mib,
+                kind=leftover.kind.value,
+                name=leftover.name,
+                detail=leftover.detail,
+                size_mib=leftover.size_mib,
                 state=OrphanState.REMOVED,
                 first_seen_at=at,
                 seen_at=at,
                 ended_at=at,
                 removed_by=node,
             )
-            known.add((each.kind.value, each.name))
+            known.add((leftover.kind.value, leftover.name))
 
 
 @transaction.atomic
@@ -158,15 +158,15 @@ def homes_measured(event: HomesMeasured) -> None:
     if not home_places.are_apart(pool):
         first = Orphan.objects.filter(pool=pool, kind=OrphanKind.HOME, state__in=THERE).order_by("pk").first()
         node = first.node if first else node
-    found = [Leftover(LeftoverKind.HOME, each.home, "", each.used_mib) for each in event.homes]
-    _note(pool, node, found, timezone.now())
+    leftovers = [Leftover(LeftoverKind.HOME, home.home, "", home.used_mib) for home in event.homes]
+    _note(pool, node, leftovers, timezone.now())
 
 
 @transaction.atomic
-def strangers_found(event: StrangersFound) -> None:
+def unknown_workspaces_reported(event: UnknownWorkspacesReported) -> None:
     """Record unknown workspaces on a node. The node is already ending them."""
-    found = [Leftover(LeftoverKind.WORKSPACE, name, "it is ended at once") for name in event.names]
-    _note(event.pool, event.node, found, timezone.now())
+    leftovers = [Leftover(LeftoverKind.WORKSPACE, name, "it is ended at once") for name in event.names]
+    _note(event.pool, event.node, leftovers, timezone.now())
 
 
 @transaction.atomic
@@ -233,10 +233,10 @@ def row_of(answer: LeftoverRemoved) -> Orphan | None:
 @transaction.atomic
 def apply_removed(answer: LeftoverRemoved) -> bool:
     """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
-    found = row_of(answer)
-    if found is None:
+    removed = row_of(answer)
+    if removed is None:
         return False
-    row = Orphan.objects.select_for_update(of=("self",)).select_related("pool").get(pk=found.pk)
+    row = Orphan.objects.select_for_update(of=("self",)).select_related("pool").get(pk=removed.pk)
     if row.lease != answer.lease or row.state != OrphanState.REMOVING:
         return False
     if answer.failure is not None:
@@ -308,17 +308,17 @@ def _remove_by_policy(pk: UUID) -> None:
 def _forget_unseen(now: datetime) -> None:
     """Close rows of homes and workspaces that a reporting node no longer mentions."""
     ended = now - timedelta(seconds=UNSEEN_SWEEPS * settings.ORPHAN_SWEEP_INTERVAL_S)
-    found = list(
+    unseen = list(
         Orphan.objects.select_for_update().filter(
             Q(kind=OrphanKind.HOME, seen_at__lt=now - UNSEEN_AFTER)
             | Q(kind=OrphanKind.WORKSPACE, seen_at__lt=ended),
             state=OrphanState.FOUND,
         )
     )
-    if not found:
+    if not unseen:
         return
     reporting = set(Node.objects.filter(online=True, retired=False).values_list("pool_id", "name"))
-    for row in found:
+    for row in unseen:
         if (row.pool_id, row.node) not in reporting:
             continue
         if row.kind == OrphanKind.WORKSPACE:

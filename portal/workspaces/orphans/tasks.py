@@ -29,12 +29,12 @@ def apply_leftovers(pool: str, node: str, found: list[Any]) -> None:
         return
     seen = received(found, list[Leftover], of=f"the node {node} of {pool}")
     if seen is not None:
-        services.apply_listing(pool=of, node=node, found=seen)
+        services.apply_listing(pool=of, node=node, leftovers=seen)
 
 
 @app.task(name="control.apply_leftover_removed", from_nodes=True)
 def apply_leftover_removed(answer: dict[str, Any]) -> None:
-    found = received(answer, LeftoverRemoved, of="a node worker")
-    row = services.row_of(found) if found is not None else None
-    if found is not None and row is not None and node_messages.is_of(row.pool, row.node):
-        services.apply_removed(found)
+    removed = received(answer, LeftoverRemoved, of="a node worker")
+    row = services.row_of(removed) if removed is not None else None
+    if removed is not None and row is not None and node_messages.is_of(row.pool, row.node):
+        services.apply_removed(removed)

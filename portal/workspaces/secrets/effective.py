@@ -15,9 +15,9 @@ from uuid import UUID
 from django.db.models import Q
 
 from portal.catalog.models import Template
+from portal.common.encrypted_fields import Unreadable, unseal
 from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import Unreadable, unseal
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import works_in
 from portal.workspaces.secrets import places
@@ -43,12 +43,12 @@ class Offer:
     def given(self, named: Collection[str]) -> list[Secret]:
         """Return the secrets for a workspace that names these, sorted by name."""
         wanted = set(named)
-        found = []
+        offered = []
         for name, rows in sorted(self.by_name.items()):
             row = next((row for row in rows if name in wanted or is_automatic(row)), None)
             if row is not None:
-                found.append(row)
-        return found
+                offered.append(row)
+        return offered
 
     def missing(self, named: Collection[str]) -> list[str]:
         """Return the names without a secret."""
@@ -70,10 +70,10 @@ def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer
     rows = list(Secret.objects.filter(whose).defer("sealed", "description"))
     if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
         rows = [row for row in rows if row.team_id is None]
-    found: dict[str, list[Secret]] = {}
+    by_name: dict[str, list[Secret]] = {}
     for row in sorted(rows, key=lambda row: ORDER.index(row.source)):
-        found.setdefault(row.name, []).append(row)
-    return Offer(found)
+        by_name.setdefault(row.name, []).append(row)
+    return Offer(by_name)
 
 
 def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
@@ -118,17 +118,17 @@ def fetch(rows: Iterable[Secret]) -> Fetched:
     # Never request a path that is not, or no longer, allowed for the holder.
     allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in wanted}
     entries = vault.read(row.vault_path for row in wanted if allowed[row.pk])
-    found: Fetched = {}
+    fetched: Fetched = {}
     for row in wanted:
         entry = entries.get(row.vault_path) if allowed[row.pk] else None
         if entry is None:
             params = {"path": row.vault_path, "name": row.name}
-            found[row.pk] = StateConflict(Reason(SecretCode.VAULT_PATH_LOST, params))
+            fetched[row.pk] = StateConflict(Reason(SecretCode.VAULT_PATH_LOST, params))
         elif isinstance(entry, PortalError):
-            found[row.pk] = entry
+            fetched[row.pk] = entry
         else:
-            found[row.pk] = _picked(row, entry.values.get(row.vault_key), entry.version)
-    return found
+            fetched[row.pk] = _picked(row, entry.values.get(row.vault_key), entry.version)
+    return fetched
 
 
 def _picked(row: Secret, value: object, version: int) -> FromVault | PortalError:
@@ -141,7 +141,7 @@ def _picked(row: Secret, value: object, version: int) -> FromVault | PortalError
 
 
 def values_of(
-    given: Sequence[Secret], *, owner: User, now: datetime, fetched: Fetched
+    secrets: Sequence[Secret], *, owner: User, now: datetime, fetched: Fetched
 ) -> list[tuple[Secret, str]]:
     """Return the values for the agent of a workspace of `owner`, and record the delivery.
 
@@ -149,25 +149,25 @@ def values_of(
     `StateConflict` if the values are too large together, encrypted with a lost key, or not available from
     Vault, and `Unavailable` if a retry may succeed.
     """
-    rows = Secret.objects.filter(pk__in=[row.pk for row in given])
+    rows = Secret.objects.filter(pk__in=[row.pk for row in secrets])
     columns = ("pk", "sealed", "version", "vault_path", "vault_key")
     present = {key: rest for key, *rest in rows.values_list(*columns)}
-    found = []
-    for row in given:
+    values = []
+    for row in secrets:
         if row.pk not in present:
             continue
         sealed, row.version, row.vault_path, row.vault_key = present[row.pk]
         if row.in_vault:
-            found.append((row, _fetched(row, fetched)))
+            values.append((row, _fetched(row, fetched)))
             continue
         try:
-            found.append((row, unseal(sealed, purpose=purpose_of(row))))
+            values.append((row, unseal(sealed, purpose=purpose_of(row))))
         except Unreadable:
             raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
-    if sum(len(value.encode()) for _row, value in found) > MAX_TOTAL_BYTES:
+    if sum(len(value.encode()) for _row, value in values) > MAX_TOTAL_BYTES:
         raise StateConflict(Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES}))
     rows.update(delivered_at=now, delivered_to=owner)
-    return found
+    return values
 
 
 def _fetched(row: Secret, fetched: Fetched) -> str:

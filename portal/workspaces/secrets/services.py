@@ -12,12 +12,12 @@ from django.utils import timezone
 from portal.catalog.domain_events import EntryDeleted
 from portal.catalog.models import Template
 from portal.common import etags
+from portal.common.encrypted_fields import seal
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import UserDeleted

@@ -298,9 +298,9 @@ class Door:
             await writer.wait_closed()
 
 
-class Judged:
+class Reauthorizer:
     def __init__(self) -> None:
-        self.way: list[tuple[bytes, bytes]] | None = [(b"x-berth-socket", b"ws-1.1")]
+        self.headers: list[tuple[bytes, bytes]] | None = [(b"x-berth-socket", b"ws-1.1")]
         self.error: Exception | None = None
         self.asked = 0
 
@@ -308,7 +308,7 @@ class Judged:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return self.way
+        return self.headers
 
     async def asked_again(self, times: int) -> None:
         """Until it has been asked so many times from now."""
@@ -319,16 +319,16 @@ class Judged:
 
 
 CLIENT = ClientRequest("ws.localhost", "GET", "/", {"cookie": ["berth_ws=1"]})
-WAY = [(b"x-berth-socket", b"ws-1.1")]
+UPSTREAM_HEADERS = [(b"x-berth-socket", b"ws-1.1")]
 
 
 @pytest.fixture
-async def through() -> AsyncIterator[tuple[Streams, Door, Judged]]:
-    behind, judged = Door(), Judged()
+async def through() -> AsyncIterator[tuple[Streams, Door, Reauthorizer]]:
+    behind, reauthorizer = Door(), Reauthorizer()
     server = await asyncio.start_server(behind, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    found = Streams(("127.0.0.1", port), "t" * 64, judged)
-    yield found, behind, judged
+    found = Streams(("127.0.0.1", port), "t" * 64, reauthorizer)
+    yield found, behind, reauthorizer
     await found.close()
     for writer in CAME:
         writer.close()
@@ -353,7 +353,7 @@ async def come(headers: list[tuple[bytes, bytes]], word: bytes | None = None) ->
 
 async def test_a_word_is_good_once_and_for_ten_seconds(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found, behind, _ = through
-    headers = await found.expect("ws-1", CLIENT, WAY, {"a"})
+    headers = await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     for word in (b"0" * 64, b"", b"x, y"):
         reader, _ = await come(headers, word)
         assert await asyncio.wait_for(_rest(reader), 5) == b""
@@ -366,7 +366,7 @@ async def test_a_word_is_good_once_and_for_ten_seconds(through: Any, monkeypatch
     assert await asyncio.wait_for(_rest(again), 5) == b""
     writer.close()
     monkeypatch.setattr(streams, "COME_S", 0.1)
-    late = await found.expect("ws-1", CLIENT, WAY, {"a"})
+    late = await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     await asyncio.sleep(0.3)
     reader, _ = await come(late)
     assert await asyncio.wait_for(_rest(reader), 5) == b""
@@ -385,16 +385,16 @@ async def test_one_workspace_has_a_bound_and_what_ends_makes_room(
 ) -> None:
     monkeypatch.setattr(streams, "MAX_OF_WORKSPACE", 2)
     found, _, _ = through
-    first = await come(await found.expect("ws-1", CLIENT, WAY, {"a"}))
-    await found.expect("ws-1", CLIENT, WAY, {"a"})
+    first = await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"}))
+    await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     with pytest.raises(Full):
-        await found.expect("ws-1", CLIENT, WAY, {"a"})
-    await found.expect("ws-2", CLIENT, WAY, {"a"})
+        await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
+    await found.expect("ws-2", CLIENT, UPSTREAM_HEADERS, {"a"})
     await first[0].readline()
     first[1].close()
     for _ in range(100):
         with contextlib.suppress(Full):
-            await found.expect("ws-1", CLIENT, WAY, {"a"})
+            await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
             return
         await asyncio.sleep(0.05)
     pytest.fail("its place was not free again")
@@ -403,41 +403,41 @@ async def test_one_workspace_has_a_bound_and_what_ends_makes_room(
 async def test_no_answer_is_no_refusal_for_a_while(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RETRY_S", 0.05)
     monkeypatch.setattr(streams, "SILENT_S", 3600.0)
-    found, _, judged = through
-    reader, writer = await come(await found.expect("ws-1", CLIENT, WAY, {"a"}))
+    found, _, reauthorizer = through
+    reader, writer = await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"}))
     await reader.readline()
     await reader.readexactly(5)
-    judged.error = OSError("away")
+    reauthorizer.error = OSError("away")
     found.changed(None)
-    await judged.asked_again(3)
+    await reauthorizer.asked_again(3)
     writer.write(b"still\n")
     assert await asyncio.wait_for(reader.readline(), 20) == b"still\n"
-    judged.error = None
-    await judged.asked_again(1)
+    reauthorizer.error = None
+    await reauthorizer.asked_again(1)
     # As many seconds without an answer would be too many now: it has had one.
     monkeypatch.setattr(streams, "SILENT_S", 1.0)
     await asyncio.sleep(1.2)
     writer.write(b"still\n")
     assert await asyncio.wait_for(reader.readline(), 20) == b"still\n"
-    judged.error = OSError("away")
+    reauthorizer.error = OSError("away")
     found.changed(None)
     assert await asyncio.wait_for(_rest(reader), 20) == b""
 
 
 async def test_many_of_one_session_are_one_question(through: Any) -> None:
-    found, _, judged = through
-    held = [await come(await found.expect("ws-1", CLIENT, WAY, {"a"})) for _ in range(20)]
+    found, _, reauthorizer = through
+    held = [await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})) for _ in range(20)]
     for reader, _ in held:
         await reader.readline()
     await asyncio.sleep(0.2)
-    before = judged.asked
+    before = reauthorizer.asked
     found.changed({"b"})
     await asyncio.sleep(0.2)
-    assert judged.asked == before
+    assert reauthorizer.asked == before
     found.changed({"a"})
     await asyncio.sleep(0.3)
-    assert judged.asked == before + 1
-    judged.error = Refused(Refusal.FORBIDDEN, "ws-1", CLIENT)
+    assert reauthorizer.asked == before + 1
+    reauthorizer.error = Refused(Refusal.FORBIDDEN, "ws-1", CLIENT)
     found.changed({"a"})
     for reader, _ in held:
         assert await asyncio.wait_for(_rest(reader), 5) == b"first"
@@ -447,27 +447,27 @@ async def test_one_that_is_not_answered_holds_up_no_other(
     through: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "LOOK_TIMEOUT_S", 3600.0)
-    found, _, judged = through
+    found, _, reauthorizer = through
     other = ClientRequest("ws.localhost", "GET", "/", {"cookie": ["berth_ws=2"]})
-    hung = await come(await found.expect("ws-1", CLIENT, WAY, {"a"}))
-    good = await come(await found.expect("ws-2", other, WAY, {"b"}))
+    hung = await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"}))
+    good = await come(await found.expect("ws-2", other, UPSTREAM_HEADERS, {"b"}))
     for reader, _ in (hung, good):
         await reader.readline()
     await asyncio.sleep(0.2)
-    ask: Callable[[str, ClientRequest], Awaitable[Any]] = judged.__call__
+    ask: Callable[[str, ClientRequest], Awaitable[Any]] = reauthorizer.__call__
 
     hangs = asyncio.Event()
 
-    async def judge(name: str, client: ClientRequest) -> Any:
+    async def reauthorize(name: str, client: ClientRequest) -> Any:
         if name == "ws-1":
             hangs.set()
             await asyncio.Event().wait()
         return await ask(name, client)
 
-    found._judge = judge
+    found._reauthorize = reauthorize
     found.changed({"a"})
     await asyncio.wait_for(hangs.wait(), 20)
-    judged.way = None
+    reauthorizer.headers = None
     found.changed({"b"})
     assert await asyncio.wait_for(_rest(good[0]), 20) == b"first"
 
@@ -478,4 +478,4 @@ def test_who_gets_no_more_descriptors_goes_on_with_what_there_is(monkeypatch: py
 
     monkeypatch.setattr(streams.resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(streams.resource, "setrlimit", refused)
-    assert Streams(("127.0.0.1", 1), "t" * 64, Judged())._most == 256
+    assert Streams(("127.0.0.1", 1), "t" * 64, Reauthorizer())._most == 256

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from portal.common import sealed_texts
+from portal.common import encrypted_fields
 
 
 class Command(BaseCommand):
@@ -17,8 +17,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         lost = 0
-        for column in sealed_texts.COLUMNS:
-            written, unreadable = sealed_texts.reseal(column)
+        for column in encrypted_fields.COLUMNS:
+            written, unreadable = encrypted_fields.reseal(column)
             lost += unreadable
             name = f"{column.model._meta.verbose_name_plural}, {column.field}"
             self.stdout.write(f"{name}: {written} rewritten, {unreadable} not readable")

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput
 from portal.common.events import services as events
@@ -33,25 +33,25 @@ WINDOW = timedelta(minutes=15)
 CODES_LOCKED = "account.codes_locked"
 
 
-def code(request: HttpRequest, user: User, given: str) -> Type:
+def code(request: HttpRequest, user: User, entered: str) -> Type:
     """Check an app code or a recovery code. Returns which one it was. Raises `InvalidInput`."""
-    found: list[Type] = []
+    factor_types: list[Type] = []
 
     def right() -> bool:
-        row = factors.used_code(user, given[:40])
+        row = factors.used_code(user, entered[:40])
         if row is not None:
-            found.append(Type(row.type))
+            factor_types.append(Type(row.type))
         return row is not None
 
     _limited(request, user, "code", right, Reason(MfaCode.WRONG_CODE))
-    return found[0]
+    return factor_types[0]
 
 
-def password(request: HttpRequest, user: User, given: str, *, field: str = "") -> None:
+def password(request: HttpRequest, user: User, entered: str, *, field: str = "") -> None:
     """Check the password again. Raises `InvalidInput`, with the error at `field` if given."""
     reason = Reason(AccountCode.WRONG_PASSWORD)
     try:
-        _limited(request, user, "password", lambda: user.check_password(given), reason)
+        _limited(request, user, "password", lambda: user.check_password(entered), reason)
     except InvalidInput as error:
         raise InvalidInput(error.reason, errors={field: [error.reason]} if field else {}) from None
 
@@ -100,7 +100,7 @@ def _note(user: User, what: str, *, locked: bool) -> None:
                 "the password."
             )
             % {
-                "address": origins.present().address or _("an unknown address"),
+                "address": request_context.current().address or _("an unknown address"),
                 "count": settings.BERTH_CODE_FAILURES,
             },
             reverse("accounts:account"),

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.errors import InvalidInput
 from portal.common.htmx import local_path
 from portal.common.texts import strip_nul
@@ -77,7 +77,7 @@ def passkey(request: HttpRequest) -> HttpResponse:
     wanted = local_path(request.POST.get("next", ""))
     if request.user.is_authenticated:
         return redirect(wanted)
-    key = f"passkey:{limits.network_of(origins.present().address)}"
+    key = f"passkey:{limits.network_of(request_context.current().address)}"
     if limits.reached(key, window=attempts.WINDOW) >= settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
         return lockout.too_many(request)
     try:

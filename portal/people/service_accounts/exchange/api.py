@@ -14,7 +14,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.api import ApiView, routes
 from portal.common.htmx import public_url
 from portal.common.reasons.wording import message_of
@@ -105,9 +105,9 @@ class TokenExchange(ApiView):
         auth=[],
     )
     def post(self, request: Request) -> Response:
-        given = self._given(request)
+        body = self._given(request)
         try:
-            made = services.exchange(**given)
+            made = services.exchange(**body)
         except Refused as refused:
             raise _error_of(refused) from refused
         return Response(
@@ -131,7 +131,7 @@ class TokenExchange(ApiView):
         return Response(body, status=exc.status_code, headers=headers)
 
     def _given(self, request: Request) -> dict[str, Any]:
-        if limits.blocked(origins.present().address):
+        if limits.blocked(request_context.current().address):
             raise OAuthError(
                 "invalid_request",
                 "Too many refused exchanges from this address. Wait some minutes.",

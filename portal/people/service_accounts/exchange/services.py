@@ -10,7 +10,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.common import origins
+from portal.common import request_context
 from portal.common.actors import SystemActor
 from portal.common.constraints import violates
 from portal.common.events import services as events
@@ -146,17 +146,17 @@ def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exch
 
 
 def _about(assertion: Assertion) -> dict[str, Any]:
-    told = {name: conditions.text_of(assertion.claims.get(name)) for name in TOLD}
+    claims = {name: conditions.text_of(assertion.claims.get(name)) for name in TOLD}
     return {
         "issuer": assertion.issuer,
         "subject": assertion.subject[:255],
-        "claims": {name: text[:255] for name, text in told.items() if text is not None},
+        "claims": {name: text[:255] for name, text in claims.items() if text is not None},
     }
 
 
 def _record_refusal(refused: Refused) -> None:
     """Count a refusal and record it, unless the address has exceeded the limit."""
-    count = limits.refused(origins.present().address)
+    count = limits.refused(request_context.current().address)
     if count > limits.MAX_REFUSALS:
         return
     account: User | None = refused.about.pop("account", None)

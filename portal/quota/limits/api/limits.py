@@ -127,7 +127,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a quota",
-        once=True,
+        idempotent=True,
         description="For operators. Amounts are in base units: 4 GPUs are 4000.",
         request=QuotaCreateSerializer,
         responses={201: QuotaWrittenSerializer},
@@ -146,20 +146,20 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         ],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, QuotaCreateSerializer)
-        team = named_team(given["team"]) if given.get("team") else None
-        cohort = named_cohort(request.user, given.get("cohort"))
+        body = body_of(request, QuotaCreateSerializer)
+        team = named_team(body["team"]) if body.get("team") else None
+        cohort = named_cohort(request.user, body.get("cohort"))
         done = services.set_quota(
             actor=request.user,
             team=team,
             cohort=cohort,
-            resource=given["resource"],
-            quota=given["quota"],
-            borrowing_limit=given["borrowing_limit"],
-            lending_limit=given["lending_limit"],
+            resource=body["resource"],
+            quota=body["quota"],
+            borrowing_limit=body["borrowing_limit"],
+            lending_limit=body["lending_limit"],
             only_new=True,
         )
-        resource = services.clean_resource(given["resource"])
+        resource = services.clean_resource(body["resource"])
         quota = self.get_queryset().get(team=team, cohort=cohort, resource=resource)
         location = reverse("api:quota-detail", args=[quota.pk])
         return self._written(quota, done, status=201, headers={"Location": location})
@@ -268,7 +268,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a cap",
-        once=True,
+        idempotent=True,
         description="For owners of the team and operators.",
         request=MemberCapCreateSerializer,
         responses={201: MemberCapWrittenSerializer},
@@ -282,19 +282,19 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         ],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, MemberCapCreateSerializer)
-        team = _own_team(request.user, given["team"])
-        user = _member(team, given["username"])
+        body = body_of(request, MemberCapCreateSerializer)
+        team = _own_team(request.user, body["team"])
+        user = _member(team, body["username"])
         done = services.set_member_cap(
             actor=request.user,
             team=team,
             user=user,
-            resource=given["resource"],
-            amount=given["amount"],
+            resource=body["resource"],
+            amount=body["amount"],
             only_new=True,
         )
         cap = self.get_queryset().get(
-            team=team, user=user, resource=services.clean_resource(given["resource"])
+            team=team, user=user, resource=services.clean_resource(body["resource"])
         )
         location = reverse("api:member-cap-detail", args=[cap.pk])
         return self._written(cap, done, status=201, headers={"Location": location})

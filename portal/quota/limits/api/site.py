@@ -89,7 +89,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Create a cohort",
-        once=True,
+        idempotent=True,
         description="For operators.",
         request=CohortCreateSerializer,
         responses={201: CohortSerializer},
@@ -103,13 +103,13 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
         ],
     )
     def create(self, request: UserRequest) -> Response:
-        given = body_of(request, CohortCreateSerializer)
+        body = body_of(request, CohortCreateSerializer)
         cohort = cohorts.create_cohort(
             actor=request.user,
-            slug=given["slug"],
-            name=given.get("name", ""),
-            parent=named_cohort(request.user, given["parent"], "parent"),
-            weight_milli=given["weight_milli"],
+            slug=body["slug"],
+            name=body.get("name", ""),
+            parent=named_cohort(request.user, body["parent"], "parent"),
+            weight_milli=body["weight_milli"],
         )
         self.kwargs["slug"] = cohort.slug
         location = reverse("api:cohort-detail", args=[cohort.slug])
@@ -125,13 +125,13 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
     )
     def update(self, request: UserRequest, slug: str) -> Response:
         cohort = self.get_object()
-        given = body_of(request, CohortChangeSerializer)
+        body = body_of(request, CohortChangeSerializer)
         cohorts.change_cohort(
             actor=request.user,
             cohort=cohort,
-            name=given["name"],
-            parent=named_cohort(request.user, given["parent"], "parent"),
-            weight_milli=given["weight_milli"],
+            name=body["name"],
+            parent=named_cohort(request.user, body["parent"], "parent"),
+            weight_milli=body["weight_milli"],
             expected=etags.expected_by(request),
         )
         return self.answer(self.get_object())
@@ -187,13 +187,13 @@ class TeamShareDetail(ApiView):
     )
     def put(self, request: UserRequest, slug: str) -> Response:
         team = selectors.team_for(request.user, slug)
-        given = body_of(request, ShareChangeSerializer)
+        body = body_of(request, ShareChangeSerializer)
         cohorts.set_share(
             actor=request.user,
             team=team,
-            cohort=named_cohort(request.user, given["cohort"]),
-            weight_milli=given["weight_milli"],
-            reclaim=given["reclaim"],
+            cohort=named_cohort(request.user, body["cohort"]),
+            weight_milli=body["weight_milli"],
+            reclaim=body["reclaim"],
             expected=etags.expected_by(request),
         )
         return _share(team)

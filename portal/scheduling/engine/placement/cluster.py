@@ -61,7 +61,7 @@ _MIG_LOSSES = 1 << 16
 
 
 @dataclass(slots=True)
-class _Row:
+class _RequestScores:
     """Scores of all nodes for one request, and the device to take first.
 
     With `new_instances`, the request may receive MIG instances that do not exist yet.
@@ -98,7 +98,7 @@ class Cluster:
         self._nodes = NodeArrays(nodes)
         self._policy = policy_named(self._policy_name, self._nodes, self._mix)
         self._peers = Peers(self._nodes)
-        self._rows: dict[tuple[ResourceRequest, bool], _Row] = {}
+        self._rows: dict[tuple[ResourceRequest, bool], _RequestScores] = {}
         self._explained: dict[ResourceRequest, _Explained] = {}
         self._clock = 0
         self._touched = np.zeros(len(nodes), np.int64)
@@ -128,8 +128,8 @@ class Cluster:
         instance or a new one fits better. Raises ValueError for an invalid request, such as one with a
         negative amount.
         """
-        found = self.find(request, repartition=repartition)
-        return self.explain(request) if found is None else Placed(found)
+        placement = self.find(request, repartition=repartition)
+        return self.explain(request) if placement is None else Placed(placement)
 
     def find(self, request: ResourceRequest, *, repartition: bool = False) -> Placement | None:
         """Return the placement as `decide` does, or None, without computing reasons."""
@@ -162,8 +162,10 @@ class Cluster:
         applying = filters.applying(request)
         for row in self._changed_since(known.seen).tolist():
             state = nodes.state(row) if self._touched[row] else nodes.states[row]
-            found = next((one for each in applying if (one := each.reason(state, request))), None)
-            known.reasons[nodes.position[state.name]] = found
+            reason = next(
+                (one for node_filter in applying if (one := node_filter.reason(state, request))), None
+            )
+            known.reasons[nodes.position[state.name]] = reason
         known.seen = self._clock
         fitting = known.reasons.count(None)
         too_few = Reason(PlacementCode.NODES_SHORT, {"needed": request.nodes, "fitting": fitting})
@@ -223,40 +225,44 @@ class Cluster:
     def snapshot(self) -> list[NodeCapacity]:
         """Return the current state of all nodes, in their original order."""
         nodes = self._nodes
-        found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
-        return sorted(found, key=lambda state: nodes.position[state.name])
+        states = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
+        return sorted(states, key=lambda state: nodes.position[state.name])
 
-    def _new_row(self, request: ResourceRequest, new: bool) -> _Row:
+    def _new_row(self, request: ResourceRequest, new: bool) -> _RequestScores:
         check(request)
         if len(self._rows) >= _MAX_ROWS:
             del self._rows[next(iter(self._rows))]
         count = len(self._nodes)
-        applying = tuple(each for each in filters.applying(request) if not new or each is not filters.MIG)
-        row = _Row(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
+        applying = tuple(
+            node_filter
+            for node_filter in filters.applying(request)
+            if not new or node_filter is not filters.MIG
+        )
+        row = _RequestScores(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
         self._rows[request, new] = row
         return row
 
-    def _refresh(self, row: _Row, request: ResourceRequest) -> None:
+    def _refresh(self, row: _RequestScores, request: ResourceRequest) -> None:
         """Score the nodes again that changed since the row was last used."""
         if row.seen == self._clock:
             return
         rows = self._changed_since(row.seen)
         row.seen = self._clock
         row.score[rows] = _NEVER
-        for each in row.filters:
-            rows = rows[each.mask(self._nodes, rows, request)]
+        for node_filter in row.filters:
+            rows = rows[node_filter.mask(self._nodes, rows, request)]
             if not len(rows):
                 return
         if request.accelerators.mig_profile and request.accelerators.count:
             rows = rows[self._nodes.with_mig[rows]]
             choices = [
                 mig.choose(
-                    self._nodes.states[each],
+                    self._nodes.states[node],
                     request.accelerators,
                     self._profiles,
                     repartition=row.new_instances,
                 )
-                for each in rows.tolist()
+                for node in rows.tolist()
             ]
             rows = rows[np.array([choice is not None for choice in choices], np.bool_)]
             levels = self._mig_levels([choice for choice in choices if choice is not None])
@@ -287,7 +293,7 @@ class Cluster:
             return rows, None
         return rows[first], rows[twin]
 
-    def _score(self, row: _Row, rows: Ints, request: ResourceRequest) -> None:
+    def _score(self, row: _RequestScores, rows: Ints, request: ResourceRequest) -> None:
         """Score nodes that fit, except those that grant MIG instances."""
         eligible, sound = self._nodes.preferred(rows, request)
         levels, row.first[rows] = self._policy.levels(rows, request, eligible)
@@ -299,8 +305,8 @@ class Cluster:
     def _raise_bonded(self, raised: Ints, rows: Ints, request: ResourceRequest) -> None:
         """Raise nodes whose devices would be tightly bonded, smallest sufficient group first."""
         for place, row in enumerate(rows.tolist()):
-            if self._nodes.bonded[row] and (found := self._bond(row, request)) is not None:
-                bond, size, columns = found
+            if self._nodes.bonded[row] and (bonded := self._bond(row, request)) is not None:
+                bond, size, columns = bonded
                 devices = self._nodes.devices[row]
                 raised[place] = (Bond.NODE - bond) * _BOND_UNIT
                 raised[place] += _SOUND * (not any(devices[column].warned for column in columns))
@@ -331,7 +337,7 @@ class Cluster:
             levels.append((_SOUND << LEVEL_BITS) * (not choice.warned) + level)
         return np.array(levels, np.int64)
 
-    def _several(self, row: _Row, request: ResourceRequest) -> list[int] | None:
+    def _several(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
         """Return the best rows for a multi-node request, close together where racks and blocks are known."""
         score = row.score + self._peers.tie
         rows = np.flatnonzero(score >= 0)
@@ -341,19 +347,19 @@ class Cluster:
         states = self._nodes.states
         for site in (_rack, _block):
             groups: dict[tuple[str, ...], list[int]] = {}
-            for each in rows.tolist():
-                if place := site(states[each]):
-                    groups.setdefault(place, []).append(each)
+            for node in rows.tolist():
+                if place := site(states[node]):
+                    groups.setdefault(place, []).append(node)
             enough = [group for group in groups.values() if len(group) >= request.nodes]
             if enough:
                 best = min(
                     enough,
-                    key=lambda group: (len(group), [-int(score[each]) for each in group[: request.nodes]]),
+                    key=lambda group: (len(group), [-int(score[node]) for node in group[: request.nodes]]),
                 )
                 return best[: request.nodes]
-        return [int(each) for each in rows[: request.nodes]]
+        return [int(node) for node in rows[: request.nodes]]
 
-    def _grant(self, row: int, known: _Row, request: ResourceRequest) -> NodePlacement:
+    def _grant(self, row: int, known: _RequestScores, request: ResourceRequest) -> NodePlacement:
         """Return what the request receives on the node of `row`. The request must fit."""
         wanted = request.accelerators
         name = self._nodes.states[row].name

@@ -17,9 +17,9 @@ from django.utils.translation import gettext_lazy
 from portal.common.formatting import format_duration, format_number
 from portal.common.svg import Bar, Sparkline, Spot, area, nice, path, sparkline
 from portal.fleet.inventory.models import Device
-from portal.fleet.inventory.series import HOUR, Held, Point, Series
+from portal.fleet.inventory.series import HOUR, DeviceAllocation, Point, Series
 
-__all__ = ["Bar", "Chart", "Row", "Sparkline", "Tick", "device_charts", "sparkline"]
+__all__ = ["Bar", "Chart", "Sparkline", "TableRow", "Tick", "device_charts", "sparkline"]
 
 WIDTH, HEIGHT = 360, 134
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
@@ -42,7 +42,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of the table. Empty texts are not measured."""
 
     at: datetime
@@ -63,7 +63,7 @@ class Chart:
     gaps: tuple[Bar, ...]
     held: tuple[Bar, ...]
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     dated: bool
     measured: bool
     now: str = ""
@@ -81,7 +81,7 @@ class _Quantity:
     digits: int = 0
 
 
-def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> list[Chart]:
+def device_charts(device: Device, series: Series, held: Sequence[DeviceAllocation] = ()) -> list[Chart]:
     """Return charts of GPU use, memory, power and temperature; empty if nothing was measured."""
     if not series.measured and series.live is None:
         return []
@@ -195,16 +195,16 @@ def _temperature_title(series: Series) -> str:
 
 def _weighted(series: Series, value: Value) -> float | None:
     """Return the mean weighted by measured seconds, or `None`."""
-    known = [(found, p.measured_s) for p in series.measured if (found := value(p)) is not None]
+    known = [(mean, p.measured_s) for p in series.measured if (mean := value(p)) is not None]
     seconds = sum(weight for _, weight in known)
-    return sum(found * weight for found, weight in known) / seconds if seconds else None
+    return sum(mean * weight for mean, weight in known) / seconds if seconds else None
 
 
 def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) -> tuple[float, str] | None:
-    found = getattr(series.live, name, None)
-    if found is None:
+    current = getattr(series.live, name, None)
+    if current is None:
         return None
-    return found / divisor, f"{format_number(found / divisor, digits)}{unit}"
+    return current / divisor, f"{format_number(current / divisor, digits)}{unit}"
 
 
 # --- Geometry -----------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) 
 
 def _scaled(name: str, divisor: float = 1) -> Value:
     def value(point: Point) -> float | None:
-        found = getattr(point, name)
-        return None if found is None else found / divisor
+        raw = getattr(point, name)
+        return None if raw is None else raw / divisor
 
     return value
 
@@ -235,7 +235,11 @@ _USE = _Quantity(
 
 
 def _chart(
-    what: _Quantity, series: Series, title: str, held: Sequence[Held], now: tuple[float, str] | None
+    what: _Quantity,
+    series: Series,
+    title: str,
+    held: Sequence[DeviceAllocation],
+    now: tuple[float, str] | None,
 ) -> Chart:
     end_s = max(series.end_s, int(series.live.at_s) + 1 if series.live else 0)
     start_s = series.start_s
@@ -292,7 +296,7 @@ def hours_drawn_together(series: Series) -> int:
 def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None, float | None]]:
     """Return (middle, mean, maximum) of each point, merged if there are more than can be seen."""
     bundle = -(-len(series.points) // MAX_POINTS)
-    found = []
+    points = []
     for first in range(0, len(series.points), bundle):
         part = [point for point in series.points[first : first + bundle] if point is not None]
         weights = [(mean, p.measured_s) for p in part if (mean := what.mean(p)) is not None]
@@ -300,8 +304,8 @@ def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None,
         mean = sum(value * weight for value, weight in weights) / seconds if seconds else None
         most = max((value for p in part if (value := what.most(p)) is not None), default=None)
         width = min(bundle, len(series.points) - first)
-        found.append((series.start_s + series.step_s * (first + width / 2), mean, most))
-    return found
+        points.append((series.start_s + series.step_s * (first + width / 2), mean, most))
+    return points
 
 
 def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float]) -> tuple[Bar, ...]:
@@ -318,7 +322,9 @@ def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float])
     return tuple(bars)
 
 
-def _held(held: Sequence[Held], start_s: int, end_s: int, x_of: Callable[[float], float]) -> tuple[Bar, ...]:
+def _held(
+    held: Sequence[DeviceAllocation], start_s: int, end_s: int, x_of: Callable[[float], float]
+) -> tuple[Bar, ...]:
     """Return the periods in which the device was allocated; overlapping ones are merged."""
     bars: list[tuple[float, float]] = []
     for item in sorted(held, key=lambda item: item.since):
@@ -359,12 +365,12 @@ def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], f
     return tuple(ticks)
 
 
-def _rows(series: Series, what: _Quantity) -> tuple[Row, ...]:
+def _rows(series: Series, what: _Quantity) -> tuple[TableRow, ...]:
     """Return the figures per minute or per day (UTC). The template describes gaps in words."""
     if series.span == HOUR:
         values = (what.mean, *([_p95] if what.key == "use" else []), what.most)
         return tuple(
-            Row(
+            TableRow(
                 _moment(series.start_s + series.step_s * place),
                 tuple(_text(value(point) if point else None, what) for value in values),
             )
@@ -382,7 +388,7 @@ def _rows(series: Series, what: _Quantity) -> tuple[Row, ...]:
         part = Series(series.span, 0, series.step_s, tuple(points))
         mean = _weighted(part, what.mean)
         most = max((v for p in points if (v := what.most(p)) is not None), default=None)
-        rows.append(Row(day, (_text(mean, what), _text(most, what))))
+        rows.append(TableRow(day, (_text(mean, what), _text(most, what))))
     return tuple(rows)
 
 

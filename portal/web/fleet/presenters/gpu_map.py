@@ -124,7 +124,7 @@ class GpuMap:
 
 
 @dataclass(slots=True)
-class _Row:
+class _DeviceRow:
     """A device as read from the database."""
 
     node: UUID
@@ -137,7 +137,7 @@ class _Row:
     start: int
     slices: int
     state: DeviceState
-    parts: list[_Row] = field(default_factory=list)
+    parts: list[_DeviceRow] = field(default_factory=list)
 
     @property
     def look(self) -> StateLook:
@@ -152,12 +152,12 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
     whole = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
     pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
-    counted: dict[bool, list[_Row]] = {False: [], True: []}
+    counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
     for row in whole:
         counted[row.node in pretended].extend(row.parts or [row])
-    both = Counter(row.state for each in counted.values() for row in each)
+    both = Counter(row.state for group in counted.values() for row in group)
     shown = [row for row in whole if not filters.state or filters.state in _states(row)]
-    by_node: dict[UUID, list[_Row]] = defaultdict(list)
+    by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
     narrowed = filters.state or filters.model or filters.by
@@ -168,14 +168,14 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(each, LOOKS[each], both[each], filters.state == each)
-            for each in LOOKS
-            if both[each] or filters.state == each or each in (DeviceState.ALLOCATED, DeviceState.FREE)
+            Legend(state, LOOKS[state], both[state], filters.state == state)
+            for state in LOOKS
+            if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
         filters=filters,
-        pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda each: each.slug)),
+        pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda pool: pool.slug)),
         models=models,
         notes=tuple(_notes(nodes.values())),
         total=sum(both.values()),
@@ -183,17 +183,17 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
 
 
 def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
-    found = Node.objects.filter(pool__in=list(pools), retired=False).defer(
+    nodes = Node.objects.filter(pool__in=list(pools), retired=False).defer(
         "facts", "programs", "warnings", "labels"
     )
     if filters.pool:
-        found = found.filter(pool__slug=filters.pool)
+        nodes = nodes.filter(pool__slug=filters.pool)
     if filters.q:
-        found = found.filter(name__icontains=filters.q)
-    return {node.pk: node for node in found}
+        nodes = nodes.filter(name__icontains=filters.q)
+    return {node.pk: node for node in nodes}
 
 
-def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_Row]:
+def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
     pools = {node.pool_id for node in nodes.values()}
     columns: Iterable[Any] = (
         with_state(Device.objects.filter(KNOWN, node__pool__in=pools), now)
@@ -204,33 +204,33 @@ def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_Row]:
         )
     )  # fmt: skip
     return [
-        _Row(node, index, model, kind, uuid, parent, profile, start, slices or 1, DeviceState(state))
+        _DeviceRow(node, index, model, kind, uuid, parent, profile, start, slices or 1, DeviceState(state))
         for node, index, model, kind, uuid, parent, profile, start, slices, state in columns
         if node in nodes
     ]
 
 
-def _whole(rows: Sequence[_Row]) -> list[_Row]:
+def _whole(rows: Sequence[_DeviceRow]) -> list[_DeviceRow]:
     """Return GPUs with their instances. An instance without a known GPU is listed separately."""
     by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
-    found = list(by_uuid.values())
+    devices = list(by_uuid.values())
     for row in rows:
         if row.kind != DeviceKind.MIG:
             continue
         parent = by_uuid.get(row.parent)
         if parent is None:
-            found.append(row)
+            devices.append(row)
         else:
             parent.parts.append(row)
-    return found
+    return devices
 
 
-def _states(row: _Row) -> set[str]:
+def _states(row: _DeviceRow) -> set[str]:
     return {row.state, *(part.state for part in row.parts)}
 
 
 def _groups(
-    nodes: Iterable[Node], by_node: Mapping[UUID, list[_Row]], pools: Mapping[UUID, Pool], by: str
+    nodes: Iterable[Node], by_node: Mapping[UUID, list[_DeviceRow]], pools: Mapping[UUID, Pool], by: str
 ) -> Iterable[Group]:
     places = list(LOOKS)
     groups: dict[tuple[bool, int, str, str], list[MapNode]] = defaultdict(list)
@@ -239,7 +239,7 @@ def _groups(
         cells: dict[tuple[bool, int, str, str], list[Cell]] = defaultdict(list)
         if by not in ("model", "state"):
             cells[pool.simulated, 0, pool.slug, pool.name] = []
-        for row in sorted(by_node[node.pk], key=lambda each: each.index):
+        for row in sorted(by_node[node.pk], key=lambda device: device.index):
             if by == "model":
                 key = (pool.simulated, 0, "", row.model)
             elif by == "state":
@@ -263,7 +263,7 @@ def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
     return MapNode(node.pk, node.name, note, tone, at, tuple(cells))
 
 
-def _cell(row: _Row) -> Cell:
+def _cell(row: _DeviceRow) -> Cell:
     name = f"GPU {row.index}"
     if not row.parts:
         return Cell(row.index, row.state, f"{name} {str(LOOKS[row.state].word).lower()}")
@@ -280,7 +280,7 @@ def _cell(row: _Row) -> Cell:
     )
 
 
-def _headline(rows: Sequence[_Row]) -> str:
+def _headline(rows: Sequence[_DeviceRow]) -> str:
     """Return a summary such as “37 of 96 GPUs in use, 12 idle”; MIG instances are counted separately."""
     gpus = Counter(row.state for row in rows if row.kind != DeviceKind.MIG)
     instances = Counter(row.state for row in rows if row.kind == DeviceKind.MIG)

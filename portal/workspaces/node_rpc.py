@@ -1,4 +1,4 @@
-"""Synchronous questions to a node: one task, and one sealed answer on a short-lived Redis list."""
+"""Synchronous calls of a node: one task, and one sealed answer on a short-lived Redis list."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from provisioning.celery_config import REPLY_PREFIX
 TIMEOUT_S = 4
 
 
-def ask(
-    task: str, given: dict[str, Any], *, pool: Pool, node: str, about: str, timeout_s: float = TIMEOUT_S
+def call(
+    task: str, arguments: dict[str, Any], *, pool: Pool, node: str, about: str, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """Return the node's answer to `task`, which gets the arguments `given` and a `reply_key`.
+    """Return the node's answer to `task`, which gets `arguments` and a `reply_key`.
 
     `about` is part of that key. Only answers sealed by the node count. Raises `Unavailable` if there is none
     within `timeout_s`.
@@ -29,19 +29,19 @@ def ask(
     queue = node_commands.queue_of(pool, node)
     reply_key = f"{REPLY_PREFIX}{queue}:{about}:{uuid.uuid4().hex}"
     unavailable = Unavailable(Reason(WorkspaceCode.NODE_SILENT))
-    if not node_commands.send(task, queue, reply_key=reply_key, **given):
+    if not node_commands.send(task, queue, reply_key=reply_key, **arguments):
         raise unavailable
     try:
         client = redis.Redis.from_url(
             settings.BERTH_REDIS_URL, socket_timeout=timeout_s + 2, socket_connect_timeout=1
         )
         with client:
-            answer: Any = client.blpop([reply_key], timeout=timeout_s)
+            reply: Any = client.blpop([reply_key], timeout=timeout_s)
     except redis.RedisError as error:
         raise unavailable from error
-    if answer is None:
+    if reply is None:
         raise unavailable
-    body = node_messages.sealed_reply(answer[1], key=reply_key, queue=queue)
+    body = node_messages.sealed_reply(reply[1], key=reply_key, queue=queue)
     if body is None:
         raise unavailable
     return body

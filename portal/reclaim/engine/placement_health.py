@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
 
-CONTENT = 80
+HEALTHY_PCT = 80
 """Score from which no reasons are reported."""
 FULLY = 100
 LEAST_MEASURED_S = 300
@@ -116,23 +116,23 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Contentment:
+class PlacementHealth:
     """The score in percent, and the reasons against the placement, worst first; empty if it is good."""
 
     score: int = FULLY
     reasons: tuple[Reason, ...] = ()
 
 
-def contentment(view: View) -> Contentment:
+def placement_health(view: View) -> PlacementHealth:
     """Return the verdict on a placement."""
-    judged = [*(_slowed(each) for each in view.devices), *(_crowded(each) for each in view.devices)]
+    judged = [*(_slowed(device) for device in view.devices), *(_crowded(device) for device in view.devices)]
     of_node = (_overcommitted(view), _short_of_cpu(view), _short_of_memory(view.headroom))
     parts = [part for part in (*judged, *of_node, _slower(view)) if part is not None]
     reasons: list[Reason] = []
     for score, reason in sorted(parts, key=lambda part: part[0]):
-        if score < CONTENT and reason not in reasons:
+        if score < HEALTHY_PCT and reason not in reasons:
             reasons.append(reason)
-    return Contentment(min((score for score, _ in parts), default=FULLY), tuple(reasons))
+    return PlacementHealth(min((score for score, _ in parts), default=FULLY), tuple(reasons))
 
 
 def is_blameless(view: DeviceView, *, shared: bool) -> bool:
@@ -140,9 +140,9 @@ def is_blameless(view: DeviceView, *, shared: bool) -> bool:
     return _slowed(view) is None and not (shared and _saturated(view))
 
 
-def is_overcommitted(has: int | None, given: int | None) -> bool:
+def is_overcommitted(has: int | None, granted: int | None) -> bool:
     """Return whether a node has granted more of something than it has."""
-    return bool(has and given and given > has)
+    return bool(has and granted and granted > has)
 
 
 def is_of_node(reason: Reason) -> bool:
@@ -169,11 +169,11 @@ def device_score(view: DeviceView) -> int:
 
 def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
     """Return the highest clock of busy GPUs without throttling, by model."""
-    found: dict[str, int] = {}
+    clocks: dict[str, int] = {}
     for view in views:
         if _busy(view) and view.clock_mhz and not is_held_down(view):
-            found[view.model] = max(view.clock_mhz, found.get(view.model, 0))
-    return found
+            clocks[view.model] = max(view.clock_mhz, clocks.get(view.model, 0))
+    return clocks
 
 
 def _busy(view: DeviceView) -> bool:
@@ -222,14 +222,14 @@ def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
 def _overcommitted(view: View) -> tuple[int, Reason] | None:
     """Return the node's size relative to what it has granted: it may have shrunk since."""
     worst: tuple[int, Reason] | None = None
-    for what, has, given in (
+    for what, has, granted in (
         ("cpu", view.cpu_milli, view.cpu_given_milli),
         ("memory", view.memory_mib, view.memory_given_mib),
     ):
-        if has and given and is_overcommitted(has, given):
-            score = FULLY * has // given
+        if has and granted and is_overcommitted(has, granted):
+            score = FULLY * has // granted
             if worst is None or score < worst[0]:
-                params = {"what": what, "has": has, "given": given}
+                params = {"what": what, "has": has, "given": granted}
                 worst = score, Reason(RebalanceCode.OVERCOMMITTED, params)
     return worst
 
@@ -290,11 +290,11 @@ def _sign(view: View) -> str:
 
     Excludes effects of the work itself, such as waiting for disks or its own use of devices.
     """
-    for each in view.devices:
-        watched = each.watched_s or 0
-        if watched >= LEAST_MEASURED_S and 100 * (each.held_down_s or 0) >= SIGN_PCT * watched:
+    for device in view.devices:
+        watched = device.watched_s or 0
+        if watched >= LEAST_MEASURED_S and 100 * (device.held_down_s or 0) >= SIGN_PCT * watched:
             return HELD_DOWN
-    if any(each.share_milli < WHOLE and _has_busy_neighbours(each) for each in view.devices):
+    if any(shared.share_milli < WHOLE and _has_busy_neighbours(shared) for shared in view.devices):
         return NEIGHBOURS
     if _overcommitted(view) is not None:
         return OVERCOMMITTED
@@ -303,4 +303,4 @@ def _sign(view: View) -> str:
 
 def _has_busy_neighbours(view: DeviceView) -> bool:
     """Return whether more than one of its users was seen working."""
-    return sum(each is True for each in view.at_work) > 1
+    return sum(working is True for working in view.at_work) > 1

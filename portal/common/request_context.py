@@ -1,4 +1,4 @@
-"""Origin of the current request, kept in a context variable for the audit log."""
+"""Client, id and token of the current request, kept in a context variable for the audit log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Origin of a request. All fields are empty outside of requests.
+class RequestContext:
+    """Client, id and token of a request. All fields are empty outside of requests.
 
     `address` is the client's IP address, `user_agent` is truncated to `MAX_USER_AGENT` characters, `token` is
     the prefix of the API token used.
@@ -28,33 +28,33 @@ class Origin:
     token: str = ""
 
 
-_NOBODY = Origin()
-_present: ContextVar[Origin] = ContextVar("berth_origin", default=_NOBODY)
+_EMPTY = RequestContext()
+_current: ContextVar[RequestContext] = ContextVar("berth_request_context", default=_EMPTY)
 
 
-def present() -> Origin:
-    """Return the origin of the current request."""
-    return _present.get()
+def current() -> RequestContext:
+    """Return the context of the current request."""
+    return _current.get()
 
 
 def begin(*, address: str, user_agent: str, request_id: str) -> None:
-    """Set the origin at the start of a request, replacing that of an earlier one in this thread."""
-    _present.set(Origin(_address(address), strip_nul(user_agent)[:MAX_USER_AGENT], request_id))
+    """Set the context at the start of a request, replacing that of an earlier one in this thread."""
+    _current.set(RequestContext(_address(address), strip_nul(user_agent)[:MAX_USER_AGENT], request_id))
 
 
 def end() -> None:
-    """Clear the origin at the end of a request."""
-    _present.set(_NOBODY)
+    """Clear the context at the end of a request."""
+    _current.set(_EMPTY)
 
 
 def note_token(prefix: str) -> None:
     """Record the prefix of the token that authenticated the request."""
-    _present.set(replace(_present.get(), token=prefix))
+    _current.set(replace(_current.get(), token=prefix))
 
 
-def request_id(given: str) -> str:
-    """Return the given request id if it is acceptable, else a new one."""
-    return given if _ACCEPTABLE_ID.fullmatch(given) else uuid.uuid4().hex
+def accepted_request_id(sent: str) -> str:
+    """Return the request id of the client if it is acceptable, else a new one."""
+    return sent if _ACCEPTABLE_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
 def _address(text: str) -> str:

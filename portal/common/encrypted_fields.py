@@ -73,10 +73,10 @@ def reseal(column: SealedColumn) -> tuple[int, int]:
     for row in column.model._default_manager.exclude(**{column.field: ""}).order_by("pk").iterator():
         sealed = getattr(row, column.field)
         try:
-            found = _ciphers(column.purpose(row)).rotate(sealed.encode()).decode()
+            rotated = _ciphers(column.purpose(row)).rotate(sealed.encode()).decode()
         except InvalidToken:
             lost += 1
             continue
         same = column.model._default_manager.filter(pk=row.pk, **{column.field: sealed})
-        written += same.update(**{column.field: found})
+        written += same.update(**{column.field: rotated})
     return written, lost

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from portal.common.reasons.wording import message_of
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.contentment import (
-    CONTENT,
-    Contentment,
+from portal.reclaim.engine.placement_health import (
+    HEALTHY_PCT,
     DeviceView,
     Headroom,
+    PlacementHealth,
     View,
     Work,
     best_clocks,
-    contentment,
     device_score,
     is_blameless,
     is_of_node,
     is_overcommitted,
     is_short,
     node_score,
+    placement_health,
 )
 from tests.suite.choice import examples
 
@@ -34,12 +34,12 @@ HOT = DeviceView(
 SHARED = DeviceView(model="H100", gpu_s=600, gpu_pct=99, share_milli=500, at_work=(True, True, True))
 
 
-def codes(found: Contentment) -> list[RebalanceCode]:
+def codes(found: PlacementHealth) -> list[RebalanceCode]:
     return [reason.code for reason in found.reasons]
 
 
 def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
-    found = contentment(View((HOT,)))
+    found = placement_health(View((HOT,)))
     assert (found.score, codes(found)) == (50, [RebalanceCode.SLOWED])
     assert message_of(found.reasons[0]) == (
         "Heat or its hardware held its GPU down for 80 % of ten minutes: it ran at 1000 MHz, and others of "
@@ -62,21 +62,21 @@ def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
     ],
 )
 def test_what_is_not_known_or_not_so_is_no_reason(change):
-    assert contentment(View((replace(HOT, **change),))) == Contentment()
+    assert placement_health(View((replace(HOT, **change),))) == PlacementHealth()
 
 
 def test_the_worst_of_several_gpus_counts():
     cool = replace(HOT, held_down_s=0, clock_mhz=1980)
-    assert contentment(View((cool, HOT, cool))).score == 50
+    assert placement_health(View((cool, HOT, cool))).score == 50
 
 
 def test_held_down_by_little_is_content_and_says_nothing():
-    found = contentment(View((replace(HOT, clock_mhz=1800),)))
+    found = placement_health(View((replace(HOT, clock_mhz=1800),)))
     assert (found.score, found.reasons) == (90, ())
 
 
 def test_neighbours_count_where_each_was_seen_at_work_on_a_full_gpu():
-    found = contentment(View((SHARED,)))
+    found = placement_health(View((SHARED,)))
     # A third of the time, of the half that it was given.
     assert (found.score, codes(found)) == (66, [RebalanceCode.CROWDED])
 
@@ -94,14 +94,14 @@ def test_neighbours_count_where_each_was_seen_at_work_on_a_full_gpu():
     ],
 )
 def test_neighbours_are_no_reason_where_it_gets_its_share_or_nobody_knows(change):
-    assert contentment(View((replace(SHARED, **change),))).score == 100
+    assert placement_health(View((replace(SHARED, **change),))).score == 100
 
 
 def test_a_node_that_has_given_out_more_than_it_has():
-    found = contentment(View((), "n", 32_000, 64_000, 100, 110))
+    found = placement_health(View((), "n", 32_000, 64_000, 100, 110))
     assert (found.score, codes(found)) == (50, [RebalanceCode.OVERCOMMITTED])
     assert message_of(found.reasons[0]) == "Its node has given out 64 cores and has 32 cores."
-    assert contentment(View((), "n", 32_000, 32_000, None, None)) == Contentment()
+    assert placement_health(View((), "n", 32_000, 32_000, None, None)) == PlacementHealth()
 
 
 def test_the_best_clock_is_of_busy_gpus_that_nothing_holds_down():
@@ -121,7 +121,7 @@ SLOWER = Work(2_000, 8_000, 55, "tokens", 55.0, 100.0)
 
 
 def test_a_node_without_cpu_gives_each_its_part():
-    found = contentment(View((), "n", headroom=NO_CPU, work=COMPUTES))
+    found = placement_health(View((), "n", headroom=NO_CPU, work=COMPUTES))
     assert (found.score, codes(found), node_score(NO_CPU)) == (50, [RebalanceCode.SHORT_OF_CPU], 50)
     assert is_of_node(found.reasons[0])
     assert message_of(found.reasons[0]) == (
@@ -140,7 +140,7 @@ def test_a_node_without_cpu_gives_each_its_part():
 )  # fmt: skip
 def test_a_node_is_short_of_cpu_where_none_is_idle_and_somebody_waits_for_what_others_take(change):
     seen = replace(NO_CPU, **change)
-    assert contentment(View((), "n", headroom=seen, work=COMPUTES)) == Contentment()
+    assert placement_health(View((), "n", headroom=seen, work=COMPUTES)) == PlacementHealth()
     assert not is_short(seen)
 
 
@@ -148,11 +148,11 @@ def test_a_node_is_short_of_cpu_where_none_is_idle_and_somebody_waits_for_what_o
     "work", [Work(), Work(None, 8_000), Work(2_000, None), Work(499, 8_000), Work(7_200, 8_000)]
 )
 def test_who_hardly_computes_or_has_what_it_was_given_is_content_on_a_full_node(work):
-    assert contentment(View((), "n", headroom=NO_CPU, work=work)) == Contentment()
+    assert placement_health(View((), "n", headroom=NO_CPU, work=work)) == PlacementHealth()
 
 
 def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
-    found = contentment(View((), "n", headroom=NO_MEMORY))
+    found = placement_health(View((), "n", headroom=NO_MEMORY))
     assert (found.score, codes(found), node_score(NO_MEMORY)) == (70, [RebalanceCode.SHORT_OF_MEMORY], 70)
     assert message_of(found.reasons[0]) == (
         "Its node has no memory to spare: 1.5 % was left in five minutes at most, and for 30 % of the time "
@@ -168,7 +168,7 @@ def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
     ],
 )  # fmt: skip
 def test_memory_that_is_left_or_that_nobody_waits_for_is_enough(change):
-    assert contentment(View((), "n", headroom=replace(NO_MEMORY, **change))) == Contentment()
+    assert placement_health(View((), "n", headroom=replace(NO_MEMORY, **change))) == PlacementHealth()
 
 
 LITTLE_HOT = replace(HOT, held_down_s=60, clock_mhz=1900)
@@ -186,9 +186,9 @@ HALF_BUSY = replace(SHARED, gpu_pct=60, at_work=(True, True, None))
     ],
 )
 def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(view, sign, of_node):
-    alone = contentment(replace(view, work=replace(SLOWER, percent=None, cpu_milli=None)))
-    assert alone.score >= CONTENT, "the sign is a reason by itself"
-    found = contentment(replace(view, work=replace(SLOWER, cpu_milli=None)))
+    alone = placement_health(replace(view, work=replace(SLOWER, percent=None, cpu_milli=None)))
+    assert alone.score >= HEALTHY_PCT, "the sign is a reason by itself"
+    found = placement_health(replace(view, work=replace(SLOWER, cpu_milli=None)))
     assert (found.score, codes(found)) == (55, [RebalanceCode.WORK_SLOWER])
     assert (found.reasons[0].params["sign"], is_of_node(found.reasons[0])) == (sign, of_node)
 
@@ -207,7 +207,7 @@ def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(vie
     ],
 )
 def test_work_that_is_slower_than_elsewhere_is_no_reason_by_itself(view):
-    assert contentment(replace(view, work=SLOWER)) == Contentment()
+    assert placement_health(replace(view, work=SLOWER)) == PlacementHealth()
 
 
 def maybe(low: int, high: int):
@@ -254,31 +254,33 @@ works = st.builds(
 @given(st.lists(devices, max_size=2), headrooms, works)
 def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, headroom, work):
     view = View(tuple(seen), "n", headroom=headroom, work=work)
-    found = contentment(view)
+    found = placement_health(view)
     assert 0 <= found.score <= 100 and 0 <= node_score(headroom) <= 100
-    assert bool(found.reasons) == (found.score < CONTENT)
+    assert bool(found.reasons) == (found.score < HEALTHY_PCT)
     assert all(message_of(each) for each in found.reasons)
-    quiet = contentment(replace(view, work=replace(work, percent=None)))
+    quiet = placement_health(replace(view, work=replace(work, percent=None)))
     assert found.score >= min(quiet.score, 100 if work.percent is None else work.percent)
     # Of a node of which nothing may be said nobody has to be read, but for who is slower than elsewhere.
     if not is_short(headroom):
-        assert quiet == contentment(View(tuple(seen), "n"))
+        assert quiet == placement_health(View(tuple(seen), "n"))
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(headrooms, works, st.sampled_from([*Headroom.__dataclass_fields__.keys() - {"cpu_limited"}]))
 def test_a_node_that_tells_less_never_makes_anybody_less_content(headroom, work, name):
-    less = contentment(View((), "n", headroom=replace(headroom, **{name: None}), work=work))
-    assert less.score >= contentment(View((), "n", headroom=headroom, work=work)).score
+    less = placement_health(View((), "n", headroom=replace(headroom, **{name: None}), work=work))
+    assert less.score >= placement_health(View((), "n", headroom=headroom, work=work)).score
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
 def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, given_out):
-    found = contentment(View(tuple(seen), "n", has, given_out))
+    found = placement_health(View(tuple(seen), "n", has, given_out))
     assert 0 <= found.score <= 100
-    assert bool(found.reasons) == (found.score < CONTENT)
-    assert found == contentment(View(tuple(reversed(seen)), "n", has, given_out)) or len(found.reasons) > 1
+    assert bool(found.reasons) == (found.score < HEALTHY_PCT)
+    assert (
+        found == placement_health(View(tuple(reversed(seen)), "n", has, given_out)) or len(found.reasons) > 1
+    )
 
 
 @settings(max_examples=examples(500), deadline=None, derandomize=True)
@@ -288,11 +290,11 @@ def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, gi
     suspect = is_overcommitted(has, given_out) or any(
         not is_blameless(each, shared=each.share_milli < 1000) for each in seen
     )
-    assert suspect or contentment(View(tuple(seen), "n", has, given_out)) == Contentment()
+    assert suspect or placement_health(View(tuple(seen), "n", has, given_out)) == PlacementHealth()
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(devices, st.sampled_from(["gpu_s", "gpu_pct", "watched_s", "held_down_s", "clock_mhz"]))
 def test_measuring_less_never_makes_anybody_less_content(device, name):
-    less = contentment(View((replace(device, **{name: None}),)))
-    assert less.score >= contentment(View((device,))).score
+    less = placement_health(View((replace(device, **{name: None}),)))
+    assert less.score >= placement_health(View((device,))).score

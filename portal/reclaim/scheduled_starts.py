@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, PortalError
 from portal.common.events import services as events
-from portal.reclaim.effective import Book, book, place_of
+from portal.reclaim.effective import PolicySet, policy_set, scope_keys_of
 from portal.reclaim.models import ScheduledStop
 from portal.workspaces import services
 from portal.workspaces.domain_events import StopAsked
@@ -42,7 +42,7 @@ def forget(event: StopAsked) -> None:
     ScheduledStop.objects.filter(workspace=event.workspace.pk).delete()
 
 
-def start_due(policies: Book, now: datetime) -> int:
+def start_due(policies: PolicySet, now: datetime) -> int:
     """Start the workspaces that are due. Returns how many. Two queries if none is."""
     # Rows are obsolete after a start, deletion or failure.
     ScheduledStop.objects.exclude(
@@ -57,13 +57,13 @@ def start_due(policies: Book, now: datetime) -> int:
     return sum(_start(workspace_id, policies, now) for workspace_id in due)
 
 
-def _is_due(row: ScheduledStop, policies: Book, now: datetime) -> bool:
+def _is_due(row: ScheduledStop, policies: PolicySet, now: datetime) -> bool:
     stopped_s, now_s = row.stopped_at.timestamp(), now.timestamp()
-    weeks = policies.policy(place_of(row.workspace)).weeks
+    weeks = policies.policy(scope_keys_of(row.workspace)).weeks
     return any(week.start_due(stopped_s, now_s) for week in weeks)
 
 
-def _start(workspace_id: UUID, policies: Book, now: datetime) -> bool:
+def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
     """Start a workspace if that is still due under lock. Returns whether it was started."""
     try:
         with transaction.atomic():
@@ -108,6 +108,6 @@ def next_start_of(workspace: Workspace) -> datetime | None:
     if not ScheduledStop.objects.filter(workspace=workspace, generation=workspace.generation).exists():
         return None
     now_s = timezone.now().timestamp()
-    weeks = book().policy(place_of(workspace)).weeks
-    found = [moment for week in weeks if (moment := week.next_start(now_s)) is not None]
-    return datetime.fromtimestamp(min(found), UTC) if found else None
+    weeks = policy_set().policy(scope_keys_of(workspace)).weeks
+    starts = [moment for week in weeks if (moment := week.next_start(now_s)) is not None]
+    return datetime.fromtimestamp(min(starts), UTC) if starts else None

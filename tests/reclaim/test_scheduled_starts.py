@@ -12,7 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.common.reasons.reason import Reason
-from portal.reclaim import mornings, passes, policy_services, presenters
+from portal.reclaim import passes, policy_services, presenters, scheduled_starts
 from portal.reclaim.models import LastPass, ScheduledStop, WorkspaceActivity
 from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import services
@@ -137,7 +137,7 @@ def test_a_crash_in_the_start_leaves_it_for_the_next_pass(stopped, clock, monkey
         raise RuntimeError("killed")
 
     with monkeypatch.context() as killed:
-        killed.setattr(mornings, "_tell", crash)
+        killed.setattr(scheduled_starts, "_tell", crash)
         assert at(clock, 2, 8).started == 0
     assert again(stopped).state == State.STOPPED
     assert at(clock, 2, 8, 1).started == 1
