@@ -18,8 +18,10 @@ from django.core.asgi import get_asgi_application  # noqa: E402  (imports most o
 
 django_application = get_asgi_application()
 
+from portal import gateway_wiring  # noqa: E402
 from portal.reclaim import bar  # noqa: E402
 from portal.workspaces.gateway.asgi import gateway_application  # noqa: E402  (needs the app registry)
 
+gateway_wiring.connect()
 application = gateway_application(django_application, describe=bar.describe, extend=bar.extend)
 loading.end()

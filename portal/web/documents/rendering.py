@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,6 +60,7 @@ def _page(document: Document, _changed_ns: int) -> Page:
 def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
     """Return the tokens with anchors, table wrappers and portal links, without the first heading."""
     anchors, ready = Anchors(), []
+    tables: Counter[str] = Counter()
     skipping = False
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
@@ -78,6 +80,9 @@ def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Head
             continue
         if token.type == "table_open":
             words = headings[-1].title if headings else document.title
+            tables[words] += 1
+            if tables[words] > 1:  # Landmarks need unique names.
+                words = f"{words} {tables[words]}"
             ready.append(
                 _html(
                     format_html(
