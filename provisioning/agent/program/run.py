@@ -13,12 +13,12 @@ import sys
 import time
 
 from .app import free_port, start_app
+from .app_listener import AppListener
 from .config import EXIT_CONFIG, EXIT_PORT_TAKEN, load_config
 from .log import Log
 from .portal import REVOKED, Portal
 from .state import State
 from .waking import Waking
-from .way import Way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Agent:
     """One run. `run` returns the exit code of the process."""
 
     app: App
-    way: Way
+    app_listener: AppListener
     ended: threading.Event
 
     def __init__(self, config: Config, unclaimed: Unclaimed | None = None, listener: int = -1) -> None:
@@ -98,7 +98,7 @@ class Agent:
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
         from .observing import Observer
 
-        observer = Observer(self.config, self.app, self.way, self.unclaimed)
+        observer = Observer(self.config, self.app, self.app_listener, self.unclaimed)
         interval_s = float(self.config["heartbeat_s"])
         while not self.ended.wait(interval_s):
             if not self.state.written:
@@ -171,8 +171,8 @@ class Agent:
             self.log.note("the app could not be started: %s" % error)
             return self.ended_before("exec_failed", 127)
         counted_at = str(self.config.get("traffic_path") or "")
-        self.way = Way(self.listener, self.app, self.unclaimed, self.log, counted_at)
-        self.way.find(self.ready)
+        self.app_listener = AppListener(self.listener, self.app, self.unclaimed, self.log, counted_at)
+        self.app_listener.find(self.ready)
         return self.keep()
 
     def take_secrets(self) -> str:
@@ -214,7 +214,7 @@ class Agent:
 
         from .children import Children, become_subreaper
 
-        children = Children(self.app, self.way, self.waking)
+        children = Children(self.app, self.app_listener, self.waking)
         self.ended = threading.Event()
         self.state.write("starting", self.app.port)
         cloning = None
@@ -254,8 +254,8 @@ class Agent:
             children.reap()
             if self.app.exit_code is not None or self.stop_signal or self.end_reason:
                 return
-            self.way.find(self.ready)
-            asked = self.way.direct is None and self.unclaimed
+            self.app_listener.find(self.ready)
+            asked = self.app_listener.direct is None and self.unclaimed
             self.waking.pause(60.0, *([asked.control.fileno()] if asked else ()))
 
     def post_exited(self, code: int | None) -> None:

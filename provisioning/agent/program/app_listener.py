@@ -19,7 +19,7 @@ COUNTER_BYTES = 8
 """An unsigned number in native byte order."""
 
 
-class Way:
+class AppListener:
     """Forwards connections of `listener`, a descriptor or -1, to `app`.
 
     `counted_at` is the file in which a relay outside gVisor counts forwarded bytes; empty if there is none.
