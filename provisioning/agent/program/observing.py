@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .app import App
     from .app_listener import AppListener
     from .config import Config
-    from .unclaimed import Unclaimed
+    from .spare import Spare
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -28,13 +28,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Observer:
     """Inspects descendant processes, their sockets, terminals and GPUs, and queries the app."""
 
-    def __init__(
-        self, config: Config, app: App, app_listener: AppListener, unclaimed: Unclaimed | None
-    ) -> None:
+    def __init__(self, config: Config, app: App, app_listener: AppListener, spare: Spare | None) -> None:
         self.config = config
         self.app = app
         self.app_listener = app_listener
-        self.unclaimed = unclaimed
+        self.spare = spare
         self.gpus = Gpus(config["devices"])
         self.progress = Progress(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
@@ -60,8 +58,8 @@ class Observer:
         if found is not None:
             activity["connections"] = found[1]
         traffic = self.app_listener.traffic_bytes()
-        if self.app_listener.direct and self.unclaimed:
-            own, traffic = self.unclaimed.counted()
+        if self.app_listener.direct and self.spare:
+            own, traffic = self.spare.counted()
             activity["connections"] = None if found is None or own is None else found[1] + own
         if self.app_listener.counts:
             # Omitted if connections reach the app without being counted.
