@@ -29,10 +29,10 @@ def _begin(**_: object) -> None:
     _in_pool_process = True
 
 
-def arrange(driver: Driver) -> None:
+def prepare_host(driver: Driver) -> None:
     """Prepare this machine for the driver if this is a node's worker; otherwise do nothing."""
     if _in_pool_process:
-        driver.arrange()
+        driver.prepare_host()
 
 
 def now(pool: PoolConfig) -> None:

@@ -194,8 +194,8 @@ class LocalDriver(Driver):
         """See `Driver.accepts_endpoint`. Accepts only the socket of this generation."""
         return endpoint == socket_endpoint(ref)
 
-    def arrange(self) -> None:
-        """See `Driver.arrange`. Mounts the homes with nosuid and nodev."""
+    def prepare_host(self) -> None:
+        """See `Driver.prepare_host`. Mounts the homes with nosuid and nodev."""
         self._sweep()
         bytecode.make(AGENT.parent)
         try:

@@ -189,7 +189,7 @@ def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, tota
 
 def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
     pool = make_pool(home_limit_mib=1000)
-    pool.driver.arrange()
+    pool.driver.prepare_host()
     pool.run(pool.spec())
     project = pool.driver.quotas.hold("analysts/ada").project
     assert kernel.projects[(pool.home / "homes/analysts/ada").stat().st_ino] == project
