@@ -105,7 +105,7 @@ class Driver(ABC):
         `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
         """
 
-    def prepare(self, *, owner: int) -> None:  # noqa: B027 - optional: most drivers have nothing to prepare
+    def warm_up(self, *, owner: int) -> None:  # noqa: B027 - optional: most drivers have nothing to prepare
         """Prepare spare resources that shorten the next starts, and end obsolete ones. May do nothing.
 
         They belong to no workspace and end with the process `owner`, a PID of this machine. Raises

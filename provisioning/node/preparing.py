@@ -38,7 +38,7 @@ def prepare_host(driver: Driver) -> None:
 def now(pool: PoolConfig) -> None:
     """Prepare starts of the pool. Never raises."""
     try:
-        driver_for(pool).prepare(owner=WORKER_PID)
+        driver_for(pool).warm_up(owner=WORKER_PID)
     except Exception as error:
         log.warning("preparing starts of pool %s failed: %s", pool.slug, error)
 

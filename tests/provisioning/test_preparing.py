@@ -24,7 +24,7 @@ class Prepared:
     def prepare_host(self) -> None:
         self.host_prepared = True
 
-    def prepare(self, *, owner: int) -> None:
+    def warm_up(self, *, owner: int) -> None:
         self.owners.append(owner)
         self.called.set()
         if self.failure is not None:

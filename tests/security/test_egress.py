@@ -113,7 +113,7 @@ def test_a_proxy_that_was_killed_comes_back_and_one_of_the_dead_goes(pool: Pool)
     os.kill(proxy_of(pool, spec), signal.SIGKILL)
     folder = pool.driver._dir(spec.ref).path
     eventually(lambda: not network.ways_out(folder) or None, limit_s=20, what="the proxy ends")
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert " 403 " in says(seen, "CONNECT bad.example:443 HTTP/1.1")
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
     assert network.ways_out(folder) == []

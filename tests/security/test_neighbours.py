@@ -175,7 +175,7 @@ def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_o
     assert processes.send((real, ticks), signal.SIGKILL)
     eventually(lambda: not network.ways_out(folder), limit_s=20, what="it has ended")
     assert not network.complete(folder, policy_of("open", ""))
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert network.complete(folder, policy_of("open", ""))
     pool.wait(lambda: pool.driver.ensure_stopped(neighbour.ref), ObservedState.STOPPED)
     assert pool.driver.observe(attacker.ref).state is ObservedState.RUNNING
@@ -451,7 +451,7 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
     ((pid, _),) = network.ways_out(folder)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not network.ways_out(folder) or None, limit_s=30, what="it has ended")
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert len(network.ways_out(folder)) == 1
     os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
 

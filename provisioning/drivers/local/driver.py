@@ -299,8 +299,8 @@ class LocalDriver(Driver):
                     launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
 
-    def prepare(self, *, owner: int) -> None:
-        """See `Driver.prepare`. Keeps the configured number of spares and restores lost egress processes."""
+    def warm_up(self, *, owner: int) -> None:
+        """See `Driver.warm_up`. Keeps the configured number of spares and restores lost egress processes."""
         sandbox, _ = self._isolation()
         in_gvisor = self.sandbox_mode == GVISOR
         kinds = (
