@@ -77,7 +77,7 @@ class Join:
                 step.update("joining")
                 joined = self._join(url, token, name, authority)
                 step.result = f"node {joined.name} of pool {joined.answer.pool}"
-            self._keep_settings()
+            self._save_settings()
             if wanted.environment:
                 make_environment(self._folder, self._environ, self._console)
         self._start(joined)
@@ -136,7 +136,7 @@ class Join:
         try:
             write_file(folder.pending, json.dumps({"token": token.id, "node": name}) + "\n")
         except OSError as error:
-            raise _cannot_keep(folder, error) from error
+            raise _not_writable(folder, error) from error
         try:
             answer = Door(url, authority).join(
                 {
@@ -184,21 +184,21 @@ class Join:
             version=VERSION,
             user=os.geteuid(),
         )
-        self._keep(joined, answer)
+        self._save_membership(joined, answer)
         return joined
 
-    def _keep(self, joined: Membership, answer: Answer) -> None:
+    def _save_membership(self, joined: Membership, answer: Answer) -> None:
         try:
             membership.save(self._folder, joined)
         except OSError as error:
-            problem = _cannot_keep(self._folder, error)
+            problem = _not_writable(self._folder, error)
             raise Problem(
                 f"{problem.message} The portal has taken this machine in as {answer.node} already.",
                 f"{problem.fix} Revoke and remove {answer.node} on its pool's page, then join again.",
             ) from error
         self._folder.pending.unlink(missing_ok=True)
 
-    def _keep_settings(self) -> None:
+    def _save_settings(self) -> None:
         """Save the settings of this call for the service; afterwards the operator maintains the file."""
         if self._folder.settings.exists():
             return
@@ -207,7 +207,7 @@ class Join:
         try:
             write_file(self._folder.settings, "\n".join((head, *given, "")))
         except OSError as error:
-            raise _cannot_keep(self._folder, error) from error
+            raise _not_writable(self._folder, error) from error
 
     def _start(self, joined: Membership) -> None:
         by_hand = f"Run it: {unit.command(self._folder)}"
@@ -259,7 +259,7 @@ def _lost_before(folder: NodeFolder, token: JoinToken) -> bool:
         return False
 
 
-def _cannot_keep(folder: NodeFolder, error: OSError) -> Problem:
+def _not_writable(folder: NodeFolder, error: OSError) -> Problem:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return Problem(f"The disk under {folder.home} is full.", "Free some space.")
     return Problem(

@@ -116,7 +116,7 @@ def is_due(found: CutOff, limits: Graces, *, now_s: float) -> bool:
     return bool(grace_s) and found.looks >= MIN_LOOKS and now_s - found.since_s >= grace_s
 
 
-def kept(folder: NodeFolder) -> CutOff | None:
+def load_cut_off(folder: NodeFolder) -> CutOff | None:
     """Return the saved state; None if the node is a member or the file cannot be read."""
     try:
         return msgspec.json.decode(_path(folder).read_bytes(), type=CutOff)
@@ -155,7 +155,7 @@ class StandingWatch:
 
     def look(self, word: Word, *, now_s: float) -> None:
         """Process one result. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
-        before = kept(self._folder)
+        before = load_cut_off(self._folder)
         found = judged(before, word, boot=processes.boot_id(), now_s=now_s)
         if found is None:
             if before is not None:

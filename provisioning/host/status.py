@@ -127,7 +127,7 @@ def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
 
 def _cut_off(folder: NodeFolder) -> tuple[Fact, ...]:
     """Return when workspaces end after loss of contact, as determined by the node's services."""
-    found = standing.kept(folder)
+    found = standing.load_cut_off(folder)
     if found is None or found.boot != service_processes.boot_id():
         return ()
     limits = standing.graces({**os.environ, **programs.settings(folder)})

@@ -105,7 +105,7 @@ class Measuring(threading.Thread):
     def _hold(self, found: list[str]) -> None:
         """Apply kernel quotas to homes where supported. Failures are retried in the next round."""
         try:
-            self._gently(self._driver.quotas.keep(found))
+            self._gently(self._driver.quotas.enforce(found))
         except InterruptedError:
             raise
         except OSError as error:

@@ -150,14 +150,14 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     assert len(lines) == said, "and no more is said of it"
     assert "its workspaces were ended, homes stay" in berth("status").out
     again.look(Word.MEMBER, now_s=began + 780)
-    assert lines[-1] == "The portal answers again." and standing.kept(folder) is None
+    assert lines[-1] == "The portal answers again." and standing.load_cut_off(folder) is None
 
 
 def test_a_file_that_somebody_has_damaged_is_as_none(tmp_path: Path) -> None:
     folder = NodeFolder(tmp_path)
     folder.run.mkdir(parents=True)
     (folder.run / "cut-off.json").write_text("{")
-    assert standing.kept(folder) is None
+    assert standing.load_cut_off(folder) is None
 
 
 def test_leaving_says_what_runs_there_and_ends_it_by_choice(

@@ -173,7 +173,7 @@ class Agent:
         counted_at = str(self.config.get("traffic_path") or "")
         self.app_listener = AppListener(self.listener, self.app, self.spare, self.log, counted_at)
         self.app_listener.find(self.ready)
-        return self.keep()
+        return self.supervise()
 
     def take_secrets(self) -> str:
         """Fetch the secrets; return why the app cannot start, or ""."""
@@ -208,7 +208,7 @@ class Agent:
         else:
             self.app = start_app(self.config, port)
 
-    def keep(self) -> int:
+    def supervise(self) -> int:
         """Run from the start of the app until everything that it started has ended."""
         import threading
 

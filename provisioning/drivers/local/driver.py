@@ -317,12 +317,14 @@ class LocalDriver(Driver):
                 self.homes.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if not staging.can_show_owners(self.homes):
                     kinds = []  # a home cannot be mounted into a running spare
-            self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
+            self.spares.maintain(
+                kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance)
+            )
             self._sweep()
             for report in self.suspending().recover():
                 log.warning("a workspace was left half suspended by a process that was killed: %s", report)
             if sandbox.network is not None:
-                self._keep_ways_out(self._settings(sandbox, self._own_environment()))
+                self._restore_egress(self._settings(sandbox, self._own_environment()))
 
     def observe(self, ref: WorkspaceRef) -> Observation:
         """See `Driver.observe`."""
@@ -568,7 +570,7 @@ class LocalDriver(Driver):
             port_max=self.port_max,
         )
 
-    def _keep_ways_out(self, settings: Settings) -> None:
+    def _restore_egress(self, settings: Settings) -> None:
         """Restart the egress processes of workspaces that lost them, for example because pasta was killed."""
         for name in state.names(self.base):
             folder = state.WorkspaceDir(self.base, name)

@@ -68,7 +68,7 @@ def repartition(
         try:
             with session() as driver:
                 _finish(base, driver, change.parent_uuid)
-                _keep_before(base, change.parent_uuid, before())
+                _write_before(base, change.parent_uuid, before())
                 gpu = driver.by_uuid(change.parent_uuid)
                 if not _stands(gpu, change):
                     doomed = _doomed(gpu, change)
@@ -237,7 +237,7 @@ def _before_path(base: Path, parent_uuid: str) -> Path:
     return base / FOLDER / f"{parent_uuid}.before"
 
 
-def _keep_before(base: Path, parent_uuid: str, instances: Sequence[DeviceInfo]) -> None:
+def _write_before(base: Path, parent_uuid: str, instances: Sequence[DeviceInfo]) -> None:
     write_atomically(_before_path(base, parent_uuid), msgspec.json.encode(list(instances)))
 
 

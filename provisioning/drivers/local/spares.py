@@ -147,7 +147,7 @@ class Spares:
 
     # -- maintaining --------------------------------------------------------------------------
 
-    def keep(
+    def maintain(
         self, kinds: Sequence[Kind], number: int, *, owner: int, cgroup_host: cgroups.CgroupHost
     ) -> None:
         """End surplus and outdated spares, and start new ones until there are `number` of each kind."""

@@ -108,7 +108,7 @@ def run(
 
 def keep_trial(pool: Pool, **changes: Any) -> None:
     base = {"uuid": GPU_A, "model": "H100", "driver": DRIVER, "machine": machine_id(pool.driver.instance)}
-    grant.keep(pool.driver.base, Trial(**{**base, **changes}))
+    grant.save(pool.driver.base, Trial(**{**base, **changes}))
 
 
 def problem(report: Report) -> tuple[Goal | None, str]:
