@@ -25,7 +25,7 @@ import pytest
 
 from provisioning.drivers.local import isolation, network, processes
 from provisioning.drivers.local.isolation import probe
-from provisioning.egress_rules import Policy, policy_of
+from provisioning.egress_rules import EgressPolicy, policy_of
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.node_gateway import Certificates, caddy_config, node_name
@@ -470,7 +470,7 @@ def test_the_rules_in_words() -> None:
     assert lines.index("ip daddr 198.51.100.9/32 reject") < lines.index("ip daddr 10.20.0.0/16 accept")
     assert "ip daddr 203.0.113.7/32 accept" in lines
     assert lines.count("reject") == 1 and "accept" not in lines
-    assert "accept" in [line.strip() for line in network.rules(Policy()).splitlines()]
+    assert "accept" in [line.strip() for line in network.rules(EgressPolicy()).splitlines()]
 
 
 @pytest.mark.parametrize("make", [lambda: policy_of("some", ""), lambda: policy_of("list", "x")])

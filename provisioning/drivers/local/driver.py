@@ -60,7 +60,7 @@ from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspending
 from provisioning.drivers.local.takeover import take_over_spare
-from provisioning.egress_rules import Policy, policy_of, tightest
+from provisioning.egress_rules import EgressPolicy, policy_of, tightest
 from provisioning.endpoints import socket_endpoint
 from provisioning.environment_messages import PackagesOf
 from provisioning.environments import folders
@@ -495,7 +495,7 @@ class LocalDriver(Driver):
                     f"Give the {word} a name of letters, digits and . _ @ + -."
                 )
 
-    def _egress(self, spec: WorkspaceSpec) -> Policy:
+    def _egress(self, spec: WorkspaceSpec) -> EgressPolicy:
         """Return the workspace's egress policy, the strictest of all that apply. Raises `InvalidSpec`."""
         limits = (policy_of(limit.egress, limit.allow) for limit in spec.egress)
         return functools.reduce(tightest, limits, self.egress)
