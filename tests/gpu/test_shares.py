@@ -11,7 +11,7 @@ from provisioning.gpu.shares import (
     KILL_AFTER_S,
     STEADY_S,
     Act,
-    Held,
+    DeviceProcess,
     Over,
     Rank,
     Seen,
@@ -27,7 +27,7 @@ ENDS = (ShareStep.ASKED, ShareStep.KILLED)
 
 
 def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> Seen:
-    return Seen(part, tuple(Held(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent)
+    return Seen(part, tuple(DeviceProcess(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent)
 
 
 def play(looks: list[Seen], before: Over | None = None, *, every_s: float = 1.0) -> list[tuple[float, Act]]:
@@ -105,15 +105,19 @@ def test_after_a_gap_the_time_counts_anew() -> None:
 
 
 def test_the_agent_never_and_the_app_last() -> None:
-    agent, app, work = Held(1, 1, 90_000, Rank.AGENT), Held(2, 1, 30_000, Rank.APP), Held(3, 1, 10, Rank.WORK)
+    agent, app, work = (
+        DeviceProcess(1, 1, 90_000, Rank.AGENT),
+        DeviceProcess(2, 1, 30_000, Rank.APP),
+        DeviceProcess(3, 1, 10, Rank.WORK),
+    )
     assert next_to_end(Seen(1, (agent, app, work)), frozenset()) == work
     assert next_to_end(Seen(1, (agent, app)), frozenset()) == app
     assert next_to_end(Seen(1, (agent, app)), frozenset({app.identity})) is None
-    assert next_to_end(Seen(1, (agent, Held(4, 1, 0))), frozenset()) is None
+    assert next_to_end(Seen(1, (agent, DeviceProcess(4, 1, 0))), frozenset()) is None
 
 
 def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
-    first, second = Seen(1, (Held(5, 1, 50),)), Seen(1, (Held(5, 2, 50),))
+    first, second = Seen(1, (DeviceProcess(5, 1, 50),)), Seen(1, (DeviceProcess(5, 2, 50),))
     done = play([first] * 21 + [second] * 10)
     assert [act.step for _, act in done if act.step in ENDS] == [
         ShareStep.ASKED, ShareStep.ASKED, ShareStep.KILLED,
@@ -127,7 +131,7 @@ def test_parts() -> None:
 
 
 HELD = st.builds(
-    Held,
+    DeviceProcess,
     pid=st.integers(1, 4),
     start_ticks=st.integers(1, 2),
     memory_mib=st.one_of(st.none(), st.integers(0, 60)),
@@ -169,7 +173,9 @@ def test_nothing_ends_early_or_without_cause(history: list[tuple[float, Seen]]) 
 
 @pytest.mark.parametrize("urgent", [True, False])
 def test_who_stays_over_loses_all_but_its_agent(urgent: bool) -> None:
-    processes = {(n, 1): Held(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)}
+    processes = {
+        (n, 1): DeviceProcess(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)
+    }
     over: Over | None = None
     for second in range(120):
         over, acts = decide(over, Seen(9_000, tuple(processes.values()), urgent), float(second))

@@ -17,7 +17,7 @@ from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.gpus import GpuScan
 from provisioning.errors import NoCapacity
 from provisioning.gpu.samples import ProcessUse, Sample
-from provisioning.gpu.shares import Held, Rank, Seen, is_full, part_mib
+from provisioning.gpu.shares import DeviceProcess, Rank, Seen, is_full, part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceGrant, DeviceInfo, DeviceKind
 
 VARIABLE = "BERTH_GPU_SHARES"
@@ -113,8 +113,8 @@ class Shares:
             for name, each in found.items()
         }
 
-    def _attributed(self, uuid: str, present: Iterable[ProcessUse]) -> dict[str, list[Held]]:
-        by_name: dict[str, list[Held]] = defaultdict(list)
+    def _attributed(self, uuid: str, present: Iterable[ProcessUse]) -> dict[str, list[DeviceProcess]]:
+        by_name: dict[str, list[DeviceProcess]] = defaultdict(list)
         uses = {
             (use.pid, ticks): use.memory_mib
             for use in present
@@ -131,7 +131,7 @@ class Shares:
         for (pid, ticks), memory_mib in uses.items():
             name, rank = owners.get((pid, ticks), ("", Rank.WORK))
             if name:
-                by_name[name].append(Held(pid, ticks, memory_mib, rank))
+                by_name[name].append(DeviceProcess(pid, ticks, memory_mib, rank))
         return by_name
 
     def _look_up(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[str, Rank]]:
