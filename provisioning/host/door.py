@@ -64,7 +64,7 @@ def fetch_authority(url: str) -> tuple[str, float]:
     return answer.text, _ahead_s(answer.headers, (asked_at + time.time()) / 2)
 
 
-class Standing(msgspec.Struct, frozen=True):
+class NodeWorkspaces(msgspec.Struct, frozen=True):
     """Workspaces on the node: their number, and the names of the first, `team/user/name`."""
 
     placed: int
@@ -89,7 +89,7 @@ class Door:
         """Rotate. Raises as `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
-    def leave(self, *, workspaces: str = "") -> Standing | None:
+    def leave(self, *, workspaces: str = "") -> NodeWorkspaces | None:
         """Leave; return None when done, otherwise the workspaces that still have to end or move.
 
         `workspaces` is `drain` or `stop`; empty rejects the request while there are workspaces on the node.
@@ -101,14 +101,14 @@ class Door:
             return None
         if answer.status_code != 202:
             raise refusal(self._url, answer)
-        return _standing(answer)
+        return _workspaces_of(answer)
 
-    def standing(self) -> Standing:
+    def workspaces(self) -> NodeWorkspaces:
         """Return what the portal has of this node. Raises as `join`: `Refused` if it is not a member."""
         answer = _ask(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:
             raise refusal(self._url, answer)
-        return _standing(answer)
+        return _workspaces_of(answer)
 
     def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
         answer = _ask(self._url, self._context, "POST", path, body)
@@ -122,14 +122,14 @@ class Door:
             ) from error
 
 
-def _standing(answer: httpx.Response) -> Standing:
+def _workspaces_of(answer: httpx.Response) -> NodeWorkspaces:
     try:
-        found = msgspec.json.decode(answer.content, type=Standing)
+        found = msgspec.json.decode(answer.content, type=NodeWorkspaces)
     except msgspec.MsgspecError as error:
         raise AnswerLost(
             f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
         ) from error
-    return Standing(found.placed, tuple(_words(each) for each in found.workspaces))
+    return NodeWorkspaces(found.placed, tuple(_words(each) for each in found.workspaces))
 
 
 def _ask(

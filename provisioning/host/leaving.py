@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provisioning.drivers.local import home_mount, processes, state
 from provisioning.host import membership, programs, unit
-from provisioning.host.door import Door, Refused, Standing
+from provisioning.host.door import Door, NodeWorkspaces, Refused
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
@@ -102,7 +102,7 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
 def _has_workspaces(door: Door, refused: Refused) -> Problem:
     """Return the refusal with the names of the workspaces and the options."""
     try:
-        names = _named(door.standing())
+        names = _named(door.workspaces())
         named = f" They are: {names}." if names else ""
     except Problem:
         named = ""
@@ -118,7 +118,7 @@ def _counted(count: int) -> str:
     return f"{count} workspace{' is' if count == 1 else 's are'}"
 
 
-def _named(there: Standing) -> str:
+def _named(there: NodeWorkspaces) -> str:
     more = there.placed - len(there.workspaces[:SHOWN])
     return ", ".join(there.workspaces[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 

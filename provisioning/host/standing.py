@@ -80,7 +80,7 @@ def graces(environ: Mapping[str, str]) -> Graces:
 def ask(folder: NodeFolder) -> Word:
     """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
-        door_of(folder, membership.load(folder)).standing()
+        door_of(folder, membership.load(folder)).workspaces()
     except Refused as refused:
         return Word.REVOKED if refused.code in ENDED else Word.UNCLEAR
     except (Unreachable, AnswerLost):
