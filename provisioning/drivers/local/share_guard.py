@@ -23,7 +23,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceGrant, DeviceInfo, Devi
 VARIABLE = "BERTH_GPU_SHARES"
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial PID namespace (PROC_PID_INIT_INO in Linux), whose PIDs NVML reports."""
-NOBODY_FOR_S = 5.0
+UNOWNED_FOR_S = 5.0
 """Unattributed processes are checked again after this time: they may have been seen during a fork."""
 
 
@@ -84,7 +84,7 @@ class Shares:
         self._records: dict[str, tuple[tuple[int, ...], tuple[Holder, ...]]] = {}
         # By device: owners of its processes, and unattributed processes with their recheck time.
         self._owners: dict[str, dict[tuple[int, int], tuple[str, Rank]]] = {}
-        self._nobody: dict[str, dict[tuple[int, int], float]] = {}
+        self._unowned: dict[str, dict[tuple[int, int], float]] = {}
 
     def holders(self) -> list[Holder]:
         """Return the current holders, without ending workspaces. Only changed records are read again."""
@@ -122,12 +122,12 @@ class Shares:
         }
         now = time.monotonic()
         owners = {key: owner for key, owner in self._owners.get(uuid, {}).items() if key in uses}
-        nobody = self._nobody.get(uuid, {})
-        nobody = {key: until for key, until in nobody.items() if key in uses and until > now}
-        if unknown := uses.keys() - owners.keys() - nobody.keys():
+        unowned = self._unowned.get(uuid, {})
+        unowned = {key: until for key, until in unowned.items() if key in uses and until > now}
+        if unknown := uses.keys() - owners.keys() - unowned.keys():
             owners.update(self._look_up(unknown))
-            nobody.update(dict.fromkeys(unknown - owners.keys(), now + NOBODY_FOR_S))
-        self._owners[uuid], self._nobody[uuid] = owners, nobody
+            unowned.update(dict.fromkeys(unknown - owners.keys(), now + UNOWNED_FOR_S))
+        self._owners[uuid], self._unowned[uuid] = owners, unowned
         for (pid, ticks), memory_mib in uses.items():
             name, rank = owners.get((pid, ticks), ("", Rank.WORK))
             if name:
