@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 STAMP = "berth_stamp"
 SENDER = "berth_sender"
 SEALED = "reply"
-TELL_EVERY_S = 60.0
+REPORT_EVERY_S = 60.0
 KEYS_FRESH_S = 10.0
 """How long a worker caches the keys: a key may have been revoked since."""
 REFUSED_TASK = "control.message_refused"
@@ -126,8 +126,8 @@ class Gate:
     _seen: Seen = field(default_factory=Seen)
     _keys: Keys = field(default_factory=dict)
     _read_at: float = float("-inf")
-    _told_at: dict[tuple[str, str], float] = field(default_factory=dict)
-    _told: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _reported_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    _unreported: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def admit(self, headers: dict[str, Any], payload: Any, *, from_nodes: bool) -> str:
         """Verify a message and return its sender. Raises `Refused`."""
@@ -170,16 +170,16 @@ class Gate:
         """Count a rejection; log and report it once a minute per sender and reason."""
         self.refused[refused.reason.value] += 1
         sender = refused.sender[:120]
-        if len(self._told) > 1000:
-            self._told.clear()
-            self._told_at.clear()
+        if len(self._unreported) > 1000:
+            self._unreported.clear()
+            self._reported_at.clear()
         key = (sender, refused.reason.value)
-        self._told[key] += 1
+        self._unreported[key] += 1
         now = time.monotonic()
-        if now - self._told_at.get(key, float("-inf")) < TELL_EVERY_S:
+        if now - self._reported_at.get(key, float("-inf")) < REPORT_EVERY_S:
             return
-        self._told_at[key] = now
-        count = self._told.pop(key)
+        self._reported_at[key] = now
+        count = self._unreported.pop(key)
         log.warning(
             "%d messages dropped (%s): the last one is %s of %s, %.0f s off; %d since this worker began",
             *(count, refused.reason.value, _short(task), _short(sender or "nobody"), refused.off_s),

@@ -53,7 +53,7 @@ def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
         return {"watched_s": 0}
     rows = [*_load(folder / FILE, now), now]
     _save(folder / FILE, rows)
-    return told(rows, proc, os.cpu_count() or 1)
+    return summarize(rows, proc, os.cpu_count() or 1)
 
 
 def read(proc: Path, at_s: float) -> Reading:
@@ -78,7 +78,7 @@ def read(proc: Path, at_s: float) -> Reading:
     )
 
 
-def told(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
+def summarize(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
     """Return the figures of these readings, as stored in a node's `facts`."""
     first, last = rows[0], rows[-1]
     seconds, ticks = last.at_s - first.at_s, last.ticks - first.ticks

@@ -55,8 +55,8 @@ def refused(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
         first = False
     if not first:
         return "This node's worker runs in a container, where it cannot see whose process takes GPU memory."
-    if scan.untold:
-        return f"The driver does not tell who computes on {scan.untold[0]}, so no part of it can be held."
+    if scan.unreported:
+        return f"The driver does not tell who computes on {scan.unreported[0]}, so no part of it can be held."
     return ""
 
 
