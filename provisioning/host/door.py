@@ -58,7 +58,7 @@ def fetch_authority(url: str) -> tuple[str, float]:
     # Trusted only after comparison with the token's digest.
     context.verify_mode = ssl.CERT_NONE
     asked_at = time.time()
-    answer = _ask(url, context, "GET", "/nodes/v1/authority")
+    answer = _request(url, context, "GET", "/nodes/v1/authority")
     if answer.status_code != 200 or not answer.content.startswith(ssl.PEM_HEADER.encode()):
         raise _no_door(url)
     return answer.text, _ahead_s(answer.headers, (asked_at + time.time()) / 2)
@@ -96,7 +96,7 @@ class Door:
         Raises as `join`.
         """
         body = {"workspaces": workspaces} if workspaces else {}
-        answer = _ask(self._url, self._context, "POST", "/nodes/v1/leave", body)
+        answer = _request(self._url, self._context, "POST", "/nodes/v1/leave", body)
         if answer.status_code == 204:
             return None
         if answer.status_code != 202:
@@ -105,13 +105,13 @@ class Door:
 
     def workspaces(self) -> NodeWorkspaces:
         """Return what the portal has of this node. Raises as `join`: `Refused` if it is not a member."""
-        answer = _ask(self._url, self._context, "POST", "/nodes/v1/standing", {})
+        answer = _request(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:
             raise refusal(self._url, answer)
         return _workspaces_of(answer)
 
     def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
-        answer = _ask(self._url, self._context, "POST", path, body)
+        answer = _request(self._url, self._context, "POST", path, body)
         if not answer.is_success:
             raise refusal(self._url, answer)
         try:
@@ -132,7 +132,7 @@ def _workspaces_of(answer: httpx.Response) -> NodeWorkspaces:
     return NodeWorkspaces(found.placed, tuple(_words(each) for each in found.workspaces))
 
 
-def _ask(
+def _request(
     url: str, context: ssl.SSLContext, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> httpx.Response:
     limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
