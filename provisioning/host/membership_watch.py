@@ -128,7 +128,7 @@ def _path(folder: NodeFolder) -> Path:
     return folder.run / "cut-off.json"
 
 
-class StandingWatch:
+class MembershipWatch:
     """Asks the portal every `LOOK_EVERY_S` in a thread, and ends workspaces when due."""
 
     def __init__(
@@ -136,7 +136,7 @@ class StandingWatch:
     ) -> None:
         self._folder, self._environ, self._limits, self._announce = folder, environ, limits, announce
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="standing", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="membership", daemon=True)
         self._said: Word | None = None
 
     def start(self) -> None:
