@@ -504,10 +504,10 @@ class LocalDriver(Driver):
         """Return the GPUs, never during a layout change. First finishes one left by a killed worker."""
         partitions.recover(self.base)
         while True:
-            known = partitions.known(self.base)
-            with partitions.still(self.base) as busy:
+            before = partitions.repartitioned_gpus(self.base)
+            with partitions.layouts_locked(self.base) as busy:
                 scan = gpus.scan()
-            if partitions.known(self.base) == known:
+            if partitions.repartitioned_gpus(self.base) == before:
                 return gpus.with_instances(scan, busy)
 
     def _own_environment(self) -> environment.Environment:
