@@ -27,7 +27,7 @@ from provisioning.signing import (
     Keys,
     Refusal,
     Refused,
-    Seen,
+    ReplayGuard,
     Short,
     Signer,
 )
@@ -123,7 +123,7 @@ class Gate:
     identity: Identity
     refused: Counter[str] = field(default_factory=Counter)
     """Number of rejected messages since the worker started, by reason."""
-    _seen: Seen = field(default_factory=Seen)
+    _replay_guard: ReplayGuard = field(default_factory=ReplayGuard)
     _keys: Keys = field(default_factory=dict)
     _read_at: float = float("-inf")
     _reported_at: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Gate:
             return CONTROL
         if found.sender == CONTROL:
             signing.check_age(found, now=now, max_age_s=LEEWAY_S)
-            self._seen.once(found, now=now)
+            self._replay_guard.once(found, now=now)
         elif not from_nodes or headers.get("eta"):
             raise Refused(Refusal.NOT_ALLOWED, found.sender)
         else:

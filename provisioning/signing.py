@@ -125,7 +125,7 @@ def check_age(stamp: Stamp, *, now: float, max_age_s: float) -> None:
         raise Refused(Refusal.FUTURE, stamp.sender, -age_s)
 
 
-class Seen:
+class ReplayGuard:
     """Remembers received messages as long as they would pass `check_age`."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class DeviceProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ShareUse:
     """A workspace's processes on one device, and its share in MiB.
 
     `urgent`: the device is full, and a neighbour has less than its own share.
@@ -101,7 +101,7 @@ class Act:
     ends_in_s: int = 0
 
 
-def decide(before: Over | None, seen: Seen, now: float) -> tuple[Over | None, tuple[Act, ...]]:
+def decide(before: Over | None, seen: ShareUse, now: float) -> tuple[Over | None, tuple[Act, ...]]:
     """Return the next state of one workspace on one device, and the actions; None means within its share.
 
     `now` is in seconds of a monotonic clock. Call it about once per second.
@@ -144,7 +144,7 @@ def _within(before: Over | None, used_mib: int, now: float) -> tuple[Over | None
     return replace(before, seen_at=now, within_since=since), ()
 
 
-def next_to_end(seen: Seen, done: frozenset[tuple[int, int]]) -> DeviceProcess | None:
+def next_to_end(seen: ShareUse, done: frozenset[tuple[int, int]]) -> DeviceProcess | None:
     """Return the process that uses the most memory, or None; the app only if no other uses any."""
     possible = [
         each

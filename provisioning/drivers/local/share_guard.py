@@ -17,7 +17,7 @@ from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.gpus import GpuScan
 from provisioning.errors import NoCapacity
 from provisioning.gpu.samples import ProcessUse, Sample
-from provisioning.gpu.shares import DeviceProcess, Rank, Seen, is_full, part_mib
+from provisioning.gpu.shares import DeviceProcess, Rank, ShareUse, is_full, part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceGrant, DeviceInfo, DeviceKind
 
 VARIABLE = "BERTH_GPU_SHARES"
@@ -98,18 +98,18 @@ class Shares:
             self._records[name] = before
         return [holder for _, found in self._records.values() for holder in found]
 
-    def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, Seen]:
+    def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, ShareUse]:
         """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}
         theirs = self._attributed(uuid, sample.processes)
         its = [each for each in holders if each.share.uuid == uuid]
-        found = {each.name: Seen(each.share.part_mib, tuple(theirs.get(each.name, ()))) for each in its}
+        found = {each.name: ShareUse(each.share.part_mib, tuple(theirs.get(each.name, ()))) for each in its}
         if not its or not is_full(its[0].share.device_mib, sample.memory_used_mib):
             return found
         short = {name for name, each in found.items() if each.is_short}
         return {
-            name: Seen(each.part_mib, each.processes, urgent=bool(short - {name}))
+            name: ShareUse(each.part_mib, each.processes, urgent=bool(short - {name}))
             for name, each in found.items()
         }
 
