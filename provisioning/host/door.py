@@ -32,7 +32,7 @@ class AnswerLost(Problem):
     """The request was sent, but no answer arrived: it may or may not have been executed."""
 
 
-class Refused(Problem):
+class RequestRefused(Problem):
     """The portal rejected the request; `code` is the reason."""
 
     def __init__(self, code: str, message: str, fix: str) -> None:
@@ -82,7 +82,7 @@ class Door:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
     def join(self, body: Mapping[str, Any]) -> Answer:
-        """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `Refused`."""
+        """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `RequestRefused`."""
         return self._answer("/nodes/v1/join", body)
 
     def rotate(self, body: Mapping[str, Any]) -> Answer:
@@ -104,7 +104,10 @@ class Door:
         return _workspaces_of(answer)
 
     def workspaces(self) -> NodeWorkspaces:
-        """Return what the portal has of this node. Raises as `join`: `Refused` if it is not a member."""
+        """Return what the portal has of this node.
+
+        Raises as `join`: `RequestRefused` if it is not a member.
+        """
         answer = _request(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:
             raise refusal(self._url, answer)
@@ -174,7 +177,7 @@ def refusal(url: str, answer: httpx.Response) -> Problem:
         return _no_door(url)
     if code == "not_found":
         return _no_door(url)
-    return Refused(code, _words(detail), _words(str(document.get("next_action") or "")))
+    return RequestRefused(code, _words(detail), _words(str(document.get("next_action") or "")))
 
 
 def _words(text: str) -> str:

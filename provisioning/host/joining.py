@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from provisioning.host import abilities, keys, membership, programs, running, status, unit
 from provisioning.host import door as doors
 from provisioning.host import token as tokens
-from provisioning.host.door import AnswerLost, Door, Refused
+from provisioning.host.door import AnswerLost, Door, RequestRefused
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Answer, Membership
 from provisioning.host.token import JoinToken
@@ -153,7 +153,7 @@ class Join:
                 }
             )
             keys.check(answer.certificate, made.key, authority)
-        except Refused as refused:
+        except RequestRefused as refused:
             if lost_before and refused.code in TAKEN_IN:
                 raise Problem(
                     f"The portal has taken this machine in as {name} before, and its answer was lost.",

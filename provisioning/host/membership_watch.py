@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.host import membership, programs
-from provisioning.host.door import AnswerLost, Refused, Unreachable
+from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
@@ -81,7 +81,7 @@ def ask(folder: NodeFolder) -> Word:
     """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
         door_of(folder, membership.load(folder)).workspaces()
-    except Refused as refused:
+    except RequestRefused as refused:
         return Word.REVOKED if refused.code in ENDED else Word.UNCLEAR
     except (Unreachable, AnswerLost):
         return Word.SILENT
