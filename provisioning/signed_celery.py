@@ -25,8 +25,8 @@ from provisioning.signing import (
     CONTROL,
     LEEWAY_S,
     Keys,
+    MessageRefused,
     Refusal,
-    Refused,
     ReplayGuard,
     Short,
     Signer,
@@ -101,12 +101,12 @@ class SignedCelery(Celery):  # type: ignore[misc]
         return json.dumps({"body": body, "stamp": stamp})
 
     def unseal(self, raw: bytes, *, key: str) -> tuple[str, Any]:
-        """Return sender and body of a value made by `seal` for this key. Raises `Refused`."""
+        """Return sender and body of a value made by `seal` for this key. Raises `MessageRefused`."""
         try:
             found = json.loads(raw)
             body, stamp = found["body"], found["stamp"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise Refused(Refusal.UNSIGNED) from None
+            raise MessageRefused(Refusal.UNSIGNED) from None
         sealed = signing.check(stamp, task=SEALED, body=body, to=(key,), keys=self.identity.keys())
         return sealed.sender, body
 
@@ -130,7 +130,7 @@ class Gate:
     _unreported: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def admit(self, headers: dict[str, Any], payload: Any, *, from_nodes: bool) -> str:
-        """Verify a message and return its sender. Raises `Refused`."""
+        """Verify a message and return its sender. Raises `MessageRefused`."""
         body = _body_of(headers, payload)
         stamp, task = headers.get(STAMP), str(headers.get("task"))
         to = self.identity.queues()
@@ -138,7 +138,7 @@ class Gate:
             self._read_keys()
         try:
             found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
-        except Refused as refused:
+        except MessageRefused as refused:
             if refused.reason not in {Refusal.UNKNOWN_SENDER, Refusal.FORGED}:
                 raise
             # The node may be new, or its key may have changed since the last read.
@@ -151,7 +151,7 @@ class Gate:
             signing.check_age(found, now=now, max_age_s=LEEWAY_S)
             self._replay_guard.once(found, now=now)
         elif not from_nodes or headers.get("eta"):
-            raise Refused(Refusal.NOT_ALLOWED, found.sender)
+            raise MessageRefused(Refusal.NOT_ALLOWED, found.sender)
         else:
             # Redelivery is possible because workers may be killed: leases and rows decide whether it still
             # counts.
@@ -166,7 +166,7 @@ class Gate:
         except Exception as error:
             log.error("the keys of those who send messages cannot be read: %s", error)
 
-    def note(self, app: Celery, refused: Refused, task: str) -> None:
+    def note(self, app: Celery, refused: MessageRefused, task: str) -> None:
         """Count a rejection; log and report it once a minute per sender and reason."""
         self.refused[refused.reason.value] += 1
         sender = refused.sender[:120]
@@ -201,9 +201,9 @@ def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any)
     def gated(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
         try:
             if body is not None:
-                raise Refused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
+                raise MessageRefused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
             sender = app.gate.admit(message.headers, message.payload, from_nodes=task.from_nodes)
-        except Refused as refused:
+        except MessageRefused as refused:
             app.gate.note(app, refused, task.name)
             ack(log, consumer.connection_errors)
             return None
@@ -219,10 +219,10 @@ def sender() -> str:
 
 
 def _body_of(headers: dict[str, Any], payload: Any) -> list[Any]:
-    """Return the message's arguments. Raises `Refused` if it has callbacks or belongs to a group."""
+    """Return the message's arguments. Raises `MessageRefused` if it has callbacks or belongs to a group."""
     well = isinstance(payload, list) and len(payload) == 3 and isinstance(payload[2], dict)
     if not well or any(payload[2].values()) or headers.get("group"):
-        raise Refused(Refusal.UNSIGNED)
+        raise MessageRefused(Refusal.UNSIGNED)
     return [payload[0], payload[1]]
 
 

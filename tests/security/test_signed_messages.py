@@ -23,7 +23,7 @@ from provisioning.node import gpu_tasks, local_settings, preparing, tasks
 from provisioning.node.worker import app as node_app
 from provisioning.service.environ import ROOT
 from provisioning.signed_celery import STAMP, Gate, Identity, SignedCelery, SignedTask
-from provisioning.signing import CONTROL, LEEWAY_S, Refusal, Refused, Signer, public_keys, public_text
+from provisioning.signing import CONTROL, LEEWAY_S, MessageRefused, Refusal, Signer, public_keys, public_text
 from provisioning.types import (
     Failure,
     Inventory,
@@ -61,7 +61,7 @@ def message(key=CONTROL_KEY, sender=CONTROL, to="node.a", task="node.execute", k
 
 
 def reason(receiver, headers, payload, *, from_nodes=False) -> Refusal:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(MessageRefused) as refused:
         receiver.admit(headers, payload, from_nodes=from_nodes)
     return refused.value.reason
 
