@@ -79,14 +79,14 @@ class Driver(ABC):
         """
         return False
 
-    def arrange(self) -> None:  # noqa: B027 - optional: most drivers need no preparation
+    def prepare_host(self) -> None:  # noqa: B027 - optional: most drivers need no preparation
         """Prepare the machine before its inventory is taken. Idempotent.
 
         Called only by the node's worker. Raises nothing for steps that fail: the inventory reports them.
         """
 
     def release_host(self, *, keep_workspaces: bool) -> int:
-        """Undo `arrange`, end processes that serve no workspace, and return how many are still ending.
+        """Undo `prepare_host`, end processes that serve no workspace, and return how many are still ending.
 
         Called after the node's worker has ended. Idempotent. `keep_workspaces` keeps what running workspaces
         need. Raises `OSError`.
@@ -105,7 +105,7 @@ class Driver(ABC):
         `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
         """
 
-    def prepare(self, *, owner: int) -> None:  # noqa: B027 - optional: most drivers have nothing to prepare
+    def warm_up(self, *, owner: int) -> None:  # noqa: B027 - optional: most drivers have nothing to prepare
         """Prepare spare resources that shorten the next starts, and end obsolete ones. May do nothing.
 
         They belong to no workspace and end with the process `owner`, a PID of this machine. Raises

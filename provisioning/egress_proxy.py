@@ -149,7 +149,7 @@ def _is_here(address: Address) -> bool:
     return True
 
 
-class Refused(Exception):
+class ProxyRequestRefused(Exception):
     """A rejected client request: HTTP status and reason for people."""
 
     def __init__(self, status: str, reason: str) -> None:
@@ -176,22 +176,24 @@ class Request:
 
 
 def request_of(head: bytes) -> Request:
-    """Parse a head without its empty line. Raises `Refused` if it is invalid or ambiguous."""
+    """Parse a head without its empty line. Raises `ProxyRequestRefused` if it is invalid or ambiguous."""
     lines = head.split(b"\r\n")
     if any(byte in (0, 10, 13) for line in lines for byte in line):
-        raise Refused("400 Bad Request", "The head of the request holds a control character.")
+        raise ProxyRequestRefused("400 Bad Request", "The head of the request holds a control character.")
     words = lines[0].split(b" ")
     if len(words) != 3 or not _TOKEN.fullmatch(words[0]) or words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
-        raise Refused("400 Bad Request", "This is no request of HTTP/1.1.")
+        raise ProxyRequestRefused("400 Bad Request", "This is no request of HTTP/1.1.")
     method, target, _ = words
     if any(not 0x21 <= byte <= 0x7E for byte in target):
-        raise Refused("400 Bad Request", "The target of the request is not written as it has to be.")
+        raise ProxyRequestRefused(
+            "400 Bad Request", "The target of the request is not written as it has to be."
+        )
     fields = _fields(lines[1:])
     if method == b"CONNECT":
         host, port = _authority(target.decode(), default=0)
         return Request(host, port)
     if not target.lower().startswith(b"http://"):
-        raise Refused(
+        raise ProxyRequestRefused(
             "400 Bad Request", "Ask this proxy by CONNECT, or for an address that begins with http://."
         )
     end = min(
@@ -221,20 +223,25 @@ def _fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name):  # a continuation line begins with a space
-            raise Refused("400 Bad Request", "A header of the request is not written as it has to be.")
+            raise ProxyRequestRefused(
+                "400 Bad Request", "A header of the request is not written as it has to be."
+            )
         found.append((name.lower(), value.strip(b" \t")))
     return found
 
 
 def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """Return the length of the body, or None if the request has none. Raises `Refused` if it is ambiguous."""
+    """Return the length of the body, or None if the request has none.
+
+    Raises `ProxyRequestRefused` if it is ambiguous.
+    """
     named = [value for name, value in fields if name == b"content-length"]
     if any(name == b"transfer-encoding" for name, _ in fields):
-        raise Refused("411 Length Required", "Send the body with its length, not in chunks.")
+        raise ProxyRequestRefused("411 Length Required", "Send the body with its length, not in chunks.")
     if not named:
         return None
     if len(named) > 1 or not re.fullmatch(rb"[0-9]{1,15}", named[0]):
-        raise Refused("400 Bad Request", "The length of the body is not plain.")
+        raise ProxyRequestRefused("400 Bad Request", "The length of the body is not plain.")
     return int(named[0])
 
 
@@ -242,7 +249,7 @@ def _authority(text: str, *, default: int) -> tuple[str, int]:
     found = _AUTHORITY.fullmatch(text)
     port = int(found["port"] or default) if found else 0
     if found is None or not 1 <= port <= 65535:
-        raise Refused("400 Bad Request", "The host is not written as it has to be: name:port.")
+        raise ProxyRequestRefused("400 Bad Request", "The host is not written as it has to be: name:port.")
     host = found["v6"] or found["host"].lower()
     return (host[:-1] if host.endswith(".") else host), port
 
@@ -313,7 +320,7 @@ class EgressProxy:
                 head, rest = await _head_of(client)
             request = request_of(head)
             server = await self._connected(request.host, request.port)
-        except Refused as refused:
+        except ProxyRequestRefused as refused:
             text = f"{refused.reason}\n".encode()
             answer = (
                 f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -353,7 +360,7 @@ class EgressProxy:
                 again.cancel()
 
     async def _connected(self, host: str, port: int) -> socket.socket:
-        """Connect to the host at an allowed address. Raises `Refused`."""
+        """Connect to the host at an allowed address. Raises `ProxyRequestRefused`."""
         for address in await self._addresses(host, port):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             server = socket.socket(family, socket.SOCK_STREAM)
@@ -369,7 +376,7 @@ class EgressProxy:
                 raise
             else:
                 return server
-        raise Refused("502 Bad Gateway", f"{host} does not answer.")
+        raise ProxyRequestRefused("502 Bad Gateway", f"{host} does not answer.")
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         with contextlib.suppress(ValueError):
@@ -384,22 +391,24 @@ class EgressProxy:
             async with asyncio.timeout(RESOLVE_TIMEOUT_S):
                 found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, TimeoutError) as error:
-            raise Refused("502 Bad Gateway", f"The name {host} cannot be resolved.") from error
+            raise ProxyRequestRefused("502 Bad Gateway", f"The name {host} cannot be resolved.") from error
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         permitted = [address for address in addresses if self.rules.permits(address)]
         if not permitted:
             raise self._refusal(host, port, "leads to an address that is closed")
         return permitted[:MAX_ADDRESSES]
 
-    def _refusal(self, host: str, port: int, why: str) -> Refused:
+    def _refusal(self, host: str, port: int, why: str) -> ProxyRequestRefused:
         if len(self._logged) < LOGGED_HOSTS and f"{host}:{port}" not in self._logged:
             self._logged.add(f"{host}:{port}")
             print(f"refused: {host}:{port} {why}", file=sys.stderr, flush=True)
-        return Refused("403 Forbidden", f"{host}:{port} {why} of hosts that may be reached from here.")
+        return ProxyRequestRefused(
+            "403 Forbidden", f"{host}:{port} {why} of hosts that may be reached from here."
+        )
 
 
 async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
-    """Read the head of a request and the bytes after it. Raises `Refused` or `OSError`."""
+    """Read the head of a request and the bytes after it. Raises `ProxyRequestRefused` or `OSError`."""
     loop = asyncio.get_running_loop()
     data = b""
     while True:
@@ -407,7 +416,9 @@ async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
         if end >= 0:
             return data[:end], data[end + 4 :]
         if len(data) > HEAD_MAX_BYTES:
-            raise Refused("431 Request Header Fields Too Large", "The head of the request is too long.")
+            raise ProxyRequestRefused(
+                "431 Request Header Fields Too Large", "The head of the request is too long."
+            )
         more = await loop.sock_recv(client, 16 * 1024)
         if not more:
             raise OSError("the client has gone")

@@ -36,7 +36,7 @@ FROM_LOOSEST = (Egress.OPEN, Egress.LIST, Egress.NONE)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EgressPolicy:
     """An egress policy. `allowed` opens networks that are otherwise blocked.
 
     `hosts` are reachable by name, through a proxy; they apply only if the policy is a list.
@@ -61,7 +61,7 @@ class Policy:
         return ",".join(map(str, (*self.allowed, *self.hosts)))
 
 
-def policy_of(egress: str, allowed: str) -> Policy:
+def policy_of(egress: str, allowed: str) -> EgressPolicy:
     """Parse a setting. Raises `InvalidSpec` that names the invalid part."""
     try:
         kind = Egress(egress)
@@ -80,14 +80,14 @@ def policy_of(egress: str, allowed: str) -> Policy:
                     f"egress_allow names “{word}”, which is neither a network nor a host. Write them like "
                     "10.1.0.0/16, packages.example, *.example.org or git.example.org:22."
                 ) from None
-    return Policy(kind, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
+    return EgressPolicy(kind, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 
 
-def tightest(one: Policy, other: Policy) -> Policy:
+def tightest(one: EgressPolicy, other: EgressPolicy) -> EgressPolicy:
     """Return the intersection of both policies, never more than either."""
     egress = max(one.egress, other.egress, key=FROM_LOOSEST.index)
     if egress is Egress.NONE:
-        return Policy(Egress.NONE)
+        return EgressPolicy(Egress.NONE)
     networks = [
         *(network for network in one.allowed if reachable(network, other)),
         *(network for network in other.allowed if reachable(network, one)),
@@ -100,17 +100,17 @@ def tightest(one: Policy, other: Policy) -> Policy:
         # Both are open: a blocked network must be opened by both, and names open nothing.
         networks = [network for network in networks if _allows(network, one) and _allows(network, other)]
         hosts = []
-    return Policy(egress, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
+    return EgressPolicy(egress, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 
 
-def no_looser(new: Policy, old: Policy) -> bool:
+def no_looser(new: EgressPolicy, old: EgressPolicy) -> bool:
     """Return whether `old` allows everything that `new` allows."""
     both = tightest(new, old)
     hosts = set(new.hosts) if new.egress is Egress.LIST else set()
     return both.egress is new.egress and set(new.allowed) <= set(both.allowed) and hosts <= set(both.hosts)
 
 
-def reachable(network: Network, policy: Policy) -> bool:
+def reachable(network: Network, policy: EgressPolicy) -> bool:
     """Return whether the policy allows the whole network."""
     if _allows(network, policy):
         return True
@@ -120,7 +120,7 @@ def reachable(network: Network, policy: Policy) -> bool:
     return not any(network.version == one.version and network.overlaps(one) for one in closed)
 
 
-def named(rule: HostRule, policy: Policy) -> bool:
+def named(rule: HostRule, policy: EgressPolicy) -> bool:
     """Return whether the policy allows every host of the rule by name."""
     if policy.egress is Egress.OPEN:
         return True  # names never lead to blocked addresses
@@ -135,7 +135,7 @@ def _covers(outer: HostRule, rule: HostRule) -> bool:
     return not rule.below and rule.name == outer.name
 
 
-def _allows(network: Network, policy: Policy) -> bool:
+def _allows(network: Network, policy: EgressPolicy) -> bool:
     return any(
         network.version == allowed.version and network.subnet_of(allowed)  # type: ignore[arg-type]
         for allowed in policy.allowed

@@ -25,9 +25,9 @@ from provisioning.signing import (
     CONTROL,
     LEEWAY_S,
     Keys,
+    MessageRefused,
     Refusal,
-    Refused,
-    Seen,
+    ReplayGuard,
     Short,
     Signer,
 )
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 STAMP = "berth_stamp"
 SENDER = "berth_sender"
 SEALED = "reply"
-TELL_EVERY_S = 60.0
+REPORT_EVERY_S = 60.0
 KEYS_FRESH_S = 10.0
 """How long a worker caches the keys: a key may have been revoked since."""
 REFUSED_TASK = "control.message_refused"
@@ -101,12 +101,12 @@ class SignedCelery(Celery):  # type: ignore[misc]
         return json.dumps({"body": body, "stamp": stamp})
 
     def unseal(self, raw: bytes, *, key: str) -> tuple[str, Any]:
-        """Return sender and body of a value made by `seal` for this key. Raises `Refused`."""
+        """Return sender and body of a value made by `seal` for this key. Raises `MessageRefused`."""
         try:
             found = json.loads(raw)
             body, stamp = found["body"], found["stamp"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise Refused(Refusal.UNSIGNED) from None
+            raise MessageRefused(Refusal.UNSIGNED) from None
         sealed = signing.check(stamp, task=SEALED, body=body, to=(key,), keys=self.identity.keys())
         return sealed.sender, body
 
@@ -123,14 +123,14 @@ class Gate:
     identity: Identity
     refused: Counter[str] = field(default_factory=Counter)
     """Number of rejected messages since the worker started, by reason."""
-    _seen: Seen = field(default_factory=Seen)
+    _replay_guard: ReplayGuard = field(default_factory=ReplayGuard)
     _keys: Keys = field(default_factory=dict)
     _read_at: float = float("-inf")
-    _told_at: dict[tuple[str, str], float] = field(default_factory=dict)
-    _told: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _reported_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    _unreported: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def admit(self, headers: dict[str, Any], payload: Any, *, from_nodes: bool) -> str:
-        """Verify a message and return its sender. Raises `Refused`."""
+        """Verify a message and return its sender. Raises `MessageRefused`."""
         body = _body_of(headers, payload)
         stamp, task = headers.get(STAMP), str(headers.get("task"))
         to = self.identity.queues()
@@ -138,7 +138,7 @@ class Gate:
             self._read_keys()
         try:
             found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
-        except Refused as refused:
+        except MessageRefused as refused:
             if refused.reason not in {Refusal.UNKNOWN_SENDER, Refusal.FORGED}:
                 raise
             # The node may be new, or its key may have changed since the last read.
@@ -149,9 +149,9 @@ class Gate:
             return CONTROL
         if found.sender == CONTROL:
             signing.check_age(found, now=now, max_age_s=LEEWAY_S)
-            self._seen.once(found, now=now)
+            self._replay_guard.once(found, now=now)
         elif not from_nodes or headers.get("eta"):
-            raise Refused(Refusal.NOT_ALLOWED, found.sender)
+            raise MessageRefused(Refusal.NOT_ALLOWED, found.sender)
         else:
             # Redelivery is possible because workers may be killed: leases and rows decide whether it still
             # counts.
@@ -166,20 +166,20 @@ class Gate:
         except Exception as error:
             log.error("the keys of those who send messages cannot be read: %s", error)
 
-    def note(self, app: Celery, refused: Refused, task: str) -> None:
+    def note(self, app: Celery, refused: MessageRefused, task: str) -> None:
         """Count a rejection; log and report it once a minute per sender and reason."""
         self.refused[refused.reason.value] += 1
         sender = refused.sender[:120]
-        if len(self._told) > 1000:
-            self._told.clear()
-            self._told_at.clear()
+        if len(self._unreported) > 1000:
+            self._unreported.clear()
+            self._reported_at.clear()
         key = (sender, refused.reason.value)
-        self._told[key] += 1
+        self._unreported[key] += 1
         now = time.monotonic()
-        if now - self._told_at.get(key, float("-inf")) < TELL_EVERY_S:
+        if now - self._reported_at.get(key, float("-inf")) < REPORT_EVERY_S:
             return
-        self._told_at[key] = now
-        count = self._told.pop(key)
+        self._reported_at[key] = now
+        count = self._unreported.pop(key)
         log.warning(
             "%d messages dropped (%s): the last one is %s of %s, %.0f s off; %d since this worker began",
             *(count, refused.reason.value, _short(task), _short(sender or "nobody"), refused.off_s),
@@ -201,9 +201,9 @@ def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any)
     def gated(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
         try:
             if body is not None:
-                raise Refused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
+                raise MessageRefused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
             sender = app.gate.admit(message.headers, message.payload, from_nodes=task.from_nodes)
-        except Refused as refused:
+        except MessageRefused as refused:
             app.gate.note(app, refused, task.name)
             ack(log, consumer.connection_errors)
             return None
@@ -219,10 +219,10 @@ def sender() -> str:
 
 
 def _body_of(headers: dict[str, Any], payload: Any) -> list[Any]:
-    """Return the message's arguments. Raises `Refused` if it has callbacks or belongs to a group."""
+    """Return the message's arguments. Raises `MessageRefused` if it has callbacks or belongs to a group."""
     well = isinstance(payload, list) and len(payload) == 3 and isinstance(payload[2], dict)
     if not well or any(payload[2].values()) or headers.get("group"):
-        raise Refused(Refusal.UNSIGNED)
+        raise MessageRefused(Refusal.UNSIGNED)
     return [payload[0], payload[1]]
 
 

@@ -52,7 +52,7 @@ class Refusal(StrEnum):
     REPEATED = "repeated"
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """A rejected message.
 
     `sender` is verified for TOO_OLD, FUTURE, NOT_ALLOWED and REPEATED, otherwise only claimed. `off_s` is the
@@ -92,51 +92,54 @@ class Signer:
 
 
 def check(stamp: Any, *, task: str, body: Any, to: Collection[str], keys: Keys) -> Stamp:
-    """Verify a stamp with the sender's keys and return it. Raises `Refused`."""
+    """Verify a stamp with the sender's keys and return it. Raises `MessageRefused`."""
     try:
         found = msgspec.convert(stamp, Stamp)
         signature = base64.b64decode(found.signature, validate=True)
     except (msgspec.ValidationError, binascii.Error, ValueError):
-        raise Refused(Refusal.UNSIGNED) from None
+        raise MessageRefused(Refusal.UNSIGNED) from None
     known = keys.get(found.sender)
     if not known:
-        raise Refused(Refusal.UNKNOWN_SENDER, found.sender)
+        raise MessageRefused(Refusal.UNKNOWN_SENDER, found.sender)
     if found.to not in to:
-        raise Refused(Refusal.NOT_FOR_US, found.sender)
+        raise MessageRefused(Refusal.NOT_FOR_US, found.sender)
     try:
         signed = _signed(found.sender, found.to, found.at, found.nonce, task, body)
     except (TypeError, ValueError, RecursionError):
-        raise Refused(Refusal.FORGED, found.sender) from None
+        raise MessageRefused(Refusal.FORGED, found.sender) from None
     for key in known:
         try:
             key.verify(signature, signed)
         except InvalidSignature:
             continue
         return found
-    raise Refused(Refusal.FORGED, found.sender)
+    raise MessageRefused(Refusal.FORGED, found.sender)
 
 
 def check_age(stamp: Stamp, *, now: float, max_age_s: float) -> None:
-    """Raise `Refused` if the message is older than `max_age_s`, or further in the future than `LEEWAY_S`."""
+    """Raise `MessageRefused` if the time of the message is out of bounds.
+
+    A message may be up to `max_age_s` old, or up to `LEEWAY_S` in the future.
+    """
     age_s = now - stamp.at
     if age_s > max_age_s:
-        raise Refused(Refusal.TOO_OLD, stamp.sender, -age_s)
+        raise MessageRefused(Refusal.TOO_OLD, stamp.sender, -age_s)
     if age_s < -LEEWAY_S:
-        raise Refused(Refusal.FUTURE, stamp.sender, -age_s)
+        raise MessageRefused(Refusal.FUTURE, stamp.sender, -age_s)
 
 
-class Seen:
+class ReplayGuard:
     """Remembers received messages as long as they would pass `check_age`."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def once(self, stamp: Stamp, *, now: float) -> None:
-        """Raise `Refused` if the message was received before."""
+        """Raise `MessageRefused` if the message was received before."""
         while self._until and (len(self._until) >= SEEN_AT_MOST or next(iter(self._until.values())) < now):
             self._until.popitem(last=False)
         if stamp.nonce in self._until:
-            raise Refused(Refusal.REPEATED, stamp.sender)
+            raise MessageRefused(Refusal.REPEATED, stamp.sender)
         self._until[stamp.nonce] = now + 2 * LEEWAY_S
 
 

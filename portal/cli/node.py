@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from portal.cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, CliError
 from provisioning.host import joining, leaving, membership, rotation, running, status, suspending
-from provisioning.host.door import AnswerLost, Refused, Unreachable
+from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
 from provisioning.host.folder import NodeFolder
 from provisioning.host.joining import Join, Wanted
 from provisioning.service.console import LABEL_WIDTH, Console, Problem
@@ -23,7 +23,7 @@ class _Failed(CliError):
         super().__init__(problem.message, problem.fix)
         away = isinstance(problem, Unreachable | AnswerLost)
         self.exit_code = EXIT_UNREACHABLE if away else EXIT_REFUSED
-        if isinstance(problem, Refused):
+        if isinstance(problem, RequestRefused):
             self.code = problem.code
 
 

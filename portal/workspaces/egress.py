@@ -12,7 +12,7 @@ from portal.fleet.inventory.models import Pool
 from portal.people.accounts import team_egress
 from portal.people.accounts.models import Team
 from portal.workspaces.models import Workspace
-from provisioning.egress_rules import Egress, Policy, policy_of, tightest
+from provisioning.egress_rules import Egress, EgressPolicy, policy_of, tightest
 from provisioning.errors import InvalidSpec
 from provisioning.types import EgressLimit
 
@@ -62,7 +62,7 @@ def words_of(limits: list[EgressLimit] | tuple[EgressLimit, ...]) -> str:
     """Return what all limits together allow as a sentence; empty if they close nothing."""
     try:
         policy = functools.reduce(
-            tightest, (policy_of(limit.egress, limit.allow) for limit in limits), Policy()
+            tightest, (policy_of(limit.egress, limit.allow) for limit in limits), EgressPolicy()
         )
     except InvalidSpec:
         return ""

@@ -121,14 +121,14 @@ class Build:
         self._write(f"Python {python.version}")
         steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._going_on)
         text, of_npm = npm_packages.split(command.lock or command.source)
-        with _way(cell, packages, work):
+        with _access_to(cell, packages, work):
             locked = self._lock(steps, work, text, npm=bool(of_npm))
             tool = self._node(steps, work, locked) if of_npm else None
         lock, npm, registry = locked, None, packages
         if tool is not None:
             npm = Npm(cell, *tool, packages.certificates, self._write, self._going_on)
             registry = replace(packages, urls=(), links=(), more_hosts=npm.hosts())
-            with _way(cell, registry, work):
+            with _access_to(cell, registry, work):
                 of_npm = tuple(each if each.digest else npm.locked(each) for each in of_npm)
             lock = "\n".join([locked.rstrip(), *(each.line for each in of_npm), ""])
         if len(lock) > MAX_LOCK:
@@ -141,10 +141,10 @@ class Build:
         if kept := self._store.find(digest):
             self._write("This environment is here already.")
             return kept
-        with _way(cell, packages, work):
+        with _access_to(cell, packages, work):
             made = self._installed(steps, work, digest, locked)
         if npm is not None:
-            with _way(cell, registry, work):
+            with _access_to(cell, registry, work):
                 self._add_programs(cell, npm, of_npm, made, digest)
         return self._finished(cell, python, made, digest, lock)
 
@@ -343,7 +343,9 @@ class Build:
         )
 
 
-def _way(cell: Cell, packages: index.PackageIndex, work: Path) -> contextlib.AbstractContextManager[object]:
+def _access_to(
+    cell: Cell, packages: index.PackageIndex, work: Path
+) -> contextlib.AbstractContextManager[object]:
     """Return a context in which the hosts of an index are reachable."""
     return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
 

@@ -20,11 +20,11 @@ ON_THE_WAY_BITS = 8
 class Step:
     """Increase of a counter between two readings.
 
-    `anew`: it restarted at 0 in between, so `by` is a lower bound.
+    `restarted`: it restarted at 0 in between, so `by` is a lower bound.
     """
 
     by: int
-    anew: bool = False
+    restarted: bool = False
 
 
 def step(before: int, after: int, *, bits: int = WIDE) -> Step:
@@ -35,7 +35,7 @@ def step(before: int, after: int, *, bits: int = WIDE) -> Step:
     # A value beyond the assumed width means a wider counter, so it cannot have wrapped there.
     if 0 < over < 1 << (bits - ON_THE_WAY_BITS):
         return Step(over)
-    return Step(after, anew=True)
+    return Step(after, restarted=True)
 
 
 class Total:
@@ -76,4 +76,4 @@ class Rate:
         if value is None or before is None or at_s <= before_s:
             return None
         done = step(before, value, bits=self._bits)
-        return None if done.anew else round(done.by / (at_s - before_s))
+        return None if done.restarted else round(done.by / (at_s - before_s))

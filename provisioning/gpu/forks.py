@@ -69,10 +69,10 @@ def _go_on() -> None:
         _here.changed.notify_all()
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     # The thread that held the old lock does not exist in the child.
     global _here
     _here = _Sessions()
 
 
-os.register_at_fork(after_in_parent=_go_on, after_in_child=_begin_anew)
+os.register_at_fork(after_in_parent=_go_on, after_in_child=_reset_in_child)

@@ -34,7 +34,7 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DeviceProcess:
     """A process and its memory on the device in MiB; None if the driver does not report it.
 
     `start_ticks` is field 22 of its stat file; with the PID it identifies the process.
@@ -51,14 +51,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ShareUse:
     """A workspace's processes on one device, and its share in MiB.
 
     `urgent`: the device is full, and a neighbour has less than its own share.
     """
 
     part_mib: int
-    processes: tuple[Held, ...]
+    processes: tuple[DeviceProcess, ...]
     urgent: bool = False
 
     @property
@@ -97,11 +97,11 @@ class Act:
 
     step: ShareStep
     used_mib: int
-    process: Held | None = None
+    process: DeviceProcess | None = None
     ends_in_s: int = 0
 
 
-def decide(before: Over | None, seen: Seen, now: float) -> tuple[Over | None, tuple[Act, ...]]:
+def decide(before: Over | None, seen: ShareUse, now: float) -> tuple[Over | None, tuple[Act, ...]]:
     """Return the next state of one workspace on one device, and the actions; None means within its share.
 
     `now` is in seconds of a monotonic clock. Call it about once per second.
@@ -144,7 +144,7 @@ def _within(before: Over | None, used_mib: int, now: float) -> tuple[Over | None
     return replace(before, seen_at=now, within_since=since), ()
 
 
-def next_to_end(seen: Seen, done: frozenset[tuple[int, int]]) -> Held | None:
+def next_to_end(seen: ShareUse, done: frozenset[tuple[int, int]]) -> DeviceProcess | None:
     """Return the process that uses the most memory, or None; the app only if no other uses any."""
     possible = [
         each

@@ -32,7 +32,7 @@ class AnswerLost(Problem):
     """The request was sent, but no answer arrived: it may or may not have been executed."""
 
 
-class Refused(Problem):
+class RequestRefused(Problem):
     """The portal rejected the request; `code` is the reason."""
 
     def __init__(self, code: str, message: str, fix: str) -> None:
@@ -58,13 +58,13 @@ def fetch_authority(url: str) -> tuple[str, float]:
     # Trusted only after comparison with the token's digest.
     context.verify_mode = ssl.CERT_NONE
     asked_at = time.time()
-    answer = _ask(url, context, "GET", "/nodes/v1/authority")
+    answer = _request(url, context, "GET", "/nodes/v1/authority")
     if answer.status_code != 200 or not answer.content.startswith(ssl.PEM_HEADER.encode()):
         raise _no_door(url)
     return answer.text, _ahead_s(answer.headers, (asked_at + time.time()) / 2)
 
 
-class Standing(msgspec.Struct, frozen=True):
+class NodeWorkspaces(msgspec.Struct, frozen=True):
     """Workspaces on the node: their number, and the names of the first, `team/user/name`."""
 
     placed: int
@@ -82,36 +82,39 @@ class Door:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
     def join(self, body: Mapping[str, Any]) -> Answer:
-        """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `Refused`."""
+        """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `RequestRefused`."""
         return self._answer("/nodes/v1/join", body)
 
     def rotate(self, body: Mapping[str, Any]) -> Answer:
         """Rotate. Raises as `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
-    def leave(self, *, workspaces: str = "") -> Standing | None:
+    def leave(self, *, workspaces: str = "") -> NodeWorkspaces | None:
         """Leave; return None when done, otherwise the workspaces that still have to end or move.
 
         `workspaces` is `drain` or `stop`; empty rejects the request while there are workspaces on the node.
         Raises as `join`.
         """
         body = {"workspaces": workspaces} if workspaces else {}
-        answer = _ask(self._url, self._context, "POST", "/nodes/v1/leave", body)
+        answer = _request(self._url, self._context, "POST", "/nodes/v1/leave", body)
         if answer.status_code == 204:
             return None
         if answer.status_code != 202:
             raise refusal(self._url, answer)
-        return _standing(answer)
+        return _workspaces_of(answer)
 
-    def standing(self) -> Standing:
-        """Return what the portal has of this node. Raises as `join`: `Refused` if it is not a member."""
-        answer = _ask(self._url, self._context, "POST", "/nodes/v1/standing", {})
+    def workspaces(self) -> NodeWorkspaces:
+        """Return what the portal has of this node.
+
+        Raises as `join`: `RequestRefused` if it is not a member.
+        """
+        answer = _request(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:
             raise refusal(self._url, answer)
-        return _standing(answer)
+        return _workspaces_of(answer)
 
     def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
-        answer = _ask(self._url, self._context, "POST", path, body)
+        answer = _request(self._url, self._context, "POST", path, body)
         if not answer.is_success:
             raise refusal(self._url, answer)
         try:
@@ -122,17 +125,17 @@ class Door:
             ) from error
 
 
-def _standing(answer: httpx.Response) -> Standing:
+def _workspaces_of(answer: httpx.Response) -> NodeWorkspaces:
     try:
-        found = msgspec.json.decode(answer.content, type=Standing)
+        found = msgspec.json.decode(answer.content, type=NodeWorkspaces)
     except msgspec.MsgspecError as error:
         raise AnswerLost(
             f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
         ) from error
-    return Standing(found.placed, tuple(_words(each) for each in found.workspaces))
+    return NodeWorkspaces(found.placed, tuple(_words(each) for each in found.workspaces))
 
 
-def _ask(
+def _request(
     url: str, context: ssl.SSLContext, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> httpx.Response:
     limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -174,7 +177,7 @@ def refusal(url: str, answer: httpx.Response) -> Problem:
         return _no_door(url)
     if code == "not_found":
         return _no_door(url)
-    return Refused(code, _words(detail), _words(str(document.get("next_action") or "")))
+    return RequestRefused(code, _words(detail), _words(str(document.get("next_action") or "")))
 
 
 def _words(text: str) -> str:

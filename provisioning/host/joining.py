@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from provisioning.host import abilities, keys, membership, programs, running, status, unit
 from provisioning.host import door as doors
 from provisioning.host import token as tokens
-from provisioning.host.door import AnswerLost, Door, Refused
+from provisioning.host.door import AnswerLost, Door, RequestRefused
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Answer, Membership
 from provisioning.host.token import JoinToken
@@ -77,7 +77,7 @@ class Join:
                 step.update("joining")
                 joined = self._join(url, token, name, authority)
                 step.result = f"node {joined.name} of pool {joined.answer.pool}"
-            self._keep_settings()
+            self._save_settings()
             if wanted.environment:
                 make_environment(self._folder, self._environ, self._console)
         self._start(joined)
@@ -136,7 +136,7 @@ class Join:
         try:
             write_file(folder.pending, json.dumps({"token": token.id, "node": name}) + "\n")
         except OSError as error:
-            raise _cannot_keep(folder, error) from error
+            raise _not_writable(folder, error) from error
         try:
             answer = Door(url, authority).join(
                 {
@@ -153,7 +153,7 @@ class Join:
                 }
             )
             keys.check(answer.certificate, made.key, authority)
-        except Refused as refused:
+        except RequestRefused as refused:
             if lost_before and refused.code in TAKEN_IN:
                 raise Problem(
                     f"The portal has taken this machine in as {name} before, and its answer was lost.",
@@ -184,21 +184,21 @@ class Join:
             version=VERSION,
             user=os.geteuid(),
         )
-        self._keep(joined, answer)
+        self._save_membership(joined, answer)
         return joined
 
-    def _keep(self, joined: Membership, answer: Answer) -> None:
+    def _save_membership(self, joined: Membership, answer: Answer) -> None:
         try:
             membership.save(self._folder, joined)
         except OSError as error:
-            problem = _cannot_keep(self._folder, error)
+            problem = _not_writable(self._folder, error)
             raise Problem(
                 f"{problem.message} The portal has taken this machine in as {answer.node} already.",
                 f"{problem.fix} Revoke and remove {answer.node} on its pool's page, then join again.",
             ) from error
         self._folder.pending.unlink(missing_ok=True)
 
-    def _keep_settings(self) -> None:
+    def _save_settings(self) -> None:
         """Save the settings of this call for the service; afterwards the operator maintains the file."""
         if self._folder.settings.exists():
             return
@@ -207,7 +207,7 @@ class Join:
         try:
             write_file(self._folder.settings, "\n".join((head, *given, "")))
         except OSError as error:
-            raise _cannot_keep(self._folder, error) from error
+            raise _not_writable(self._folder, error) from error
 
     def _start(self, joined: Membership) -> None:
         by_hand = f"Run it: {unit.command(self._folder)}"
@@ -259,7 +259,7 @@ def _lost_before(folder: NodeFolder, token: JoinToken) -> bool:
         return False
 
 
-def _cannot_keep(folder: NodeFolder, error: OSError) -> Problem:
+def _not_writable(folder: NodeFolder, error: OSError) -> Problem:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return Problem(f"The disk under {folder.home} is full.", "Free some space.")
     return Problem(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provisioning.drivers.local import home_mount, processes, state
 from provisioning.host import membership, programs, unit
-from provisioning.host.door import Door, Refused, Standing
+from provisioning.host.door import Door, NodeWorkspaces, RequestRefused
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
@@ -48,7 +48,7 @@ def leave(
             try:
                 _leave(door_of(folder, known), step, workspaces, wait_s)
                 step.result = f"{known.name} has left pool {known.answer.pool}"
-            except Refused as refused:
+            except RequestRefused as refused:
                 if refused.code not in ENDED:
                     raise
                 # The portal no longer knows this node, so its local identity is useless.
@@ -84,7 +84,7 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
     while True:
         try:
             there = door.leave(workspaces=workspaces)
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.code != HAS_WORKSPACES:
                 raise
             raise _has_workspaces(door, refused) from refused
@@ -99,14 +99,14 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
         time.sleep(ASK_EVERY_S)
 
 
-def _has_workspaces(door: Door, refused: Refused) -> Problem:
+def _has_workspaces(door: Door, refused: RequestRefused) -> Problem:
     """Return the refusal with the names of the workspaces and the options."""
     try:
-        names = _named(door.standing())
+        names = _named(door.workspaces())
         named = f" They are: {names}." if names else ""
     except Problem:
         named = ""
-    return Refused(
+    return RequestRefused(
         refused.code,
         f"{refused.message}{named}",
         "Say what becomes of them: --drain (they are asked to go elsewhere, with notice) or --stop (they end "
@@ -118,7 +118,7 @@ def _counted(count: int) -> str:
     return f"{count} workspace{' is' if count == 1 else 's are'}"
 
 
-def _named(there: Standing) -> str:
+def _named(there: NodeWorkspaces) -> str:
     more = there.placed - len(there.workspaces[:SHOWN])
     return ", ".join(there.workspaces[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 

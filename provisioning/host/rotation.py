@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from provisioning.host import keys, membership
-from provisioning.host.door import Door, Proof, Refused
+from provisioning.host.door import Door, Proof, RequestRefused
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.service.console import Problem
@@ -40,7 +40,7 @@ def rotate(folder: NodeFolder, known: Membership) -> Membership:
         keys.check(answer.certificate, made.key, known.answer.authority)
         if keys.digest_of(answer.authority) != keys.digest_of(known.answer.authority):
             raise ValueError("the portal has another authority")
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.code in ENDED:
             raise no_longer(known, str(refused.message)) from refused
         raise

@@ -12,9 +12,9 @@ from typing import Any
 from provisioning.host import gateway_account, membership, programs
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
+from provisioning.host.membership_watch import MembershipWatch, graces
 from provisioning.host.notify import notify
 from provisioning.host.rotation import Renewal
-from provisioning.host.standing import StandingWatch, graces
 from provisioning.service import home, instance_lock, oom, processes
 from provisioning.service.console import Console, Problem
 from provisioning.service.door_account import DoorAccount, Unusable
@@ -76,9 +76,9 @@ class NodeRun:
             loop.add_signal_handler(number, self._stop.set)
         renewal = Renewal(self._folder, self._say)
         limits = graces({**self._environ, **programs.settings(self._folder)})
-        standing = StandingWatch(self._folder, self._environ, limits, self._say)
+        watch = MembershipWatch(self._folder, self._environ, limits, self._say)
         renewal.start()
-        standing.start()
+        watch.start()
         notify("READY=1")
         oom_score = oom.spare_supervisor()
         while not self._stop.is_set():
@@ -103,7 +103,7 @@ class NodeRun:
             known = other
         notify("STOPPING=1")
         renewal.stop()
-        standing.stop()
+        watch.stop()
         self._phase = "stopping"
         assert self._supervisor is not None
         await self._supervisor.stop()

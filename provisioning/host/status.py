@@ -12,7 +12,7 @@ import redis
 
 from provisioning import redis_client
 from provisioning.drivers.local import processes, state, suspending
-from provisioning.host import keys, membership, programs, standing, unit
+from provisioning.host import keys, membership, membership_watch, programs, unit
 from provisioning.host.door import CLOCK_MAX_OFF_S
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
@@ -127,11 +127,11 @@ def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
 
 def _cut_off(folder: NodeFolder) -> tuple[Fact, ...]:
     """Return when workspaces end after loss of contact, as determined by the node's services."""
-    found = standing.kept(folder)
+    found = membership_watch.load_cut_off(folder)
     if found is None or found.boot != service_processes.boot_id():
         return ()
-    limits = standing.graces({**os.environ, **programs.settings(folder)})
-    return (Fact("workspaces end", False, standing.words(found, limits, now_s=time.monotonic())),)
+    limits = membership_watch.graces({**os.environ, **programs.settings(folder)})
+    return (Fact("workspaces end", False, membership_watch.words(found, limits, now_s=time.monotonic())),)
 
 
 def _certificate(known: Membership) -> Fact:

@@ -74,7 +74,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
     with console.step("Trial") as step:
         trial = run_trial(folder.driver_instance, device, onto, tell=step.update)
         try:
-            grant.keep(folder.local, trial)
+            grant.save(folder.local, trial)
         except OSError as error:
             raise Problem(
                 f"What the trial has found cannot be written to {folder.local} ({error})."
@@ -154,7 +154,7 @@ def _require(report: Report, folder: NodeFolder) -> None:
     if not report.problem:
         return
     if report.problem == Why.NOT_GRANTED:
-        raise Problem(_not_granted(report.detail, grant.kept(folder.local)))
+        raise Problem(_not_granted(report.detail, grant.load(folder.local)))
     if report.short is not None:
         where = "within its limit of memory" if report.short.where == "workspace" else "on this machine"
         needed, free = report.short.needed_bytes / 2**30, report.short.free_bytes / 2**30

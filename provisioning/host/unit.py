@@ -52,22 +52,22 @@ class Unit:
             raise Problem(
                 f"{self.path} cannot be written ({error.strerror}).", f"Run by hand: {command(folder)}"
             ) from error
-        self._ask("daemon-reload")
-        self._ask("enable", NAME)
-        self._ask("restart", NAME)
+        self._run_systemctl("daemon-reload")
+        self._run_systemctl("enable", NAME)
+        self._run_systemctl("restart", NAME)
 
     def remove(self) -> None:
         """Stop and remove the unit. Raises `Problem`."""
         if not self.exists():
             return
-        self._ask("disable", "--now", NAME)
+        self._run_systemctl("disable", "--now", NAME)
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
             raise Problem(f"{self.path} cannot be removed ({error.strerror}).", "Remove it.") from error
-        self._ask("daemon-reload")
+        self._run_systemctl("daemon-reload")
 
-    def _ask(self, *arguments: str) -> None:
+    def _run_systemctl(self, *arguments: str) -> None:
         argv = [self.systemctl, *(["--user"] if self.user else []), *arguments]
         words = " ".join(["systemctl", *argv[1:]])
         try:

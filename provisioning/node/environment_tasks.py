@@ -246,7 +246,7 @@ class Progress:
                 quiet = time.monotonic() - self._sent_at < ALIVE_EVERY_S - 1
                 if not chunk and (last or (quiet and place == self._sent_place)):
                     return
-            if not self._told(place, offset, chunk):
+            if not self._send_progress(place, offset, chunk):
                 return  # it is sent with the next output
             with self._lock:
                 self._text = self._text[len(chunk) :]
@@ -255,7 +255,7 @@ class Progress:
             if not last:
                 return
 
-    def _told(self, place: tuple[BuildStage, int, int], offset: int, chunk: str) -> bool:
+    def _send_progress(self, place: tuple[BuildStage, int, int], offset: int, chunk: str) -> bool:
         stage, done, total = place
         progress = EnvironmentProgress(
             self._command.build, self._command.lease, stage, done, total, offset, chunk

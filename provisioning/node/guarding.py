@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 ROUND_S = 1.0
 FRESH_S = 3.0
 """Older samples are not current."""
-RETELL_S = 60.0
+RENOTIFY_S = 60.0
 """Minimum interval between reports of a workspace that repeatedly exceeds its share."""
 MAX_WAITING = 64
 MAX_NOTES = 64
@@ -69,8 +69,8 @@ class Guard(threading.Thread):
         self._outbox: Outbox[ShareNote] = Outbox(tell, what="notes of shared GPUs", limit=MAX_WAITING)
         self._end = threading.Event()
         self._over: dict[Key, Over] = {}
-        self._told_at: dict[tuple[Key, ShareStep], float] = {}
-        self._untold_back: set[Key] = set()
+        self._notified_at: dict[tuple[Key, ShareStep], float] = {}
+        self._skip_back: set[Key] = set()
 
     def run(self) -> None:
         self._outbox.ensure_running(self._end)
@@ -95,8 +95,8 @@ class Guard(threading.Thread):
         holders = self._shares.holders()
         keys = {_key(each) for each in holders}
         self._over = {key: over for key, over in self._over.items() if key in keys}
-        self._told_at = {told: at for told, at in self._told_at.items() if told[0] in keys}
-        self._untold_back &= keys
+        self._notified_at = {sent: at for sent, at in self._notified_at.items() if sent[0] in keys}
+        self._skip_back &= keys
         if not holders:
             return []
         samples = self._latest()
@@ -114,7 +114,7 @@ class Guard(threading.Thread):
                 self._over.pop(key, None)
                 if over is not None:
                     self._over[key] = over
-                    if not acts and over.within_since is None and self._is_long_told(key, now):
+                    if not acts and over.within_since is None and self._is_renotification_due(key, now):
                         # Nothing is left to end: repeat the report so that it does not lapse.
                         acts = (Act(ShareStep.OVER, seen[holder.name].used_mib or 0),)
                 notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
@@ -127,35 +127,35 @@ class Guard(threading.Thread):
             name = processes.name_of(act.process.pid)
             if not processes.send(act.process.identity, SIGNALS[act.step]):
                 return None
-            self._untold_back.discard(_key(holder))
+            self._skip_back.discard(_key(holder))
             log.warning(
                 "%s: %s (%d) of workspace %s, which holds %d of its %d MiB of %s",
                 act.step.value, name, act.process.pid, holder.workspace_id, act.used_mib,
                 holder.share.part_mib, holder.share.uuid,
             )  # fmt: skip
-        elif not self._is_to_be_told(_key(holder), act.step, now):
+        elif not self._should_notify(_key(holder), act.step, now):
             return None
         return ShareNote(
             holder.workspace_id, holder.generation, holder.share.uuid, act.step.value, act.used_mib,
             holder.share.part_mib, name[:80], act.ends_in_s,
         )  # fmt: skip
 
-    def _is_long_told(self, key: Key, now: float) -> bool:
-        at = self._told_at.get((key, ShareStep.OVER))
-        return at is not None and now - at >= RETELL_S
+    def _is_renotification_due(self, key: Key, now: float) -> bool:
+        at = self._notified_at.get((key, ShareStep.OVER))
+        return at is not None and now - at >= RENOTIFY_S
 
-    def _is_to_be_told(self, key: Key, step: ShareStep, now: float) -> bool:
+    def _should_notify(self, key: Key, step: ShareStep, now: float) -> bool:
         """Return whether to report: UNKNOWN once, OVER once a minute, and BACK only after a report."""
         if step is ShareStep.BACK:
-            told = key not in self._untold_back
-            self._untold_back.discard(key)
-            return told
-        at = self._told_at.get((key, step))
-        if at is not None and (step is ShareStep.UNKNOWN or now - at < RETELL_S):
-            self._untold_back.add(key)
+            reported = key not in self._skip_back
+            self._skip_back.discard(key)
+            return reported
+        at = self._notified_at.get((key, step))
+        if at is not None and (step is ShareStep.UNKNOWN or now - at < RENOTIFY_S):
+            self._skip_back.add(key)
             return False
-        self._told_at[key, step] = now
-        self._untold_back.discard(key)
+        self._notified_at[key, step] = now
+        self._skip_back.discard(key)
         return True
 
 

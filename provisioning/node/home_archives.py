@@ -28,7 +28,7 @@ REFUSALS = frozenset({"archives_full", "unreadable", "bad_stream", "not_found"})
 """Refusals of the file server that a retry would not change."""
 
 
-class Refused(Exception):
+class ArchiveRefused(Exception):
     """The request cannot be executed; fields as `refused`, `about` and `free` of `HomeArchived`."""
 
     def __init__(self, code: str, about: str = "", free: int = 0) -> None:
@@ -58,19 +58,19 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
             raise Stale("This command came too late and was not carried out. It is sent again by itself.")
         driver = driver_for(order.pool)
         if not isinstance(driver, LocalDriver):
-            raise Refused("not_found")
+            raise ArchiveRefused("not_found")
         home = Home(order.team, order.owner)
         with driver.home_moves(team=order.team, owner=order.owner).alone(home):
             archives = driver.home_archives(team=order.team, owner=order.owner)
             try:
                 answer = _carried_out(order, answer, archives, home)
-            except Refused:
+            except ArchiveRefused:
                 archives.end(home)
                 raise
             if answer.done:
                 archives.end(home)
             return answer
-    except Refused as error:
+    except ArchiveRefused as error:
         return replace(answer, refused=error.code, about=error.about, free=error.free)
     except Exception as error:
         return replace(answer, failure=failure_of(error))
@@ -94,9 +94,9 @@ def _carried_out(
             try:
                 archives.empty(home, job=order.job, archive=order.archive)
             except FileNotFoundError as error:
-                raise Refused("not_found") from error
+                raise ArchiveRefused("not_found") from error
             except HomeChanged as error:
-                raise Refused("changed", error.name[:300]) from error
+                raise ArchiveRefused("changed", error.name[:300]) from error
             return replace(answer, done=True, placed=True)
         case ArchiveDo.LEAVE:
             # Another order clears the home in place, so a repeated order gives the same answer.
@@ -146,7 +146,10 @@ def _with_amounts(answer: HomeArchived, said: dict[str, Any]) -> HomeArchived:
 
 
 def _ok(said: dict[str, Any]) -> dict[str, Any]:
-    """Return the file server's result. Raises `Refused`, and `ArchiveCutOff` if a retry can succeed."""
+    """Return the file server's result.
+
+    Raises `ArchiveRefused`, and `ArchiveCutOff` if a retry can succeed.
+    """
     found = said.get("ok")
     if isinstance(found, dict):
         return found
@@ -154,7 +157,7 @@ def _ok(said: dict[str, Any]) -> dict[str, Any]:
     refused = refused if isinstance(refused, dict) else {}
     code, about = str(refused.get("code")), str(refused.get("name", ""))[:300]
     if code in ("no_room", "disk_full"):
-        raise Refused("disk_full", free=int(refused.get("free", 0)))
+        raise ArchiveRefused("disk_full", free=int(refused.get("free", 0)))
     if code in REFUSALS:
-        raise Refused(code, about)
+        raise ArchiveRefused(code, about)
     raise ArchiveCutOff("It was interrupted and starts again.", detail=f"{code}: {about}")

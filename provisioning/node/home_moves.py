@@ -178,7 +178,7 @@ def _ok(said: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _reading(order: HomeMoveOrder, asked: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
     """Stream a part of the home from its old machine. Raises `OfferGone`."""
-    connection, path, headers = _way(order, os.environ)
+    connection, path, headers = _connect(order, os.environ)
     try:
         try:
             connection.request("POST", path, json.dumps(asked).encode(), headers)
@@ -203,7 +203,7 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         log.info("a part of a home was cut off: %s", error)
 
 
-def _way(
+def _connect(
     order: HomeMoveOrder, environ: Mapping[str, str]
 ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
     """Return connection, path and headers to the old machine: by the portal's endpoint for machines, or by

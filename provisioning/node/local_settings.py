@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning import mounts, registry
 from provisioning.driver import Driver
-from provisioning.egress_rules import FROM_LOOSEST, Policy, named, policy_of, reachable
+from provisioning.egress_rules import FROM_LOOSEST, EgressPolicy, named, policy_of, reachable
 from provisioning.errors import InvalidSpec
 from provisioning.types import JsonScalar, PoolConfig
 
@@ -85,7 +85,7 @@ def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> st
     return max(floor, asked, key=SANDBOXES.index)
 
 
-def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> Policy:
+def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> EgressPolicy:
     floor = policy_of(environ.get("BERTH_EGRESS") or "open", environ.get("BERTH_EGRESS_ALLOW") or "")
     asked = policy_of(str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or ""))
     egress = max(floor.egress, asked.egress, key=FROM_LOOSEST.index)
@@ -93,7 +93,7 @@ def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> Pol
         # The pool's own list was made for a less strict node: only the node's list applies.
         return floor
     if not config.get("egress_allow"):
-        return Policy(egress, floor.allowed, floor.hosts)
+        return EgressPolicy(egress, floor.allowed, floor.hosts)
     refused = [str(one) for one in asked.allowed if not reachable(one, floor)]
     refused += [str(rule) for rule in asked.hosts if not named(rule, floor)]
     if refused:
@@ -101,4 +101,4 @@ def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> Pol
             f"The pool's egress_allow names {refused[0]}, which this node does not allow. Take it out of the "
             "pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
         )
-    return Policy(egress, asked.allowed, asked.hosts)
+    return EgressPolicy(egress, asked.allowed, asked.hosts)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 ROUND_S = 5.0
 WORK_S, PAUSE_S = 0.02, 0.08
-TELL_EVERY_S = 60.0
+FULL_REPORT_EVERY_S = 60.0
 MOST_BETWEEN_S = 300.0
 NOTED_FILES = 1000
 """Smaller changes of the file count are not reported immediately."""
@@ -49,7 +49,7 @@ class Measuring(threading.Thread):
         self._end = threading.Event()
         self._seen: dict[str, HomeUsage] = {}
         self._due: dict[str, tuple[float, float]] = {}
-        self._told_at = 0.0
+        self._full_report_at = 0.0
         self._free_mib = 0
 
     def run(self) -> None:
@@ -97,15 +97,15 @@ class Measuring(threading.Thread):
                 else:
                     changed.append(usage)
                 self._due[name] = (now_s + wait_s, wait_s)
-        if now_s - self._told_at >= TELL_EVERY_S:
-            changed, self._told_at = list(self._seen.values()), now_s
+        if now_s - self._full_report_at >= FULL_REPORT_EVERY_S:
+            changed, self._full_report_at = list(self._seen.values()), now_s
         for first in range(0, len(changed), MAX_PER_MESSAGE):
             self._tell(changed[first : first + MAX_PER_MESSAGE])
 
     def _hold(self, found: list[str]) -> None:
         """Apply kernel quotas to homes where supported. Failures are retried in the next round."""
         try:
-            self._gently(self._driver.quotas.keep(found))
+            self._gently(self._driver.quotas.enforce(found))
         except InterruptedError:
             raise
         except OSError as error:

@@ -29,16 +29,16 @@ def _begin(**_: object) -> None:
     _in_pool_process = True
 
 
-def arrange(driver: Driver) -> None:
+def prepare_host(driver: Driver) -> None:
     """Prepare this machine for the driver if this is a node's worker; otherwise do nothing."""
     if _in_pool_process:
-        driver.arrange()
+        driver.prepare_host()
 
 
 def now(pool: PoolConfig) -> None:
     """Prepare starts of the pool. Never raises."""
     try:
-        driver_for(pool).prepare(owner=WORKER_PID)
+        driver_for(pool).warm_up(owner=WORKER_PID)
     except Exception as error:
         log.warning("preparing starts of pool %s failed: %s", pool.slug, error)
 

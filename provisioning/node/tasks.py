@@ -50,7 +50,7 @@ def inventory(pool: dict[str, Any]) -> None:
     failure: Failure | None = None
     try:
         driver = driver_for(messages.load(pool, PoolConfig))
-        preparing.arrange(driver)
+        preparing.prepare_host(driver)
         seen = messages.dump(driver.inventory())
     except Exception as error:
         failure = failure_of(error)

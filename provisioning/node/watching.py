@@ -14,8 +14,8 @@ from provisioning.node.identity import node_name
 from provisioning.node.sampling import has_library
 
 if TYPE_CHECKING:
-    from provisioning.gpu.watcher.seen import Seen
     from provisioning.gpu.watcher.watcher import Watcher
+    from provisioning.gpu.watcher.xid_report import XidReport
 
 
 class Sender:
@@ -24,7 +24,7 @@ class Sender:
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
         self._app, self._pool_slug, self._node = app, pool_slug, node
 
-    def __call__(self, seen: list[Seen]) -> None:
+    def __call__(self, seen: list[XidReport]) -> None:
         errors = tuple(DeviceError(each.slot, each.xid, each.line) for each in seen)
         self._app.send_task(
             "control.apply_device_errors",

@@ -91,7 +91,7 @@ class Supervisor:
     def start(self) -> None:
         """Start everything in the background; `wait_ready` waits for it."""
         for name, service in self.services.items():
-            self._keepers[name] = asyncio.create_task(self._keep(service), name=f"keep {name}")
+            self._keepers[name] = asyncio.create_task(self._keep_running(service), name=f"keep {name}")
         self._rotator = asyncio.create_task(self._rotate_logs(), name="rotate logs")
 
     async def wait_ready(self) -> None:
@@ -114,7 +114,7 @@ class Supervisor:
 
         await asyncio.gather(*(end(name) for name in self.services))
 
-    async def _keep(self, service: Service) -> None:
+    async def _keep_running(self, service: Service) -> None:
         name = service.program.name
         for before in service.program.after:
             await self.services[before].ready.wait()

@@ -28,7 +28,9 @@ def prefix(environ: Mapping[str, str], *, root: Path = delegation.ROOT) -> tuple
         or program is None
         or not environ.get("XDG_RUNTIME_DIR")
         or not (root / "cgroup.controllers").exists()
-        or any(place.vacate and delegation.delegated(place.group) for place in delegation.places(root))
+        or any(
+            parent.vacate and delegation.delegated(parent.group) for parent in delegation.parent_groups(root)
+        )
     ):
         return ()
     argv = (program, "--user", "--scope", "--quiet", "--collect", "--property=Delegate=yes", "--")

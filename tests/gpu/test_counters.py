@@ -51,7 +51,7 @@ def test_one_that_began_anew_has_counted_what_it_says(bits: int, data: st.DataOb
     before = data.draw(st.integers(1, end))
     after = data.draw(st.integers(0, before - 1))
     done = step(before, after, bits=bits)
-    assert (done.by, done.anew) == (after, True)
+    assert (done.by, done.restarted) == (after, True)
 
 
 @given(WIDTHS, st.integers(0, (1 << WIDE) + 9), st.integers(0, (1 << WIDE) + 9))

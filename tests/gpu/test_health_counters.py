@@ -10,8 +10,8 @@ import pytest
 from provisioning.gpu.nvml import session
 from provisioning.gpu.sources import HEALTH_EVERY_S, GpuSource
 from provisioning.gpu.watcher import last_xids
-from provisioning.gpu.watcher.seen import Seen
 from provisioning.gpu.watcher.watcher import Watcher
+from provisioning.gpu.watcher.xid_report import XidReport
 from tests.gpu.fake_nvml import Err, FakeGpu, FakeLibrary, h200, installed, t4
 
 
@@ -79,6 +79,6 @@ def test_the_last_xid_is_told_whoever_caused_it_where_somebody_watches() -> None
         last_xids.watching()
         assert source.read(101.0).last_xid == 0
         watcher = Watcher(lambda seen: None)
-        watcher.take(Seen("0000:1b:00", 31))
-        watcher.take(Seen("0000:2b:00", 79))
+        watcher.take(XidReport("0000:1b:00", 31))
+        watcher.take(XidReport("0000:2b:00", 79))
         assert source.read(102.0).last_xid == 31

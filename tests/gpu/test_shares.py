@@ -11,10 +11,10 @@ from provisioning.gpu.shares import (
     KILL_AFTER_S,
     STEADY_S,
     Act,
-    Held,
+    DeviceProcess,
     Over,
     Rank,
-    Seen,
+    ShareUse,
     decide,
     is_full,
     next_to_end,
@@ -26,11 +26,15 @@ PART = 40_000
 ENDS = (ShareStep.ASKED, ShareStep.KILLED)
 
 
-def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> Seen:
-    return Seen(part, tuple(Held(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent)
+def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareUse:
+    return ShareUse(
+        part, tuple(DeviceProcess(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent
+    )
 
 
-def play(looks: list[Seen], before: Over | None = None, *, every_s: float = 1.0) -> list[tuple[float, Act]]:
+def play(
+    looks: list[ShareUse], before: Over | None = None, *, every_s: float = 1.0
+) -> list[tuple[float, Act]]:
     """What is done, and when, of these looks one after the other."""
     over, done = before, []
     for number, look in enumerate(looks):
@@ -105,15 +109,19 @@ def test_after_a_gap_the_time_counts_anew() -> None:
 
 
 def test_the_agent_never_and_the_app_last() -> None:
-    agent, app, work = Held(1, 1, 90_000, Rank.AGENT), Held(2, 1, 30_000, Rank.APP), Held(3, 1, 10, Rank.WORK)
-    assert next_to_end(Seen(1, (agent, app, work)), frozenset()) == work
-    assert next_to_end(Seen(1, (agent, app)), frozenset()) == app
-    assert next_to_end(Seen(1, (agent, app)), frozenset({app.identity})) is None
-    assert next_to_end(Seen(1, (agent, Held(4, 1, 0))), frozenset()) is None
+    agent, app, work = (
+        DeviceProcess(1, 1, 90_000, Rank.AGENT),
+        DeviceProcess(2, 1, 30_000, Rank.APP),
+        DeviceProcess(3, 1, 10, Rank.WORK),
+    )
+    assert next_to_end(ShareUse(1, (agent, app, work)), frozenset()) == work
+    assert next_to_end(ShareUse(1, (agent, app)), frozenset()) == app
+    assert next_to_end(ShareUse(1, (agent, app)), frozenset({app.identity})) is None
+    assert next_to_end(ShareUse(1, (agent, DeviceProcess(4, 1, 0))), frozenset()) is None
 
 
 def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
-    first, second = Seen(1, (Held(5, 1, 50),)), Seen(1, (Held(5, 2, 50),))
+    first, second = ShareUse(1, (DeviceProcess(5, 1, 50),)), ShareUse(1, (DeviceProcess(5, 2, 50),))
     done = play([first] * 21 + [second] * 10)
     assert [act.step for _, act in done if act.step in ENDS] == [
         ShareStep.ASKED, ShareStep.ASKED, ShareStep.KILLED,
@@ -127,14 +135,14 @@ def test_parts() -> None:
 
 
 HELD = st.builds(
-    Held,
+    DeviceProcess,
     pid=st.integers(1, 4),
     start_ticks=st.integers(1, 2),
     memory_mib=st.one_of(st.none(), st.integers(0, 60)),
     rank=st.sampled_from(Rank),
 )
 SEEN = st.builds(
-    Seen,
+    ShareUse,
     part_mib=st.sampled_from([0, 20, 50]),
     processes=st.lists(HELD, max_size=4, unique_by=lambda each: each.identity).map(tuple),
     urgent=st.booleans(),
@@ -142,7 +150,7 @@ SEEN = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 4.0, 6.0, 12.0]), SEEN), max_size=60))
-def test_nothing_ends_early_or_without_cause(history: list[tuple[float, Seen]]) -> None:
+def test_nothing_ends_early_or_without_cause(history: list[tuple[float, ShareUse]]) -> None:
     over: Over | None = None
     now, over_since, last_end, asked = 0.0, None, None, None
     previous = None
@@ -169,10 +177,12 @@ def test_nothing_ends_early_or_without_cause(history: list[tuple[float, Seen]]) 
 
 @pytest.mark.parametrize("urgent", [True, False])
 def test_who_stays_over_loses_all_but_its_agent(urgent: bool) -> None:
-    processes = {(n, 1): Held(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)}
+    processes = {
+        (n, 1): DeviceProcess(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)
+    }
     over: Over | None = None
     for second in range(120):
-        over, acts = decide(over, Seen(9_000, tuple(processes.values()), urgent), float(second))
+        over, acts = decide(over, ShareUse(9_000, tuple(processes.values()), urgent), float(second))
         for act in acts:
             if act.step is ShareStep.KILLED:
                 del processes[act.process.identity]

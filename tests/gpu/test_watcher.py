@@ -16,8 +16,8 @@ from provisioning.gpu.problems import GpuLost
 from provisioning.gpu.watcher import nvml_events
 from provisioning.gpu.watcher import watcher as watching
 from provisioning.gpu.watcher.kernel_log import KernelLog, parse, slot_of
-from provisioning.gpu.watcher.seen import AGAIN_S, Once, Seen
 from provisioning.gpu.watcher.watcher import Watcher
+from provisioning.gpu.watcher.xid_report import AGAIN_S, Once, XidReport
 from tests.gpu.fake_nvml import Err, FakeLibrary, h200, installed
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -35,22 +35,22 @@ SLOT = "0000:3b:00"
 @pytest.mark.parametrize(
     ("record", "seen"),
     [
-        (f"4,1234,5678901,-;{LOST}\n SUBSYSTEM=pci\n", Seen(SLOT, 79, LOST)),
-        (f"4,1,2,-,caller=T1;[drm] {LOST}", Seen(SLOT, 79, LOST)),
+        (f"4,1234,5678901,-;{LOST}\n SUBSYSTEM=pci\n", XidReport(SLOT, 79, LOST)),
+        (f"4,1,2,-,caller=T1;[drm] {LOST}", XidReport(SLOT, 79, LOST)),
         (
             "4,1,2,-;NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
-            Seen(
+            XidReport(
                 "0000:10:1c",
                 63,
                 "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
             ),
         ),
-        (f"4,1,2,-;{OLD}", Seen("0000:01:00", 31, OLD)),
-        (f"4,1,2,-;{ILLEGAL}", Seen("0000:00:06", 31, ILLEGAL)),
-        (f"4,1,2,-;{ASSERTED}", Seen("0000:00:06", 43, ASSERTED)),
+        (f"4,1,2,-;{OLD}", XidReport("0000:01:00", 31, OLD)),
+        (f"4,1,2,-;{ILLEGAL}", XidReport("0000:00:06", 31, ILLEGAL)),
+        (f"4,1,2,-;{ASSERTED}", XidReport("0000:00:06", 43, ASSERTED)),
         (
             "4,1,2,-;NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7",
-            Seen(SLOT, 94, "NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7"),
+            XidReport(SLOT, 94, "NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7"),
         ),
         ("4,1,2,-;NVRM: GPU at PCI:0000:01:00: GPU-bc0fa0b9", None),
         (f"12,1,2,-;{LOST}", None),  # a process wrote it
@@ -61,7 +61,7 @@ SLOT = "0000:3b:00"
         (f"4,1,2,-;something\n {LOST}", None),
     ],
 )  # fmt: skip
-def test_records_of_the_kernels_log(record: str, seen: Seen | None) -> None:
+def test_records_of_the_kernels_log(record: str, seen: XidReport | None) -> None:
     assert parse(record) == seen
 
 
@@ -78,9 +78,9 @@ def test_a_slot_is_the_same_however_it_is_written(bus: str) -> None:
 def test_each_is_told_once_a_minute() -> None:
     now = [100.0]
     once = Once(lambda: now[0])
-    seen = Seen(SLOT, 79, "a")
-    assert once.first(seen) and not once.first(Seen(SLOT, 79, "b"))
-    assert once.first(Seen(SLOT, 48)) and once.first(Seen("0000:4b:00", 79))
+    seen = XidReport(SLOT, 79, "a")
+    assert once.first(seen) and not once.first(XidReport(SLOT, 79, "b"))
+    assert once.first(XidReport(SLOT, 48)) and once.first(XidReport("0000:4b:00", 79))
     now[0] += AGAIN_S - 0.1
     assert not once.first(seen)
     now[0] += 0.1
@@ -158,12 +158,12 @@ class Events(FakeLibrary):
 
 
 def test_nvml_tells_the_device_of_an_xid() -> None:
-    seen: list[Seen] = []
+    seen: list[XidReport] = []
     library = Events([h200(0), h200(1), h200(2)], errors=[(2, 79), (1, 31)])
     with installed(library):
         rounds = iter([True, True, True, False])
         nvml_events.follow(seen.append, lambda: next(rounds))
-    assert seen == [Seen("0000:3b:00", 79), Seen("0000:2b:00", 31)] and library.registered == 3
+    assert seen == [XidReport("0000:3b:00", 79), XidReport("0000:2b:00", 31)] and library.registered == 3
 
 
 def test_nvml_that_cannot_tell_says_why() -> None:
@@ -180,10 +180,10 @@ class Told:
 
     def __init__(self, away: int = 0) -> None:
         self.away, self.tries = away, 0
-        self.found: list[Seen] = []
+        self.found: list[XidReport] = []
         self.heard = threading.Event()
 
-    def __call__(self, seen: list[Seen]) -> None:
+    def __call__(self, seen: list[XidReport]) -> None:
         self.tries += 1
         if self.tries <= self.away:
             raise ConnectionError("the broker is away")
@@ -214,13 +214,13 @@ def test_an_xid_of_either_source_is_told_once_and_what_applications_cause_is_not
     told = Told()
     watcher = start(told)
     for xid in (13, 31, 43, 45, 68, 1):
-        watcher.take(Seen(SLOT, xid, "x"))
-    watcher.take(Seen(SLOT, 79, LOST))
-    watcher.take(Seen(SLOT, 79))
-    watcher.take(Seen(SLOT, 154))
+        watcher.take(XidReport(SLOT, xid, "x"))
+    watcher.take(XidReport(SLOT, 79, LOST))
+    watcher.take(XidReport(SLOT, 79))
+    watcher.take(XidReport(SLOT, 154))
     assert told.heard.wait(10)
     watcher.stop()
-    assert told.found == [Seen(SLOT, 79, LOST)]
+    assert told.found == [XidReport(SLOT, 79, LOST)]
 
 
 def test_what_the_kernel_writes_is_told_though_nvml_hangs(start: Start, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_what_the_kernel_writes_is_told_though_nvml_hangs(start: Start, tmp_path
             file.write(f"4,2,3,-;{LOST}\n")
         told.heard.wait(0.1)
     hangs.set()
-    assert told.found == [Seen(SLOT, 79, LOST)]
+    assert told.found == [XidReport(SLOT, 79, LOST)]
 
 
 def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
@@ -253,25 +253,25 @@ def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
     def follow(tell: Any, going: Any) -> None:
         if (problem := next(rounds, None)) is not None:
             raise problem
-        tell(Seen(SLOT, 48))
+        tell(XidReport(SLOT, 48))
 
     told = Told()
     start(told, follow)
     assert told.heard.wait(20)
-    assert told.found == [Seen(SLOT, 48)]
+    assert told.found == [XidReport(SLOT, 48)]
 
 
 def test_what_cannot_be_told_now_is_kept(start: Start) -> None:
     told = Told(away=1)
-    start(told).take(Seen(SLOT, 48))
+    start(told).take(XidReport(SLOT, 48))
     assert told.heard.wait(20)
-    assert told.found == [Seen(SLOT, 48)] and told.tries == 2
+    assert told.found == [XidReport(SLOT, 48)] and told.tries == 2
 
 
 def test_a_log_that_may_not_be_read_keeps_nvml_from_nothing(tmp_path: Path) -> None:
     told = Told()
-    watcher = Watcher(told, kmsg=tmp_path / "nowhere", follow=lambda tell, going: tell(Seen(SLOT, 95)))
+    watcher = Watcher(told, kmsg=tmp_path / "nowhere", follow=lambda tell, going: tell(XidReport(SLOT, 95)))
     watcher.start()
     assert told.heard.wait(10)
     watcher.stop()
-    assert told.found == [Seen(SLOT, 95)]
+    assert told.found == [XidReport(SLOT, 95)]

@@ -10,7 +10,7 @@ import pytest
 from provisioning import messages
 from provisioning.check_messages import DeviceError, DeviceErrors
 from provisioning.gpu.watcher import watcher
-from provisioning.gpu.watcher.seen import Seen
+from provisioning.gpu.watcher.xid_report import XidReport
 from provisioning.node import watching
 
 
@@ -25,7 +25,7 @@ class App:
 def test_what_a_watcher_tells() -> None:
     app = App()
     watching.Sender(app, pool_slug="lab", node="gpu-01")(
-        [Seen("0000:3b:00", 79, "line"), Seen("0000:4b:00", 48)]
+        [XidReport("0000:3b:00", 79, "line"), XidReport("0000:4b:00", 48)]
     )
     ((name, kwargs, queue),) = app.sent
     assert (name, queue) == ("control.apply_device_errors", "control")

@@ -27,7 +27,7 @@ def test_a_stand_in_for_the_driver_gives_a_machine_nothing(
     done = berth("try-suspend")
     assert done.code != 0 and "not granted" in done.out
     assert "stand-in for the NVIDIA driver" in done.err
-    kept = grant.kept(folder.local)
+    kept = grant.load(folder.local)
     assert kept is not None and kept.simulated and kept.problem == ""
 
 

@@ -71,7 +71,7 @@ def homes(request: pytest.FixtureRequest) -> Iterator[Path]:
 def pool(homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "1")
     made = Pool(tmp_path / "node", homes=str(homes), home_limit_mib=LIMIT_MIB)
-    made.driver.arrange()
+    made.driver.prepare_host()
     yield made
     made.close()
 

@@ -21,7 +21,7 @@ import pytest
 
 from provisioning import egress_proxy
 from provisioning.drivers.local.network import addresses_here
-from provisioning.egress_proxy import EgressProxy, Refused, Rules, host_rule, request_of
+from provisioning.egress_proxy import EgressProxy, ProxyRequestRefused, Rules, host_rule, request_of
 
 TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -141,7 +141,7 @@ def test_a_body_has_a_plain_length() -> None:
     ],
 )  # fmt: skip
 def test_what_could_be_read_in_two_ways_is_refused(data: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ProxyRequestRefused):
         request_of(data)
 
 

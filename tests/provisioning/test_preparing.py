@@ -19,12 +19,12 @@ class Prepared:
         self.owners: list[int] = []
         self.called = threading.Event()
         self.failure: Exception | None = None
-        self.arranged = False
+        self.host_prepared = False
 
-    def arrange(self) -> None:
-        self.arranged = True
+    def prepare_host(self) -> None:
+        self.host_prepared = True
 
-    def prepare(self, *, owner: int) -> None:
+    def warm_up(self, *, owner: int) -> None:
         self.owners.append(owner)
         self.called.set()
         if self.failure is not None:
@@ -75,5 +75,5 @@ def test_only_a_worker_changes_the_machine(
     driver: Prepared, monkeypatch: pytest.MonkeyPatch, in_worker: bool
 ) -> None:
     monkeypatch.setattr(preparing, "_in_pool_process", in_worker)
-    preparing.arrange(driver)  # type: ignore[arg-type]
-    assert driver.arranged == in_worker
+    preparing.prepare_host(driver)  # type: ignore[arg-type]
+    assert driver.host_prepared == in_worker

@@ -286,7 +286,7 @@ def test_a_change_waits_for_an_inventory_and_no_longer_than_that(local, monkeypa
     wanted = change(local)
     local.driver.repartition_device(wanted)
     monkeypatch.setattr(partitions, "LOCK_WAIT_S", 0.0)
-    with partitions.still(local.driver.base), pytest.raises(BackendUnavailable):
+    with partitions.layouts_locked(local.driver.base), pytest.raises(BackendUnavailable):
         local.driver.repartition_device(change(local, MigSlice("1g.10gb", 0)))
     local.driver.repartition_device(change(local, MigSlice("1g.10gb", 0)))
     assert layout(local) == OLD

@@ -18,7 +18,7 @@ import pytest
 
 from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.isolation import probe
-from provisioning.egress_rules import Egress, Policy, named, policy_of, reachable, tightest
+from provisioning.egress_rules import Egress, EgressPolicy, named, policy_of, reachable, tightest
 from provisioning.node.local_settings import within
 from provisioning.types import EgressLimit, Observation, ObservedState, PoolConfig, WorkspaceSpec
 from tests.instance import eventually
@@ -113,7 +113,7 @@ def test_a_proxy_that_was_killed_comes_back_and_one_of_the_dead_goes(pool: Pool)
     os.kill(proxy_of(pool, spec), signal.SIGKILL)
     folder = pool.driver._dir(spec.ref).path
     eventually(lambda: not network.ways_out(folder) or None, limit_s=20, what="the proxy ends")
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert " 403 " in says(seen, "CONNECT bad.example:443 HTTP/1.1")
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
     assert network.ways_out(folder) == []
@@ -223,5 +223,5 @@ def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
 
 
 def test_without_names_there_is_no_proxy() -> None:
-    assert network.proxy_env(Policy()) == {} == network.proxy_env(policy_of("list", "10.0.0.0/8"))
+    assert network.proxy_env(EgressPolicy()) == {} == network.proxy_env(policy_of("list", "10.0.0.0/8"))
     assert not policy_of("none", "a.org").proxied and not policy_of("open", "a.org").proxied

@@ -25,7 +25,7 @@ import pytest
 
 from provisioning.drivers.local import isolation, network, processes
 from provisioning.drivers.local.isolation import probe
-from provisioning.egress_rules import Policy, policy_of
+from provisioning.egress_rules import EgressPolicy, policy_of
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.node_gateway import Certificates, caddy_config, node_name
@@ -175,7 +175,7 @@ def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_o
     assert processes.send((real, ticks), signal.SIGKILL)
     eventually(lambda: not network.ways_out(folder), limit_s=20, what="it has ended")
     assert not network.complete(folder, policy_of("open", ""))
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert network.complete(folder, policy_of("open", ""))
     pool.wait(lambda: pool.driver.ensure_stopped(neighbour.ref), ObservedState.STOPPED)
     assert pool.driver.observe(attacker.ref).state is ObservedState.RUNNING
@@ -451,7 +451,7 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
     ((pid, _),) = network.ways_out(folder)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not network.ways_out(folder) or None, limit_s=30, what="it has ended")
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert len(network.ways_out(folder)) == 1
     os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
 
@@ -470,7 +470,7 @@ def test_the_rules_in_words() -> None:
     assert lines.index("ip daddr 198.51.100.9/32 reject") < lines.index("ip daddr 10.20.0.0/16 accept")
     assert "ip daddr 203.0.113.7/32 accept" in lines
     assert lines.count("reject") == 1 and "accept" not in lines
-    assert "accept" in [line.strip() for line in network.rules(Policy()).splitlines()]
+    assert "accept" in [line.strip() for line in network.rules(EgressPolicy()).splitlines()]
 
 
 @pytest.mark.parametrize("make", [lambda: policy_of("some", ""), lambda: policy_of("list", "x")])

@@ -360,7 +360,7 @@ def test_a_home_of_root_changes_hands_at_the_next_start_and_back(
 
 
 def test_homes_that_are_mounted_closed_still_change_hands(pool: Pool) -> None:
-    pool.driver.arrange()
+    pool.driver.prepare_host()
     try:
         seen = pool.run(pool.spec())
         assert ask(seen, "open(os.environ['HOME'] + '/note', 'w').write('mine')") == 4

@@ -71,14 +71,14 @@ def mounts(pool: Pool) -> int:
     return Path("/proc/self/mountinfo").read_text().count(f" {pool.driver.homes} ")
 
 
-def arrange(pool: Pool) -> None:
-    pool.driver.arrange()
+def prepare_host(pool: Pool) -> None:
+    pool.driver.prepare_host()
     if not home_mount.closed(pool.driver.homes):
         pytest.skip("nothing can be mounted here")
 
 
 def test_a_planted_program_has_no_power(pool):
-    arrange(pool)
+    prepare_host(pool)
     planted = plant(pool)
     assert planted.stat().st_uid == 0
     assert user_of(planted) == str(SOMEBODY)
@@ -91,12 +91,12 @@ def test_a_planted_program_has_no_power(pool):
 def test_what_was_planted_before_the_worker_began_has_none_either(pool):
     planted = plant(pool)
     assert user_of(planted) == "0"
-    arrange(pool)
+    prepare_host(pool)
     assert user_of(planted) == str(SOMEBODY)
 
 
 def test_releasing_the_host_unmounts_the_homes_of_no_workspace_that_goes_on(pool):
-    arrange(pool)
+    prepare_host(pool)
     pool.driver.release_host(keep_workspaces=True)
     assert mounts(pool) == 1
     pool.driver.release_host(keep_workspaces=False)
@@ -104,7 +104,7 @@ def test_releasing_the_host_unmounts_the_homes_of_no_workspace_that_goes_on(pool
 
 
 def test_a_planted_device_is_none(pool):
-    arrange(pool)
+    prepare_host(pool)
     device = pool.driver.homes / "device"
     os.mknod(device, 0o600 | 0o020000, os.makedev(1, 5))
     with pytest.raises(PermissionError):
@@ -112,9 +112,9 @@ def test_a_planted_device_is_none(pool):
 
 
 def test_workers_that_begin_again_mount_once(pool):
-    arrange(pool)
+    prepare_host(pool)
     for _ in range(3):
-        LocalDriver(PoolConfig("local", "local", dict(pool.driver.pool.config))).arrange()
+        LocalDriver(PoolConfig("local", "local", dict(pool.driver.pool.config))).prepare_host()
     assert mounts(pool) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_workspace_goes_on_while_the_mount_comes_and_goes(pool):
     seen = pool.run(pool.spec())
     write = "open(os.environ['HOME'] + '/note', 'a').write('x')"
     assert ask(seen, write) == 1
-    arrange(pool)
+    prepare_host(pool)
     assert ask(seen, write) == 1
     release(pool)
     assert ask(seen, write) == 1
@@ -134,10 +134,10 @@ def test_where_it_cannot_be_mounted_the_node_says_so(pool, monkeypatch, caplog):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(home_mount.attach, "copy_of", refuse)
-    pool.driver.arrange()
+    pool.driver.prepare_host()
     (node,) = pool.driver.inventory().nodes
     assert any("nosuid" in text and "ordinary user" in text for text in node.warnings)
     monkeypatch.undo()
-    arrange(pool)
+    prepare_host(pool)
     (node,) = pool.driver.inventory().nodes
     assert not any("nosuid" in text for text in node.warnings)

@@ -23,7 +23,7 @@ from provisioning.node import gpu_tasks, local_settings, preparing, tasks
 from provisioning.node.worker import app as node_app
 from provisioning.service.environ import ROOT
 from provisioning.signed_celery import STAMP, Gate, Identity, SignedCelery, SignedTask
-from provisioning.signing import CONTROL, LEEWAY_S, Refusal, Refused, Signer, public_keys, public_text
+from provisioning.signing import CONTROL, LEEWAY_S, MessageRefused, Refusal, Signer, public_keys, public_text
 from provisioning.types import (
     Failure,
     Inventory,
@@ -61,7 +61,7 @@ def message(key=CONTROL_KEY, sender=CONTROL, to="node.a", task="node.execute", k
 
 
 def reason(receiver, headers, payload, *, from_nodes=False) -> Refusal:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(MessageRefused) as refused:
         receiver.admit(headers, payload, from_nodes=from_nodes)
     return refused.value.reason
 
@@ -140,7 +140,7 @@ def test_arguments_nested_without_end_are_refused():
 
 def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
     monkeypatch.setattr(signing, "SEEN_AT_MOST", 3)
-    seen = signing.Seen()
+    seen = signing.ReplayGuard()
     for number in range(10):
         seen.once(signing.Stamp(CONTROL, "node.a", 1.0, str(number), ""), now=1.0)
     assert len(seen._until) == 3

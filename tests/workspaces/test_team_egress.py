@@ -21,7 +21,7 @@ from portal.people.accounts import team_egress
 from portal.people.accounts.models import Role, Team
 from portal.site_file import applying, exporting
 from portal.workspaces import dispatch, egress
-from provisioning.egress_rules import Policy, named, no_looser, policy_of, reachable, tightest
+from provisioning.egress_rules import EgressPolicy, named, no_looser, policy_of, reachable, tightest
 from provisioning.types import EgressLimit
 from tests import sites
 from tests.factories import MembershipFactory, TemplateFactory, UserFactory, WorkspaceFactory, local_pool_with
@@ -34,9 +34,9 @@ def close(team, egress="list", allow="packages.example", actor=SYSTEM):
     return team_egress.set_egress(actor=actor, team=team, egress=egress, egress_allow=allow)
 
 
-def reach_of(workspace) -> Policy:
+def reach_of(workspace) -> EgressPolicy:
     """What the node makes of the message, with a node and a pool that close nothing."""
-    found = Policy()
+    found = EgressPolicy()
     for limit in dispatch.spec_of(workspace).egress:
         found = tightest(found, policy_of(limit.egress, limit.allow))
     return found
@@ -211,7 +211,7 @@ def test_owners_of_a_team_cannot_get_out_by_a_template_of_their_own(alice, team)
         team=team,
     )
     workspace = WorkspaceFactory(template=own, team=team)
-    assert reach_of(workspace) == Policy(policy_of("none", "").egress)
+    assert reach_of(workspace) == EgressPolicy(policy_of("none", "").egress)
 
 
 def test_a_member_of_two_teams_is_held_by_the_one_that_is_charged():
@@ -257,7 +257,7 @@ WORDS = (
 def test_no_looser_is_never_looser():
     """For random pairs: what the new rule lets reach was allowed before, network by network, name by name."""
     chance = random.Random(7)
-    rules = [Policy(), policy_of("none", "")]
+    rules = [EgressPolicy(), policy_of("none", "")]
     rules += [policy_of(kind, "") for kind in ("open", "list")]
     rules += [
         policy_of(chance.choice(("open", "list")), " ".join(chance.sample(WORDS, 3))) for _ in range(40)

@@ -18,7 +18,7 @@ from portal.fleet.inventory.models import Pool
 from provisioning import messages
 from provisioning.celery_config import ENGINE_QUEUE, node_queue
 from provisioning.signed_celery import RefusedReport, sender
-from provisioning.signing import CONTROL, Refusal, Refused
+from provisioning.signing import CONTROL, MessageRefused, Refusal
 from provisioning.types import Inventory
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
     """
     try:
         by, body = app.unseal(raw, key=key)
-    except Refused as error:
+    except MessageRefused as error:
         log.warning("a reply of %s is refused: %s", _line(queue), error.reason.value)
         return None
     if by not in (_of_engine() if queue == ENGINE_QUEUE else {queue}):

@@ -21,7 +21,7 @@ from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Team, TeamEgress, User
-from provisioning.egress_rules import Policy, no_looser, policy_of
+from provisioning.egress_rules import EgressPolicy, no_looser, policy_of
 from provisioning.errors import InvalidSpec
 
 MAX_ALLOW = 4000
@@ -123,7 +123,7 @@ def as_of(team: Team, moment: datetime | None) -> Team:
     )
 
 
-def _policy(team: Team) -> Policy | None:
+def _policy(team: Team) -> EgressPolicy | None:
     """Return the policy, or None if it restricts nothing. Raises `InvalidInput`."""
     if not team.egress:
         return None
@@ -134,7 +134,7 @@ def _policy(team: Team) -> Policy | None:
         raise InvalidInput(reason, errors={"egress_allow": [reason]}) from None
 
 
-def _checked(team: Team) -> Policy | None:
+def _checked(team: Team) -> EgressPolicy | None:
     if team.egress not in TeamEgress.values:
         reason = Reason(AccountCode.EGRESS_NOT_VALID)
         raise InvalidInput(reason, errors={"egress": [reason]})
@@ -144,7 +144,7 @@ def _checked(team: Team) -> Policy | None:
     return _policy(team)
 
 
-def _as_tight(new: Policy | None, old: Policy | None) -> bool:
+def _as_tight(new: EgressPolicy | None, old: EgressPolicy | None) -> bool:
     if old is None:
         return True
     return new is not None and no_looser(new, old)

@@ -77,10 +77,10 @@ def serve(link: socket.socket) -> None:
                     socket_of_other.close()
                 _become_kernel(json.loads(data))
                 return
-            _keep(pid, status, kernels, poller)
+            _register(pid, status, kernels, poller)
 
 
-def _keep(
+def _register(
     pid: int, status: socket.socket, kernels: dict[int, tuple[int, socket.socket]], poller: select.poll
 ) -> None:
     """Report the kernel's PID; kill the kernel if the requester has gone."""

@@ -80,7 +80,7 @@ class Archives:
         with self._lock:
             if self._job is not None and self._job.id != job:
                 if self._job.working:
-                    raise tree.Refused("busy")
+                    raise tree.FileRequestRefused("busy")
                 self._job = None
             if self._job is None:
                 found = done(job, archive)
@@ -158,7 +158,7 @@ class Archives:
         try:
             source = os.open(archive + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.store)
         except FileNotFoundError as error:
-            raise tree.Refused("not_found") from error
+            raise tree.FileRequestRefused("not_found") from error
         try:
             said = _header_of(source)
             job.begin(READING)
@@ -250,7 +250,7 @@ class _Packing:
             return
         self.written += len(data)
         if self.written > self._most:
-            raise tree.Refused("archives_full")
+            raise tree.FileRequestRefused("archives_full")
         self._room.take(len(data))
         view = memoryview(data)
         while view:

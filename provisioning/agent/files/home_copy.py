@@ -168,7 +168,7 @@ class Writing:
                     return True
                 remove(folder, name)
                 os.link(names[-1], name, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
-        except tree.Refused:
+        except tree.FileRequestRefused:
             return False
         return True
 

@@ -149,7 +149,7 @@ def names_of(path: str) -> list[bytes]:
     """Return the names of a path from a stream. Raises `BadStream` unless the path is below the home."""
     try:
         names = [os.fsencode(name) for name in _plain_parts(path)]
-    except (tree.Refused, UnicodeError) as refused:
+    except (tree.FileRequestRefused, UnicodeError) as refused:
         raise BadStream("a name leads elsewhere") from refused
     return names
 
@@ -158,9 +158,9 @@ def _plain_parts(path: str) -> list[str]:
     parts = [os.fsdecode(tree.unquote_to_bytes(part)) for part in path.split("/")]
     for name in parts:
         if name in ("", ".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > tree.MAX_NAME:
-            raise tree.Refused("bad_name")
+            raise tree.FileRequestRefused("bad_name")
     if len(parts) > tree.MAX_DEPTH + 1:
-        raise tree.Refused("too_deep")
+        raise tree.FileRequestRefused("too_deep")
     return parts
 
 
@@ -357,7 +357,7 @@ def write_files(
                 if entry["t"] != "f":
                     raise OSError(errno.EINVAL, "no file any more")
                 file = opened(folder, names[-1])
-        except (OSError, tree.Refused):
+        except (OSError, tree.FileRequestRefused):
             writer.put({"t": "x", "p": path, "why": UNREADABLE})
             continue
         try:

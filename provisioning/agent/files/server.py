@@ -77,7 +77,7 @@ class Grants:
             now = time.monotonic()
             self._found = {key: each for key, each in self._found.items() if each["until"] > now}
             if len(self._found) >= MAX_GRANTS:
-                raise tree.Refused("busy")
+                raise tree.FileRequestRefused("busy")
             self._found[digest] = {**grant, "until": now + float(grant["lifetime_s"])}
 
     def take(self, token: str) -> dict[str, Any] | None:
@@ -142,7 +142,10 @@ class Server:
         threading.Thread(target=work, daemon=True).start()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request. Raises `Refused`, or `KeyError`, `ValueError`, `TypeError` if it is malformed."""
+        """Answer a request.
+
+        Raises `FileRequestRefused`, or `KeyError`, `ValueError`, `TypeError` if it is malformed.
+        """
         match asked["do"]:
             case "list":
                 offset, limit = max(0, int(asked["offset"])), min(MAX_PAGE, max(1, int(asked["limit"])))
@@ -184,9 +187,11 @@ class Server:
             raise ValueError(what)
         wanted = "file" if what == "file" else "folder"
         if kind != wanted:
-            raise tree.Refused("is_a_link" if kind == "link" else f"not_a_{wanted}", path.rpartition("/")[2])
+            raise tree.FileRequestRefused(
+                "is_a_link" if kind == "link" else f"not_a_{wanted}", path.rpartition("/")[2]
+            )
         if what == "put" and len(tree.parts_of(str(asked["name"]))) != 1:
-            raise tree.Refused("bad_name")
+            raise tree.FileRequestRefused("bad_name")
         kept = ("path", "what", "name", "back", "replace", "most_bytes", "lifetime_s", "origin")
         self.grants.add(str(asked["digest"]), {name: asked[name] for name in kept if name in asked})
         return {}
@@ -208,7 +213,7 @@ class Control(socketserver.StreamRequestHandler):
                     answer = {"ok": self.files.answer(asked)}
                 else:
                     answer = {"ok": self.files.receive(asked, self.rfile.read1)}
-            except tree.Refused as refused:
+            except tree.FileRequestRefused as refused:
                 answer = {"refused": {"code": refused.code, "name": refused.name}}
             except home_copy.NoRoom as error:
                 answer = {
@@ -271,7 +276,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
                 return
             try:
                 getattr(self, f"_{grant['what']}")(grant)
-            except tree.Refused as refused:
+            except tree.FileRequestRefused as refused:
                 self._drain()
                 self._say(409, f"This cannot be done: {refused.code}.")
             except (ConnectionError, TimeoutError, uploads.CutOff):
@@ -324,7 +329,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         """Send a part of the whole home to another machine; the body selects the part (`home_receive`)."""
         read = self._body()
         if self.left > MAX_REQUEST:
-            raise tree.Refused("too_large")
+            raise tree.FileRequestRefused("too_large")
         try:
             asked = json.loads(b"".join(iter(lambda: read(PIECE), b"")))
             part, after = str(asked["part"]), str(asked.get("after", ""))
@@ -333,7 +338,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
             for path in (*([after] if after else []), *(path for path, _ in wants)):
                 home_stream.names_of(path)
         except (ValueError, TypeError, KeyError, home_stream.BadStream) as error:
-            raise tree.Refused("bad_name") from error
+            raise tree.FileRequestRefused("bad_name") from error
         self._head(200, {"Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked"})
         chunks, root = Chunks(self.wfile), self.files.tree.root
         if part == "files":
@@ -347,10 +352,13 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     # -- uploads --------------------------------------------------------------------------------
 
     def _body(self) -> Callable[[int], bytes]:
-        """Return a function that reads up to the body's end. Raises `Refused` without a content length."""
+        """Return a function that reads up to the body's end.
+
+        Raises `FileRequestRefused` without a content length.
+        """
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
-            raise tree.Refused("length_missing")
+            raise tree.FileRequestRefused("length_missing")
         self.left = int(length)
 
         def read(count: int) -> bytes:
@@ -385,13 +393,13 @@ class Transfer(http.server.BaseHTTPRequestHandler):
                     try:
                         uploads.save(folder, name, pieces, room, replace=bool(grant["replace"]))
                         saved += 1
-                    except tree.Refused as refused:
+                    except tree.FileRequestRefused as refused:
                         code, about = refused.code, tree.wire(name)[:100]
                         if code not in ("exists", "bad_name", "reserved_name", "not_allowed"):
                             raise
                         for _ in pieces:
                             pass
-            except tree.Refused as refused:
+            except tree.FileRequestRefused as refused:
                 code, about = refused.code, about or refused.name
         self._drain()
         query = f"saved={saved}" + (f"&refused={quote(code)}&about={quote(about)}" if code else "")

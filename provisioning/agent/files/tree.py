@@ -37,7 +37,7 @@ KINDS = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
-class Refused(Exception):
+class FileRequestRefused(Exception):
     """A failed request. `code` is the reason; `name` is the affected name in wire form."""
 
     def __init__(self, code: str, name: str = "") -> None:
@@ -60,23 +60,23 @@ def wire_path(names: list[str]) -> str:
 
 
 def parts_of(path: str) -> list[str]:
-    """Parse a path in wire form. Raises `Refused` unless it is below the root."""
+    """Parse a path in wire form. Raises `FileRequestRefused` unless it is below the root."""
     if _PERCENT.search(path):
-        raise Refused("bad_name")
+        raise FileRequestRefused("bad_name")
     names = [os.fsdecode(unquote_to_bytes(part)) for part in path.split("/")] if path else []
     for name in names:
         require_name(name)
     if len(names) > MAX_DEPTH:
-        raise Refused("too_deep")
+        raise FileRequestRefused("too_deep")
     return names
 
 
 def require_name(name: str) -> None:
-    """Raise `Refused` unless `name` is a valid file name."""
+    """Raise `FileRequestRefused` unless `name` is a valid file name."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
-        raise Refused("bad_name")
+        raise FileRequestRefused("bad_name")
     if name.startswith(OWN):
-        raise Refused("reserved_name")
+        raise FileRequestRefused("reserved_name")
 
 
 class Tree:
@@ -94,7 +94,7 @@ class Tree:
 
     @contextlib.contextmanager
     def folder(self, names: list[str]) -> Iterator[int]:
-        """Open a folder. Raises `Refused` if one of the names is missing or a link."""
+        """Open a folder. Raises `FileRequestRefused` if one of the names is missing or a link."""
         descriptor = self._opened_root()
         try:
             for name in names:
@@ -113,7 +113,7 @@ class Tree:
         """Yield the open parent folder of a path and the path's last name."""
         names = parts_of(path)
         if not names:
-            raise Refused("bad_name")
+            raise FileRequestRefused("bad_name")
         with self.folder(names[:-1]) as descriptor:
             yield descriptor, names[-1]
 
@@ -143,13 +143,13 @@ class Tree:
         return {"id": wire(name), "kind": kind, "size": seen.st_size, "changed": seen.st_mtime}
 
     def kind(self, path: str) -> str:
-        """Return the kind of an entry. Raises `Refused`."""
+        """Return the kind of an entry. Raises `FileRequestRefused`."""
         if not path:
             return "folder"
         with self.place(path) as (descriptor, name):
             row = self._row(descriptor, name)
         if row is None:
-            raise Refused("not_found", wire(name))
+            raise FileRequestRefused("not_found", wire(name))
         return str(row["kind"])
 
     def open_file(self, path: str) -> tuple[int, os.stat_result, str]:
@@ -158,7 +158,7 @@ class Tree:
             # Without O_NONBLOCK, opening a pipe blocks until it has a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             if not stat.S_ISREG(self._mode(descriptor, name)):
-                raise Refused("not_a_file", wire(name))
+                raise FileRequestRefused("not_a_file", wire(name))
             try:
                 opened = os.open(name, flags, dir_fd=descriptor)
             except OSError as error:
@@ -166,7 +166,7 @@ class Tree:
         seen = os.fstat(opened)
         if not stat.S_ISREG(seen.st_mode):
             os.close(opened)
-            raise Refused("not_a_file", wire(name))
+            raise FileRequestRefused("not_a_file", wire(name))
         return opened, seen, name
 
     def _mode(self, descriptor: int, name: str) -> int:
@@ -185,7 +185,7 @@ class Tree:
     def rename(self, path: str, to: str) -> None:
         """Rename or move an entry. Never replaces an existing one."""
         if to == path or to.startswith(f"{path}/"):
-            raise Refused("exists" if to == path else "bad_name")
+            raise FileRequestRefused("exists" if to == path else "bad_name")
         with self.place(path) as (source, name), self.place(to) as (target, new):
             move(source, name, target, new)
 
@@ -202,7 +202,7 @@ class Tree:
 
     def clear(self) -> None:
         """Remove deleted folders, also of an earlier server; nested folders are moved up, not entered."""
-        with contextlib.suppress(OSError, Refused), self.folder([]) as root:
+        with contextlib.suppress(OSError, FileRequestRefused), self.folder([]) as root:
             for name in [each for each in os.listdir(root) if each.startswith(TRASH)]:
                 self._clear(name)
 
@@ -257,7 +257,7 @@ class Tree:
                         elif stat.S_ISDIR(seen.st_mode) and unread is not None:
                             unread.append(wire_path([*below, name]))
                         yield below, descriptor, name, seen
-            except (OSError, Refused) as error:
+            except (OSError, FileRequestRefused) as error:
                 # Entries deleted meanwhile are not reported.
                 if unread is not None and getattr(error, "code", "") != "not_found":
                     unread.append(wire_path(below))
@@ -275,7 +275,7 @@ class Tree:
 
 
 def move(source: int, name: str, target: int, new: str) -> None:
-    """Rename between open folders without replacing anything. Raises `Refused`."""
+    """Rename between open folders without replacing anything. Raises `FileRequestRefused`."""
     done = _libc.renameat2(source, os.fsencode(name), target, os.fsencode(new), RENAME_NOREPLACE)
     if done == 0:
         return
@@ -302,6 +302,6 @@ _CODES = {
 }  # fmt: skip
 
 
-def refused(error: OSError, name: str = "") -> Refused:
+def refused(error: OSError, name: str = "") -> FileRequestRefused:
     """Convert a system error."""
-    return Refused(_CODES.get(error.errno or 0, "failed"), wire(name))
+    return FileRequestRefused(_CODES.get(error.errno or 0, "failed"), wire(name))

@@ -39,25 +39,25 @@ class Room:
         self.unlooked = LOOK_BYTES
 
     def take(self, count: int) -> None:
-        """Account for bytes about to be written. Raises `Refused`."""
+        """Account for bytes about to be written. Raises `FileRequestRefused`."""
         self.left -= count
         if self.left < 0:
-            raise tree.Refused("home_full")
+            raise tree.FileRequestRefused("home_full")
         self.unlooked += count
         if self.unlooked >= LOOK_BYTES:
             self.unlooked = 0
             disk = os.fstatvfs(self.folder)
             if disk.f_bavail * disk.f_frsize - count < self.reserve:
-                raise tree.Refused("disk_full")
+                raise tree.FileRequestRefused("disk_full")
 
 
 def save(folder: int, name: str, pieces: Iterator[bytes], room: Room, *, replace: bool) -> int:
-    """Write a file from the pieces; return its size in bytes. Raises `Refused` and `CutOff`."""
+    """Write a file from the pieces; return its size in bytes. Raises `FileRequestRefused` and `CutOff`."""
     tree.require_name(name)
     if not replace:
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
-            raise tree.Refused("exists", tree.wire(name))
+            raise tree.FileRequestRefused("exists", tree.wire(name))
     temporary = tree.UPLOAD + secrets.token_hex(8)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     written = 0

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .app import App
+    from .app_listener import AppListener
     from .waking import Waking
-    from .way import Way
 
 
 class Children:
     """The app, its relay, and orphans adopted by this process."""
 
-    def __init__(self, app: App, way: Way, waking: Waking) -> None:
+    def __init__(self, app: App, app_listener: AppListener, waking: Waking) -> None:
         self.app = app
-        self.way = way
+        self.app_listener = app_listener
         self.waking = waking
 
     def reap(self) -> None:
@@ -40,8 +40,8 @@ class Children:
                 self.app.exit_code = (
                     os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 )
-            elif pid == self.way.relay_pid:
-                self.way.relay_pid = 0
+            elif pid == self.app_listener.relay_pid:
+                self.app_listener.relay_pid = 0
 
     def end_app(self, timeout_s: float) -> None:
         """Ask the app to end, wait up to its timeout, then kill it."""

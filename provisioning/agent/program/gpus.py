@@ -46,7 +46,7 @@ class Gpus:
             import threading
 
             self.asked, self.answered = threading.Event(), threading.Event()
-            self.thread = threading.Thread(target=self._ask, daemon=True)
+            self.thread = threading.Thread(target=self._serve_queries, daemon=True)
             self.thread.start()
         if self.waits_since and not self.answered.is_set():
             return None
@@ -63,7 +63,7 @@ class Gpus:
         """Return for how many seconds the driver has not answered; None if it answers."""
         return int(time.monotonic() - self.waits_since) if self.waits_since else None
 
-    def _ask(self) -> None:
+    def _serve_queries(self) -> None:
         """Thread: query the driver on each request until it is unavailable."""
         while not self.broken:
             self.asked.wait()

@@ -22,7 +22,7 @@ import struct
 import sys
 from mmap import mmap
 
-from .way import COUNTER_BYTES, become_relay
+from .app_listener import COUNTER_BYTES, become_relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from .terminals import terminals_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .app import App
+    from .app_listener import AppListener
     from .config import Config
-    from .unclaimed import Unclaimed
-    from .way import Way
+    from .spare import Spare
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -28,11 +28,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Observer:
     """Inspects descendant processes, their sockets, terminals and GPUs, and queries the app."""
 
-    def __init__(self, config: Config, app: App, way: Way, unclaimed: Unclaimed | None) -> None:
+    def __init__(self, config: Config, app: App, app_listener: AppListener, spare: Spare | None) -> None:
         self.config = config
         self.app = app
-        self.way = way
-        self.unclaimed = unclaimed
+        self.app_listener = app_listener
+        self.spare = spare
         self.gpus = Gpus(config["devices"])
         self.progress = Progress(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
@@ -57,11 +57,11 @@ class Observer:
         found = sockets_on(self.app.port)
         if found is not None:
             activity["connections"] = found[1]
-        traffic = self.way.traffic_bytes()
-        if self.way.direct and self.unclaimed:
-            own, traffic = self.unclaimed.counted()
+        traffic = self.app_listener.traffic_bytes()
+        if self.app_listener.direct and self.spare:
+            own, traffic = self.spare.counted()
             activity["connections"] = None if found is None or own is None else found[1] + own
-        if self.way.counts:
+        if self.app_listener.counts:
             # Omitted if connections reach the app without being counted.
             activity["traffic_bytes"] = traffic
         rates = self.progress.rates()
@@ -69,7 +69,7 @@ class Observer:
             activity["progress"] = rates
         try:
             table = process_table()
-            pids = [pid for pid in descendants(os.getpid(), table) if pid != self.way.relay_pid]
+            pids = [pid for pid in descendants(os.getpid(), table) if pid != self.app_listener.relay_pid]
             reaped = os.times()
             ticks = sum(table[pid][2] for pid in pids)
             activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)

@@ -31,7 +31,7 @@ class Progress:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.told: dict[str, deque[tuple[float, float]]] = {}  # name → (time, total)
+        self.totals: dict[str, deque[tuple[float, float]]] = {}  # name → (time, total)
         self.clock: float | None = None
 
     def rates(self) -> dict[str, float]:
@@ -44,23 +44,23 @@ class Progress:
         now = time.time()
         clock = now - time.monotonic()
         if self.clock is not None and abs(clock - self.clock) > CLOCK_SET_S:
-            self.told.clear()  # times before and after a clock change are not comparable
+            self.totals.clear()  # times before and after a clock change are not comparable
         self.clock = clock
         found = self.read()
-        if len(self.told.keys() | found.keys()) > MAX_NAMES:
+        if len(self.totals.keys() | found.keys()) > MAX_NAMES:
             # A file that is just being written is not found; its counter is kept while there is room.
-            self.told = {name: rows for name, rows in self.told.items() if name in found}
+            self.totals = {name: rows for name, rows in self.totals.items() if name in found}
         for name, (at, done) in found.items():
             self.take(name, at, done, now)
-        rates = {name: rate(rows, now) for name, rows in self.told.items()}
+        rates = {name: rate(rows, now) for name, rows in self.totals.items()}
         return {name: value for name, value in rates.items() if value}
 
     def take(self, name: str, at: float, done: float, now: float) -> None:
         """Store a total written at `at`, if it is new and not in the future."""
         if at > now + CLOCK_SET_S:
-            self.told.pop(name, None)
+            self.totals.pop(name, None)
             return
-        rows = self.told.setdefault(name, deque())
+        rows = self.totals.setdefault(name, deque())
         if rows and (done < rows[-1][1] or at < rows[-1][0]):
             rows.clear()  # the job has restarted
         if rows and at == rows[-1][0]:
@@ -87,9 +87,9 @@ class Progress:
                         break
             # Sorted, so that the same files are read each time.
             for name in sorted(filter(NAME.match, names)):
-                told = read_one(name, folder)
-                if told is not None:
-                    found[name] = told
+                counter = read_one(name, folder)
+                if counter is not None:
+                    found[name] = counter
                 if len(found) == MAX_NAMES:
                     break
         finally:

@@ -13,12 +13,12 @@ import sys
 import time
 
 from .app import free_port, start_app
+from .app_listener import AppListener
 from .config import EXIT_CONFIG, EXIT_PORT_TAKEN, load_config
 from .log import Log
 from .portal import REVOKED, Portal
 from .state import State
 from .waking import Waking
-from .way import Way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .app import App
     from .children import Children
     from .config import Config
-    from .unclaimed import Unclaimed
+    from .spare import Spare
 
 PROBE_FIRST_S = 0.015
 PROBE_MAX_S = 0.1
@@ -40,12 +40,12 @@ class Agent:
     """One run. `run` returns the exit code of the process."""
 
     app: App
-    way: Way
+    app_listener: AppListener
     ended: threading.Event
 
-    def __init__(self, config: Config, unclaimed: Unclaimed | None = None, listener: int = -1) -> None:
+    def __init__(self, config: Config, spare: Spare | None = None, listener: int = -1) -> None:
         self.config = config
-        self.unclaimed = unclaimed
+        self.spare = spare
         self.listener = listener
         self.log = Log(
             config["log_path"], config["log_max_bytes"], [config["app_token"], config["agent_token"]]
@@ -98,7 +98,7 @@ class Agent:
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
         from .observing import Observer
 
-        observer = Observer(self.config, self.app, self.way, self.unclaimed)
+        observer = Observer(self.config, self.app, self.app_listener, self.spare)
         interval_s = float(self.config["heartbeat_s"])
         while not self.ended.wait(interval_s):
             if not self.state.written:
@@ -171,9 +171,9 @@ class Agent:
             self.log.note("the app could not be started: %s" % error)
             return self.ended_before("exec_failed", 127)
         counted_at = str(self.config.get("traffic_path") or "")
-        self.way = Way(self.listener, self.app, self.unclaimed, self.log, counted_at)
-        self.way.find(self.ready)
-        return self.keep()
+        self.app_listener = AppListener(self.listener, self.app, self.spare, self.log, counted_at)
+        self.app_listener.find(self.ready)
+        return self.supervise()
 
     def take_secrets(self) -> str:
         """Fetch the secrets; return why the app cannot start, or ""."""
@@ -203,18 +203,18 @@ class Agent:
             from .git_settings import prepare as prepare_git
 
             prepare_git(self.config)
-        if self.unclaimed:
-            self.app = self.unclaimed.become(self.config, port, self.listener)
+        if self.spare:
+            self.app = self.spare.become(self.config, port, self.listener)
         else:
             self.app = start_app(self.config, port)
 
-    def keep(self) -> int:
+    def supervise(self) -> int:
         """Run from the start of the app until everything that it started has ended."""
         import threading
 
         from .children import Children, become_subreaper
 
-        children = Children(self.app, self.way, self.waking)
+        children = Children(self.app, self.app_listener, self.waking)
         self.ended = threading.Event()
         self.state.write("starting", self.app.port)
         cloning = None
@@ -254,8 +254,8 @@ class Agent:
             children.reap()
             if self.app.exit_code is not None or self.stop_signal or self.end_reason:
                 return
-            self.way.find(self.ready)
-            asked = self.way.direct is None and self.unclaimed
+            self.app_listener.find(self.ready)
+            asked = self.app_listener.direct is None and self.spare
             self.waking.pause(60.0, *([asked.control.fileno()] if asked else ()))
 
     def post_exited(self, code: int | None) -> None:
@@ -287,11 +287,11 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     close_on_exec()
     if len(arguments) > 6 and arguments[1] == "--unclaimed":
-        from .unclaimed import Unclaimed
+        from .spare import Spare
 
-        unclaimed = Unclaimed(int(arguments[2]), int(arguments[3]), arguments[5], arguments[6:])
-        claimed = unclaimed.wait()
-        return Agent(claimed, unclaimed, int(arguments[4])).run() if claimed else 0
+        spare = Spare(int(arguments[2]), int(arguments[3]), arguments[5], arguments[6:])
+        claimed = spare.wait()
+        return Agent(claimed, spare, int(arguments[4])).run() if claimed else 0
     if len(arguments) not in (2, 3):
         print("usage: agent.py CONFIG [LISTENER]", file=sys.stderr)
         return EXIT_CONFIG

@@ -308,8 +308,8 @@ def cpu_quota_milli(root: Path = ROOT) -> int | None:
 def _candidates_v2(root: Path) -> list[tuple[CgroupHost, Path | None]]:
     """Return possible parents, each with the group that its processes must leave first, if any."""
     return [
-        (CgroupHost(2, (place.group,)), place.group if place.vacate else None)
-        for place in delegation.places(root)
+        (CgroupHost(2, (parent.group,)), parent.group if parent.vacate else None)
+        for parent in delegation.parent_groups(root)
     ]
 
 

@@ -20,7 +20,7 @@ _MARKS = ("user.delegate", "trusted.delegate")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParentGroup:
     """A group that can be a parent of groups. `vacate`: its processes must leave it first."""
 
     group: Path
@@ -52,7 +52,7 @@ def delegated(group: Path) -> bool:
     return False
 
 
-def places(root: Path) -> list[Place]:
+def parent_groups(root: Path) -> list[ParentGroup]:
     """Return possible parents of groups, best first; empty without version 2.
 
     Best is a delegated group, then an ancestor without processes, then this process's own unmarked group.
@@ -62,18 +62,18 @@ def places(root: Path) -> list[Place]:
         return []
     own = own_group(root)
     unit = own.parent if own.name == LEAF and own != root else own
-    found = [Place(unit, vacate=True)] if unit != root and delegated(unit) else []
+    found = [ParentGroup(unit, vacate=True)] if unit != root and delegated(unit) else []
     group = unit
     while True:
         if os.access(group, os.W_OK):
-            found.append(Place(group))
+            found.append(ParentGroup(group))
         if group in (root, group.parent):
             break
         group = group.parent
     if not found or found[0].group != unit or not found[0].vacate:
         with contextlib.suppress(OSError):
             if unit != root and os.geteuid() != 0 and unit.stat().st_uid == os.geteuid():
-                found.append(Place(unit, vacate=True))
+                found.append(ParentGroup(unit, vacate=True))
     return found
 
 

@@ -60,7 +60,7 @@ from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspending
 from provisioning.drivers.local.takeover import take_over_spare
-from provisioning.egress_rules import Policy, policy_of, tightest
+from provisioning.egress_rules import EgressPolicy, policy_of, tightest
 from provisioning.endpoints import socket_endpoint
 from provisioning.environment_messages import PackagesOf
 from provisioning.environments import folders
@@ -194,8 +194,8 @@ class LocalDriver(Driver):
         """See `Driver.accepts_endpoint`. Accepts only the socket of this generation."""
         return endpoint == socket_endpoint(ref)
 
-    def arrange(self) -> None:
-        """See `Driver.arrange`. Mounts the homes with nosuid and nodev."""
+    def prepare_host(self) -> None:
+        """See `Driver.prepare_host`. Mounts the homes with nosuid and nodev."""
         self._sweep()
         bytecode.make(AGENT.parent)
         try:
@@ -299,8 +299,8 @@ class LocalDriver(Driver):
                     launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
 
-    def prepare(self, *, owner: int) -> None:
-        """See `Driver.prepare`. Keeps the configured number of spares and restores lost egress processes."""
+    def warm_up(self, *, owner: int) -> None:
+        """See `Driver.warm_up`. Keeps the configured number of spares and restores lost egress processes."""
         sandbox, _ = self._isolation()
         in_gvisor = self.sandbox_mode == GVISOR
         kinds = (
@@ -317,12 +317,14 @@ class LocalDriver(Driver):
                 self.homes.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if not staging.can_show_owners(self.homes):
                     kinds = []  # a home cannot be mounted into a running spare
-            self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
+            self.spares.maintain(
+                kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance)
+            )
             self._sweep()
             for report in self.suspending().recover():
                 log.warning("a workspace was left half suspended by a process that was killed: %s", report)
             if sandbox.network is not None:
-                self._keep_ways_out(self._settings(sandbox, self._own_environment()))
+                self._restore_egress(self._settings(sandbox, self._own_environment()))
 
     def observe(self, ref: WorkspaceRef) -> Observation:
         """See `Driver.observe`."""
@@ -493,7 +495,7 @@ class LocalDriver(Driver):
                     f"Give the {word} a name of letters, digits and . _ @ + -."
                 )
 
-    def _egress(self, spec: WorkspaceSpec) -> Policy:
+    def _egress(self, spec: WorkspaceSpec) -> EgressPolicy:
         """Return the workspace's egress policy, the strictest of all that apply. Raises `InvalidSpec`."""
         limits = (policy_of(limit.egress, limit.allow) for limit in spec.egress)
         return functools.reduce(tightest, limits, self.egress)
@@ -502,10 +504,10 @@ class LocalDriver(Driver):
         """Return the GPUs, never during a layout change. First finishes one left by a killed worker."""
         partitions.recover(self.base)
         while True:
-            known = partitions.known(self.base)
-            with partitions.still(self.base) as busy:
+            before = partitions.repartitioned_gpus(self.base)
+            with partitions.layouts_locked(self.base) as busy:
                 scan = gpus.scan()
-            if partitions.known(self.base) == known:
+            if partitions.repartitioned_gpus(self.base) == before:
                 return gpus.with_instances(scan, busy)
 
     def _own_environment(self) -> environment.Environment:
@@ -568,7 +570,7 @@ class LocalDriver(Driver):
             port_max=self.port_max,
         )
 
-    def _keep_ways_out(self, settings: Settings) -> None:
+    def _restore_egress(self, settings: Settings) -> None:
         """Restart the egress processes of workspaces that lost them, for example because pasta was killed."""
         for name in state.names(self.base):
             folder = state.WorkspaceDir(self.base, name)

@@ -31,7 +31,7 @@ class GpuScan:
     driver_version: str = ""
     cuda_version: str = ""
     missing: tuple[str, ...] = ()
-    untold: tuple[str, ...] = ()
+    unreported: tuple[str, ...] = ()
     """GPUs outside MIG mode whose processes the driver does not report."""
 
 
@@ -57,7 +57,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
         driver_version=found.driver_version,
         cuda_version=found.cuda_version,
         missing=found.missing,
-        untold=tuple(gpu.uuid for gpu in found.gpus if gpu.processes is None and not gpu.mig_mode),
+        unreported=tuple(gpu.uuid for gpu in found.gpus if gpu.processes is None and not gpu.mig_mode),
     )
 
 

@@ -51,9 +51,9 @@ def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
         now = read(proc, time.clock_gettime(time.CLOCK_BOOTTIME))
     except (OSError, ValueError, LookupError):
         return {"watched_s": 0}
-    rows = [*_kept(folder / FILE, now), now]
-    _keep(folder / FILE, rows)
-    return told(rows, proc, os.cpu_count() or 1)
+    rows = [*_load(folder / FILE, now), now]
+    _save(folder / FILE, rows)
+    return summarize(rows, proc, os.cpu_count() or 1)
 
 
 def read(proc: Path, at_s: float) -> Reading:
@@ -78,7 +78,7 @@ def read(proc: Path, at_s: float) -> Reading:
     )
 
 
-def told(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
+def summarize(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
     """Return the figures of these readings, as stored in a node's `facts`."""
     first, last = rows[0], rows[-1]
     seconds, ticks = last.at_s - first.at_s, last.ticks - first.ticks
@@ -103,7 +103,7 @@ def _average(file: Path, pattern: re.Pattern[str]) -> float | None:
     return min(100.0, float(found[1])) if found else None
 
 
-def _kept(file: Path, now: Reading) -> list[Reading]:
+def _load(file: Path, now: Reading) -> list[Reading]:
     """Return recent readings, oldest first; empty if the machine was rebooted since."""
     try:
         rows = _decode(file.read_bytes()[:MAX_BYTES])
@@ -118,7 +118,7 @@ def _kept(file: Path, now: Reading) -> list[Reading]:
     return rows[:-1] if in_order else []
 
 
-def _keep(file: Path, rows: Sequence[Reading]) -> None:
+def _save(file: Path, rows: Sequence[Reading]) -> None:
     """Write atomically; if that fails, the next look starts over."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:

@@ -97,7 +97,7 @@ class HomeQuotas:
             project_quota.give(folder, record.project, folder=True)
         return record
 
-    def keep(self, homes: Sequence[str]) -> Generator[None, None, None]:
+    def enforce(self, homes: Sequence[str]) -> Generator[None, None, None]:
         """Enforce limits on these homes, assign their files to their projects, and forget deleted homes.
 
         Raises `OSError`.

@@ -18,7 +18,7 @@ from provisioning.drivers.local import gvisor, network, processes, scratch
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 from provisioning.drivers.local.seccomp import filters
 from provisioning.drivers.local.staging import AS_USER, mount, staged_program, user
-from provisioning.egress_rules import Policy
+from provisioning.egress_rules import EgressPolicy
 from provisioning.errors import StartFailed
 from provisioning.types import Isolation
 
@@ -271,7 +271,7 @@ def _run_as(found: SandboxProbe, uid: int, folder: Path) -> None:
                 raise OSError("no process inside")
             Path(f"/proc/{init}/environ").read_bytes()
             if found.network is not None:
-                network.join(found.network, init, folder, Policy())
+                network.join(found.network, init, folder, EgressPolicy())
         finally:
             watch.cancel()
             process.kill()
@@ -289,7 +289,7 @@ def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: P
                     init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
                     if init is None:
                         raise StartFailed("The sandbox did not start.", detail="no process inside")
-                    network.join(tools, init, folder, Policy())
+                    network.join(tools, init, folder, EgressPolicy())
             finally:
                 network.end(folder)
     except (OSError, StartFailed) as error:

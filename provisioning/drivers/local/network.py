@@ -27,7 +27,7 @@ from typing import Any
 
 from provisioning import proxy_inside
 from provisioning.drivers.local import processes
-from provisioning.egress_rules import CLOSED, Egress, Network, Policy
+from provisioning.egress_rules import CLOSED, Egress, EgressPolicy, Network
 from provisioning.errors import StartFailed
 
 JOIN = Path(__file__).resolve().with_name("join_network.py")
@@ -61,7 +61,7 @@ def tools() -> Tools | str:
     return Tools(pasta, nft)
 
 
-def rules(policy: Policy, here: Iterable[str] = ()) -> str:
+def rules(policy: EgressPolicy, here: Iterable[str] = ()) -> str:
     """Return the nftables rules of the namespace. `here`: addresses of this machine."""
     lines = ["oifname lo accept"]
     if policy.routed:
@@ -106,7 +106,7 @@ def resolv_conf(system: str) -> str:
     return "\n".join((f"nameserver {RESOLVER}", *kept, ""))
 
 
-def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
+def join(tools: Tools, init: int, folder: Path, policy: EgressPolicy) -> None:
     """Apply rules and start egress for the sandbox whose first process is `init`. Raises `StartFailed`.
 
     Idempotent: rules are replaced, and running egress processes are kept.
@@ -196,7 +196,7 @@ def _proxy(folder: Path) -> Path:
     return folder / _MARKS[2]
 
 
-def proxy_env(policy: Policy) -> dict[str, str]:
+def proxy_env(policy: EgressPolicy) -> dict[str, str]:
     """Return the environment variables that point programs to the egress proxy, if there is one."""
     if not policy.proxied:
         return {}
@@ -211,7 +211,7 @@ def ways_out(folder: Path) -> list[tuple[int, int]]:
     return [(pid, ticks) for pid, ticks, argv in _leading_out() if wanted.intersection(argv)]
 
 
-def complete(folder: Path, policy: Policy) -> bool:
+def complete(folder: Path, policy: EgressPolicy) -> bool:
     """Return whether all egress processes that the policy needs are running."""
     pasta, proxy = _kinds(folder)
     return (pasta or not policy.routed) and (proxy or not policy.proxied)

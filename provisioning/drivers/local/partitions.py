@@ -68,7 +68,7 @@ def repartition(
         try:
             with session() as driver:
                 _finish(base, driver, change.parent_uuid)
-                _keep_before(base, change.parent_uuid, before())
+                _write_before(base, change.parent_uuid, before())
                 gpu = driver.by_uuid(change.parent_uuid)
                 if not _stands(gpu, change):
                     doomed = _doomed(gpu, change)
@@ -118,15 +118,15 @@ def recover(base: Path) -> bool:
 
 
 @contextlib.contextmanager
-def still(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
+def layouts_locked(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
     """Block layout changes meanwhile; yields the GPUs where one is in progress.
 
     Each is mapped to its instances from before the change. A GPU whose layout changes for the first time is
-    not known here yet: compare `known` before and after.
+    not known here yet: compare `repartitioned_gpus` before and after.
     """
     busy: dict[str, tuple[DeviceInfo, ...]] = {}
     with contextlib.ExitStack() as stack:
-        for parent_uuid in known(base):
+        for parent_uuid in repartitioned_gpus(base):
             mine = stack.enter_context(_lock(base, parent_uuid, shared=True))
             if not mine or _path(base, parent_uuid).exists():
                 kept = _read_before(base, parent_uuid)
@@ -135,7 +135,7 @@ def still(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
         yield busy
 
 
-def known(base: Path) -> tuple[str, ...]:
+def repartitioned_gpus(base: Path) -> tuple[str, ...]:
     """Return the GPUs whose layout was ever changed here."""
     return tuple(sorted(path.stem for path in (base / FOLDER).glob("*.lock")))
 
@@ -237,7 +237,7 @@ def _before_path(base: Path, parent_uuid: str) -> Path:
     return base / FOLDER / f"{parent_uuid}.before"
 
 
-def _keep_before(base: Path, parent_uuid: str, instances: Sequence[DeviceInfo]) -> None:
+def _write_before(base: Path, parent_uuid: str, instances: Sequence[DeviceInfo]) -> None:
     write_atomically(_before_path(base, parent_uuid), msgspec.json.encode(list(instances)))
 
 

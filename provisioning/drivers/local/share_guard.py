@@ -17,13 +17,13 @@ from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.gpus import GpuScan
 from provisioning.errors import NoCapacity
 from provisioning.gpu.samples import ProcessUse, Sample
-from provisioning.gpu.shares import Held, Rank, Seen, is_full, part_mib
+from provisioning.gpu.shares import DeviceProcess, Rank, ShareUse, is_full, part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceGrant, DeviceInfo, DeviceKind
 
 VARIABLE = "BERTH_GPU_SHARES"
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial PID namespace (PROC_PID_INIT_INO in Linux), whose PIDs NVML reports."""
-NOBODY_FOR_S = 5.0
+UNOWNED_FOR_S = 5.0
 """Unattributed processes are checked again after this time: they may have been seen during a fork."""
 
 
@@ -55,8 +55,8 @@ def refused(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
         first = False
     if not first:
         return "This node's worker runs in a container, where it cannot see whose process takes GPU memory."
-    if scan.untold:
-        return f"The driver does not tell who computes on {scan.untold[0]}, so no part of it can be held."
+    if scan.unreported:
+        return f"The driver does not tell who computes on {scan.unreported[0]}, so no part of it can be held."
     return ""
 
 
@@ -84,7 +84,7 @@ class Shares:
         self._records: dict[str, tuple[tuple[int, ...], tuple[Holder, ...]]] = {}
         # By device: owners of its processes, and unattributed processes with their recheck time.
         self._owners: dict[str, dict[tuple[int, int], tuple[str, Rank]]] = {}
-        self._nobody: dict[str, dict[tuple[int, int], float]] = {}
+        self._unowned: dict[str, dict[tuple[int, int], float]] = {}
 
     def holders(self) -> list[Holder]:
         """Return the current holders, without ending workspaces. Only changed records are read again."""
@@ -98,23 +98,23 @@ class Shares:
             self._records[name] = before
         return [holder for _, found in self._records.values() for holder in found]
 
-    def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, Seen]:
+    def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, ShareUse]:
         """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}
         theirs = self._attributed(uuid, sample.processes)
         its = [each for each in holders if each.share.uuid == uuid]
-        found = {each.name: Seen(each.share.part_mib, tuple(theirs.get(each.name, ()))) for each in its}
+        found = {each.name: ShareUse(each.share.part_mib, tuple(theirs.get(each.name, ()))) for each in its}
         if not its or not is_full(its[0].share.device_mib, sample.memory_used_mib):
             return found
         short = {name for name, each in found.items() if each.is_short}
         return {
-            name: Seen(each.part_mib, each.processes, urgent=bool(short - {name}))
+            name: ShareUse(each.part_mib, each.processes, urgent=bool(short - {name}))
             for name, each in found.items()
         }
 
-    def _attributed(self, uuid: str, present: Iterable[ProcessUse]) -> dict[str, list[Held]]:
-        by_name: dict[str, list[Held]] = defaultdict(list)
+    def _attributed(self, uuid: str, present: Iterable[ProcessUse]) -> dict[str, list[DeviceProcess]]:
+        by_name: dict[str, list[DeviceProcess]] = defaultdict(list)
         uses = {
             (use.pid, ticks): use.memory_mib
             for use in present
@@ -122,16 +122,16 @@ class Shares:
         }
         now = time.monotonic()
         owners = {key: owner for key, owner in self._owners.get(uuid, {}).items() if key in uses}
-        nobody = self._nobody.get(uuid, {})
-        nobody = {key: until for key, until in nobody.items() if key in uses and until > now}
-        if unknown := uses.keys() - owners.keys() - nobody.keys():
+        unowned = self._unowned.get(uuid, {})
+        unowned = {key: until for key, until in unowned.items() if key in uses and until > now}
+        if unknown := uses.keys() - owners.keys() - unowned.keys():
             owners.update(self._look_up(unknown))
-            nobody.update(dict.fromkeys(unknown - owners.keys(), now + NOBODY_FOR_S))
-        self._owners[uuid], self._nobody[uuid] = owners, nobody
+            unowned.update(dict.fromkeys(unknown - owners.keys(), now + UNOWNED_FOR_S))
+        self._owners[uuid], self._unowned[uuid] = owners, unowned
         for (pid, ticks), memory_mib in uses.items():
             name, rank = owners.get((pid, ticks), ("", Rank.WORK))
             if name:
-                by_name[name].append(Held(pid, ticks, memory_mib, rank))
+                by_name[name].append(DeviceProcess(pid, ticks, memory_mib, rank))
         return by_name
 
     def _look_up(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[str, Rank]]:

@@ -68,7 +68,7 @@ MIN_AVAILABLE_MIB = 1024
 MAX_READY_S = 60.0
 ANSWER_TIMEOUT_S = 0.5
 END_TIMEOUT_S = 1.0
-NOBODY = "berth"
+SPARE_NAME = "berth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Spares:
 
     # -- maintaining --------------------------------------------------------------------------
 
-    def keep(
+    def maintain(
         self, kinds: Sequence[Kind], number: int, *, owner: int, cgroup_host: cgroups.CgroupHost
     ) -> None:
         """End surplus and outdated spares, and start new ones until there are `number` of each kind."""
@@ -216,7 +216,7 @@ class Spares:
             door_group = door.group_of(self.base.parent)
             folder.prepare(uid, door_group)
             write_atomically(folder.path / "spare.json", json.dumps(asdict(mark)).encode())
-            write_etc(folder, NOBODY, NOBODY, kind.sandbox)
+            write_etc(folder, SPARE_NAME, SPARE_NAME, kind.sandbox)
             cgroups.create(host, f"spare-{folder.name}", cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
             plan, mounts = self._plan(kind, folder), list[Mount]()
             if uid != NODE_USER:
@@ -277,8 +277,8 @@ class Spares:
             gateway=str(gateway_folder(self.base.parent)),
             etc=str(folder.etc),
             home="",
-            user=NOBODY,
-            hostname=NOBODY,
+            user=SPARE_NAME,
+            hostname=SPARE_NAME,
             env={
                 **self._markers(folder),
                 "BERTH_ROLE": "agent",

@@ -42,7 +42,7 @@ from provisioning.drivers.local.state import (
     gateway_folder,
     write_atomically,
 )
-from provisioning.egress_rules import Policy
+from provisioning.egress_rules import EgressPolicy
 from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
 from provisioning.errors import InvalidSpec, StartFailed
 from provisioning.handover import TooDeep, hand_over
@@ -66,7 +66,7 @@ class Settings:
     instance: str
     environment: Environment
     sandbox: SandboxProbe
-    egress: Policy
+    egress: EgressPolicy
     cgroup_host: cgroups.CgroupHost
     port_min: int
     port_max: int
@@ -277,7 +277,7 @@ def app_env(
     jupyter: str,
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
-    egress: Policy,
+    egress: EgressPolicy,
     overlay: Mapping[str, Any] | None,
 ) -> dict[str, str]:
     """Return the app's whole environment. Templates can override all but markers and devices."""

@@ -87,7 +87,7 @@ class Suspending:
 
     def granted(self, driver: str) -> str:
         """Return why this machine must not suspend, from `grant.refusal`; empty if it may."""
-        return grant.refusal(grant.kept(self.base), driver=driver, instance=self.instance)
+        return grant.refusal(grant.load(self.base), driver=driver, instance=self.instance)
 
     def suspend(self, name: str, *, tell: Tell = _silent) -> Report:
         """Move all its CUDA processes off its GPUs, or leave everything as it was.
@@ -170,7 +170,7 @@ class Suspending:
         if not used and ProcessState.CHECKPOINTED not in there.values():
             # No process is visible: NVML sees another PID namespace than this node.
             return no(Problem.NOT_SEEN)
-        trial = grant.kept(self.base)
+        trial = grant.load(self.base)
         others = {seen.before.gpus[uuid].model for uuid in used} - {trial.model if trial else ""}
         if others:
             return no(Problem.OTHER_MODEL, ", ".join(sorted(others)))

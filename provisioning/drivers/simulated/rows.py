@@ -18,7 +18,7 @@ FAILURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SimulatedWorkspace:
     """A stored workspace. Times are seconds since the epoch; `None` means never."""
 
     name: str
@@ -134,20 +134,20 @@ class Book:
         row = self.row(ref.external_name)
         return Observation(ref, ObservedState.ABSENT) if row is None else self.seen(row)
 
-    def seen(self, row: Row) -> Observation:
+    def seen(self, row: SimulatedWorkspace) -> Observation:
         """Return the observation of `row`."""
         return row.observation(self.now, self.offline.get(row.name, ""))
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> SimulatedWorkspace | None:
         """Return the workspace with this external name, unless it is gone."""
         found = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
-        row = Row(*found) if found else None
+        row = SimulatedWorkspace(*found) if found else None
         return None if row is None or self._gone(row) else row
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[SimulatedWorkspace]:
         """Yield all existing workspaces by name."""
         for found in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
-            row = Row(*found)
+            row = SimulatedWorkspace(*found)
             if not self._gone(row):
                 yield row
 
@@ -214,7 +214,7 @@ class Book:
         execute("INSERT OR IGNORE INTO homes VALUES (?)", (spec.home_key,))
         execute("UPDATE marks SET starts = starts + 1 WHERE name = ?", (name,))
 
-    def end(self, row: Row, delay_s: float, *, deleting: bool) -> None:
+    def end(self, row: SimulatedWorkspace, delay_s: float, *, deleting: bool) -> None:
         """Request the end of a run. An ending run ends no later than before; a deletion is final."""
         if row.ended_at is not None:
             ended_at = min(row.ended_at, self.now + delay_s)
@@ -266,7 +266,7 @@ class Book:
         """Record a start that would have allocated something twice."""
         self.connection.execute("INSERT INTO over_grants VALUES (?, ?, ?)", (self.now, name, reason))
 
-    def _gone(self, row: Row) -> bool:
+    def _gone(self, row: SimulatedWorkspace) -> bool:
         return row.state(self.now) is ObservedState.ABSENT and row.name not in self.offline
 
     def _remove(self, name: str) -> None:

@@ -96,8 +96,8 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
 def _where(raw: Raw) -> str:
     """Return which of several devices have wrong words, if known."""
     by_rank = raw.detail.get("wrong_words_by_rank")
-    told = by_rank.items() if isinstance(by_rank, dict) else ()
-    found = [f"{name} ({count})" for name, count in told if count]
+    counts = by_rank.items() if isinstance(by_rank, dict) else ()
+    found = [f"{name} ({count})" for name, count in counts if count]
     return f", on {', '.join(found)}" if found else ""
 
 

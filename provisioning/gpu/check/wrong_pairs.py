@@ -28,11 +28,11 @@ def of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
 
     Raises `KeyError`, `TypeError` or `ValueError` if any is malformed.
     """
-    told = [
+    pairs = [
         (bool(each["own"]), WrongPair(str(each["from"]), str(each["to"]), int(each["errors"])))
         for each in detail.get("wrong_pairs", ())
     ]
-    return tuple(pair for its_own, pair in told if its_own is own)
+    return tuple(pair for its_own, pair in pairs if its_own is own)
 
 
 def findings(tests: Sequence[TestResult]) -> list[Finding]:

@@ -72,14 +72,14 @@ def main(argv: list[str]) -> int:
     config, teller = json.loads(argv[1]), Teller(int(argv[2]))
     teller.send("look", when="before", **look())
     if config["pids"]:
-        _ask(teller, config)
+        _handle(teller, config)
     if config["goal"]:
         teller.send("look", when="after", **look())
     teller.send("end", nonce=config["nonce"], simulated=simulated())
     return 0
 
 
-def _ask(teller: Teller, config: dict[str, Any]) -> None:
+def _handle(teller: Teller, config: dict[str, Any]) -> None:
     """Report the states of the processes; with a goal, move them there first."""
     until = time.monotonic() + float(config["within_s"])
 

@@ -42,7 +42,7 @@ class Trial:
     machine: str = ""
 
 
-def keep(base: Path, trial: Trial) -> None:
+def save(base: Path, trial: Trial) -> None:
     """Store the last trial, successful or not. Raises `OSError`."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     half = base / f"{FILE}.{os.getpid()}"
@@ -55,7 +55,7 @@ def keep(base: Path, trial: Trial) -> None:
             half.unlink()
 
 
-def kept(base: Path) -> Trial | None:
+def load(base: Path) -> Trial | None:
     """Return the last trial; None if there is none or its file is unreadable."""
     try:
         return msgspec.json.decode((base / FILE).read_bytes(), type=Trial)

@@ -79,7 +79,7 @@ Step = Callable[[str, int], object]
 def look(pids: Iterable[int] = ()) -> Answer:
     """Return the users of GPUs, and the states of these processes. Never raises."""
     config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
-    return _ask(config, LOOK_WITHIN_S, lambda _call, _pid: None)
+    return _query(config, LOOK_WITHIN_S, lambda _call, _pid: None)
 
 
 def bring(
@@ -99,10 +99,10 @@ def bring(
     wanted = sorted(set(pids))
     limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
     config = {"goal": str(goal), "pids": wanted, "pairs": dict(pairs or {}), "within_s": limit_s}
-    answer = _ask(config, limit_s * 3 + LOOK_WITHIN_S, tell)
+    answer = _query(config, limit_s * 3 + LOOK_WITHIN_S, tell)
     if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
         return answer
-    second = _ask({**config, "goal": str(Goal.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
+    second = _query({**config, "goal": str(Goal.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
     if second.outcome is None:
         # The state is unknown; the next call finds out.
         states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
@@ -112,7 +112,7 @@ def bring(
     return replace(second, before=answer.before, outcome=outcome)
 
 
-def _ask(config: Mapping[str, Any], limit_s: float, tell: Step) -> Answer:
+def _query(config: Mapping[str, Any], limit_s: float, tell: Step) -> Answer:
     if reap_abandoned() >= MAX_ABANDONED:
         return Answer(trouble=HUNG)
     nonce = secrets.token_hex(16)

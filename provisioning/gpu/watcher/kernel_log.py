@@ -9,7 +9,7 @@ import select
 from collections.abc import Iterator
 from pathlib import Path
 
-from provisioning.gpu.watcher.seen import Seen
+from provisioning.gpu.watcher.xid_report import XidReport
 
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192
@@ -22,7 +22,7 @@ _XID = re.compile(
 MAX_LINE = 300
 
 
-def parse(record: str) -> Seen | None:
+def parse(record: str) -> XidReport | None:
     """Return the XID in a record of the kernel's log, or None."""
     # `6,1234,5678901,-;text`; continuation lines start with a space.
     head, _, text = record.partition(";")
@@ -34,7 +34,7 @@ def parse(record: str) -> Seen | None:
     found = _XID.search(line)
     if found is None:
         return None
-    return Seen(slot_of(found.group(1)), int(found.group(2)), line[found.start() :][:MAX_LINE])
+    return XidReport(slot_of(found.group(1)), int(found.group(2)), line[found.start() :][:MAX_LINE])
 
 
 def slot_of(bus: str) -> str:
@@ -60,7 +60,7 @@ class KernelLog:
         """Return whether a record can be read now."""
         return bool(select.select([self._file], [], [], timeout_s)[0])
 
-    def read(self) -> Iterator[Seen]:
+    def read(self) -> Iterator[XidReport]:
         """Yield XIDs since the last call."""
         for _ in range(MAX_AT_ONCE):
             try:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from provisioning.gpu.nvml import Nvml, NvmlProblem, XidEvents, session
 from provisioning.gpu.nvml.events import identity
 from provisioning.gpu.watcher.kernel_log import slot_of
-from provisioning.gpu.watcher.seen import Seen
+from provisioning.gpu.watcher.xid_report import XidReport
 
 log = logging.getLogger(__name__)
 WAIT_MS = 1000
 
 
-def follow(tell: Callable[[Seen], None], going: Callable[[], bool]) -> None:
+def follow(tell: Callable[[XidReport], None], going: Callable[[], bool]) -> None:
     """Call `tell` for every XID of every GPU while `going()` is true. Raises `NvmlProblem`.
 
     A device without events does not affect the others.
@@ -45,7 +45,7 @@ def _register(driver: Nvml, index: int, events: XidEvents, slots: dict[int | Non
         log.info("GPU %d tells no XIDs by NVML: %s", index, problem)
 
 
-def _next(events: XidEvents, slots: dict[int | None, str]) -> Seen | None:
+def _next(events: XidEvents, slots: dict[int | None, str]) -> XidReport | None:
     event = events.wait(WAIT_MS)
     if event is None:
         return None
@@ -55,7 +55,7 @@ def _next(events: XidEvents, slots: dict[int | None, str]) -> Seen | None:
         # The kernel's log has its address.
         log.warning("XID %d of a GPU that nobody knows", xid)
         return None
-    return Seen(slot, xid)
+    return XidReport(slot, xid)
 
 
 __all__ = ["NvmlProblem", "follow"]

@@ -16,7 +16,7 @@ from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
 from provisioning.gpu.problems import GpuLost, NvmlProblem
 from provisioning.gpu.watcher import last_xids, nvml_events
 from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
-from provisioning.gpu.watcher.seen import Once, Seen
+from provisioning.gpu.watcher.xid_report import Once, XidReport
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -24,8 +24,8 @@ RETRY_S = 30.0
 SEND_AGAIN_S = 1.0
 MAX_WAITING = 64
 
-Sink = Callable[[list[Seen]], None]
-Follow = Callable[[Callable[[Seen], None], Callable[[], bool]], None]
+Sink = Callable[[list[XidReport]], None]
+Follow = Callable[[Callable[[XidReport], None], Callable[[], bool]], None]
 
 
 class Watcher:
@@ -35,7 +35,7 @@ class Watcher:
         self._sink, self._kmsg, self._follow = sink, kmsg, follow
         self._once = Once()
         self._end = threading.Event()
-        self._waiting: deque[Seen] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[XidReport] = deque(maxlen=MAX_WAITING)
         self._ready = threading.Condition()
         self._said: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
@@ -56,7 +56,7 @@ class Watcher:
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: XidReport) -> None:
         """Handle an XID of a source. Those caused by applications are not forwarded."""
         last_xids.note(seen.slot, seen.xid)
         if seen.xid == RECOVERY_CHANGED and not seen.line:
@@ -129,7 +129,7 @@ class Watcher:
             if batch and not self._offer(batch):
                 self._end.wait(SEND_AGAIN_S)
 
-    def _offer(self, batch: list[Seen]) -> bool:
+    def _offer(self, batch: list[XidReport]) -> bool:
         try:
             self._sink(batch)
         except Exception as error:

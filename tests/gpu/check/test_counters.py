@@ -16,20 +16,20 @@ NARROW_END, WIDE_END = 1 << 32, 1 << 64
         (0, 0, WIDE, Step(0)),
         (5, 5, WIDE, Step(0)),
         (5, 9, NARROW, Step(4)),
-        (5, 4, WIDE, Step(4, anew=True)),
-        (5, 0, NARROW, Step(0, anew=True)),
+        (5, 4, WIDE, Step(4, restarted=True)),
+        (5, 0, NARROW, Step(0, restarted=True)),
         (NARROW_END - 1, 0, NARROW, Step(1)),
-        (NARROW_END - 1, 0, WIDE, Step(0, anew=True)),
+        (NARROW_END - 1, 0, WIDE, Step(0, restarted=True)),
         (WIDE_END - 2, 1, WIDE, Step(3)),
         # The most that can be added on the way over the end, and one more.
         (NARROW_END - 1, (1 << 24) - 2, NARROW, Step((1 << 24) - 1)),
-        (NARROW_END - 1, (1 << 24) - 1, NARROW, Step((1 << 24) - 1, anew=True)),
+        (NARROW_END - 1, (1 << 24) - 1, NARROW, Step((1 << 24) - 1, restarted=True)),
         (WIDE_END - 1, (1 << 56) - 2, WIDE, Step((1 << 56) - 1)),
-        (WIDE_END - 1, (1 << 56) - 1, WIDE, Step((1 << 56) - 1, anew=True)),
+        (WIDE_END - 1, (1 << 56) - 1, WIDE, Step((1 << 56) - 1, restarted=True)),
         # Wider than was thought.
-        (NARROW_END + 7, 7, NARROW, Step(7, anew=True)),
+        (NARROW_END + 7, 7, NARROW, Step(7, restarted=True)),
         (NARROW_END + 7, 8, NARROW, Step(1)),
-        (NARROW_END + 9, 7, NARROW, Step(7, anew=True)),
+        (NARROW_END + 9, 7, NARROW, Step(7, restarted=True)),
     ],
 )
 def test_a_step(before: int, after: int, bits: int, expected: Step) -> None:

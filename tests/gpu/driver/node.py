@@ -17,8 +17,8 @@ from provisioning.gpu.inventory import scan
 from provisioning.gpu.problems import NvmlProblem
 from provisioning.gpu.sampler import Sampler
 from provisioning.gpu.sources import NvmlDevices
-from provisioning.gpu.watcher.seen import Seen
 from provisioning.gpu.watcher.watcher import Watcher
+from provisioning.gpu.watcher.xid_report import XidReport
 
 
 def say(what: str, **values: Any) -> None:
@@ -49,7 +49,7 @@ def sample() -> None:
 def watch(kernel_log: Path) -> None:
     told = threading.Event()
 
-    def sink(seen: list[Seen]) -> None:
+    def sink(seen: list[XidReport]) -> None:
         say("xids", seen=[[each.slot, each.xid] for each in seen])
         told.set()
 

@@ -150,10 +150,10 @@ def test_the_version_of_the_kernels_module(root: Path, text: str, version: str) 
 
 def test_what_was_kept_is_read_again_and_damage_is_nothing(tmp_path: Path) -> None:
     base = tmp_path / "local"
-    assert grant.kept(base) is None
-    grant.keep(base, sound(onto=GPU_B))
-    assert grant.kept(base) == sound(onto=GPU_B)
+    assert grant.load(base) is None
+    grant.save(base, sound(onto=GPU_B))
+    assert grant.load(base) == sound(onto=GPU_B)
     assert [path.name for path in base.iterdir()] == [grant.FILE]
     for damage in (b"", b"{}", b'{"uuid": 1}', b"\xff"):
         (base / grant.FILE).write_bytes(damage)
-        assert grant.kept(base) is None
+        assert grant.load(base) is None

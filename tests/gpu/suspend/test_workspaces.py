@@ -108,7 +108,7 @@ def run(
 
 def keep_trial(pool: Pool, **changes: Any) -> None:
     base = {"uuid": GPU_A, "model": "H100", "driver": DRIVER, "machine": machine_id(pool.driver.instance)}
-    grant.keep(pool.driver.base, Trial(**{**base, **changes}))
+    grant.save(pool.driver.base, Trial(**{**base, **changes}))
 
 
 def problem(report: Report) -> tuple[Goal | None, str]:
@@ -250,7 +250,7 @@ def test_what_a_killed_command_has_left_runs_again_by_itself(
     with one.folder.operation():
         # Somebody is at it: nothing is taken out of their hands.
         assert one.suspending.recover() == ()
-    one.pool.driver.prepare(owner=os.getpid())
+    one.pool.driver.warm_up(owner=os.getpid())
     assert [driver.state(pid) for pid in one.pids] == [RUNNING] * 2 and one.works()
     assert suspending.load(one.folder) is None and one.suspending.recover() == ()
 

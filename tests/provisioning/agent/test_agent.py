@@ -285,5 +285,5 @@ def test_imports_stay_small_until_the_app_has_been_started():
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
-    first = ("app", "config", "log", "portal", "run", "state", "waking", "way")
+    first = ("app", "app_listener", "config", "log", "portal", "run", "state", "waking")
     assert done.stdout.strip() == f"[] {['berth_agent', *(f'berth_agent.{name}' for name in first)]}"

@@ -15,11 +15,11 @@ import pytest
 from provisioning.agent.program import jobs as jobs_module
 from provisioning.agent.program import marimo, observing
 from provisioning.agent.program.app import App
+from provisioning.agent.program.app_listener import AppListener
 from provisioning.agent.program.config import complete
 from provisioning.agent.program.log import Log
 from provisioning.agent.program.processes import descendants, process_table
 from provisioning.agent.program.terminals import terminals_of
-from provisioning.agent.program.way import Way
 from tests.instance import eventually
 
 APP = """
@@ -218,8 +218,8 @@ def test_when_a_kernel_has_woken_is_kept_until_it_does_so_again(monkeypatch, con
     config = configuration(activity="marimo")
     complete(config)
     app = App(0, 0, -1)
-    way = Way(-1, app, None, Log(config["log_path"], 1, []))
-    one = observing.Observer(config, app, way, None)
+    app_listener = AppListener(-1, app, None, Log(config["log_path"], 1, []))
+    one = observing.Observer(config, app, app_listener, None)
     one.notice_wakeups({})
     assert one.woken is None
     now = [1_800_000_000.0]

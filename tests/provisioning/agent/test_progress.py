@@ -176,7 +176,7 @@ def test_a_job_that_tells_all_the_time_is_kept_in_few_rows(folder, clock):
         rates = seen.rates()
         clock.go(0.5)
     assert rates["tokens"] == pytest.approx(2, rel=0.01)
-    assert len(seen.told["tokens"]) <= progress.WINDOW_S / progress.SPACING_S * 2 + 2
+    assert len(seen.totals["tokens"]) <= progress.WINDOW_S / progress.SPACING_S * 2 + 2
 
 
 looks = st.lists(
@@ -201,7 +201,7 @@ def test_whatever_is_told_rates_are_a_few_positive_numbers(tmp_path_factory, ste
             (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
             os.utime(folder / name, (clock.wall + off, clock.wall + off))
             rates = seen.rates()
-            assert len(rates) <= len(seen.told) <= 2 * progress.MAX_NAMES
+            assert len(rates) <= len(seen.totals) <= 2 * progress.MAX_NAMES
             assert all(0 < rate <= progress.MAX_DONE for rate in rates.values())
             clock.go(wait)
 

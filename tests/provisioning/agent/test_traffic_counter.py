@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from provisioning.agent.program.app_listener import AppListener, read_counter
 from provisioning.agent.program.gvisor import counter
-from provisioning.agent.program.way import Way, read_counter
 
 
-def way(counted_at: str = "") -> Way:
+def app_listener(counted_at: str = "") -> AppListener:
     parts: Any = SimpleNamespace()
-    return Way(-1, parts, None, parts, counted_at)
+    return AppListener(-1, parts, None, parts, counted_at)
 
 
 def test_what_is_added_outside_is_read_inside(tmp_path: Path) -> None:
     path = str(tmp_path / "traffic")
-    passed, inside = counter(path), way(path)
+    passed, inside = counter(path), app_listener(path)
     assert inside.counts and inside.traffic_bytes() == 0
     passed[0] += (1 << 40) + 7
     assert inside.traffic_bytes() == (1 << 40) + 7
@@ -52,4 +52,4 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path, kind: str) -> None:
 
 
 def test_without_a_listener_or_a_counter_nobody_counts() -> None:
-    assert not way().counts
+    assert not app_listener().counts

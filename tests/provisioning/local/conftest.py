@@ -40,4 +40,4 @@ def notebook_pool(make_pool: Callable[..., Pool]) -> Iterator[Pool]:
     pool = make_pool(environment=str(ENVIRONMENT))
     yield pool
     pool.driver.spare_count = 0
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())

@@ -34,7 +34,7 @@ class Jupyter:
     def __init__(self, pool: Pool, *, prepared: bool, heartbeat_s: int = 15) -> None:
         if prepared:
             pool.driver.spare_count = 1
-            pool.driver.prepare(owner=os.getpid())
+            pool.driver.warm_up(owner=os.getpid())
             until(lambda: unclaimed(pool), what="no spare became ready")
         (template,) = [one for one in TEMPLATES if one["slug"] == "jupyterlab"]
         app = AppSpec(

@@ -130,7 +130,7 @@ def test_a_worker_that_is_started_again_finds_the_same_place(unit):
 def test_who_was_given_nothing_has_nothing(unit):
     for path in (unit, unit / "cgroup.procs", unit / "cgroup.subtree_control"):
         os.chown(path, 0, 0)
-    assert inside(unit, lambda: delegation.places(unit.parent)) == []
+    assert inside(unit, lambda: delegation.parent_groups(unit.parent)) == []
     version, parents, own, holds = inside(unit, lambda: found(unit))
     assert (version, parents, holds) == (0, [], [])
     assert own == str(unit)
@@ -152,8 +152,10 @@ def test_a_process_enters_a_group_with_limits(unit):
 
 
 def test_processes_of_root_are_never_moved_away(unit):
-    places = inside(
-        unit, lambda: [[str(each.group), each.vacate] for each in delegation.places(unit.parent)], user=0
+    groups = inside(
+        unit,
+        lambda: [[str(each.group), each.vacate] for each in delegation.parent_groups(unit.parent)],
+        user=0,
     )
-    assert [str(unit), False] in places
-    assert not any(vacate for _, vacate in places)
+    assert [str(unit), False] in groups
+    assert not any(vacate for _, vacate in groups)

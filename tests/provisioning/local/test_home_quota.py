@@ -70,8 +70,8 @@ def quotas(tmp_path: Path, homes: Path, kernel: Kernel) -> HomeQuotas:
     return made
 
 
-def keep(quotas: HomeQuotas, *homes: str) -> None:
-    list(quotas.keep(homes))
+def enforce(quotas: HomeQuotas, *homes: str) -> None:
+    list(quotas.enforce(homes))
 
 
 def held(quotas: HomeQuotas, home: str) -> Record:
@@ -126,14 +126,14 @@ def test_all_that_was_there_is_given_and_nothing_else(quotas, homes, kernel, tmp
     (home / "link").symlink_to(outside)
     (home / "folder").symlink_to(tmp_path)
     os.mkfifo(home / "pipe")
-    keep(quotas, "a/one")
+    enforce(quotas, "a/one")
     project = quotas.hold("a/one").project
     inside = [home, home / "deep", home / "deep/er", home / "deep/er/file"]
     assert {path.stat().st_ino for path in inside} == {
         inode for inode, given in kernel.projects.items() if given == project
     }
     before = len(kernel.given)
-    keep(quotas, "a/one")
+    enforce(quotas, "a/one")
     assert len(kernel.given) == before and quotas.hold("a/one").given == home.stat().st_ino
 
 
@@ -142,23 +142,23 @@ def test_who_was_killed_on_the_way_goes_on(quotas, homes, kernel):
     files = [home / f"file-{number}" for number in range(500)]
     for path in files:
         path.write_text("x")
-    steps = quotas.keep(["a/one"])
+    steps = quotas.enforce(["a/one"])
     next(steps)
     steps.close()
     assert 1 < len(kernel.given) < len(files) and held(quotas, "a/one").given == 0
-    keep(HomeQuotas(quotas.folder.parent, homes), "a/one")
+    enforce(HomeQuotas(quotas.folder.parent, homes), "a/one")
     assert {path.stat().st_ino for path in files} <= set(kernel.given)
     assert len(kernel.given) == len(set(kernel.given)), "nothing was given twice"
 
 
 def test_another_folder_in_its_place_is_given_too(quotas, homes, kernel):
-    keep(quotas, "a/one")
+    enforce(quotas, "a/one")
     project = held(quotas, "a/one").project
     (homes / "a/.restored").mkdir()
     (homes / "a/.restored/file").write_text("x")
     (homes / "a/one").rename(homes / "a/.old")
     (homes / "a/.restored").rename(homes / "a/one")
-    keep(quotas, "a/one")
+    enforce(quotas, "a/one")
     assert kernel.projects[(homes / "a/one/file").stat().st_ino] == project
 
 
@@ -166,10 +166,10 @@ def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, 
     project = held(quotas, "a/one").project
     (homes / "a/one").rename(homes / "a/.deleting-one")
     kernel.uses[project] = replace(kernel.uses[project], used_files=3)
-    keep(quotas, "a/two")
+    enforce(quotas, "a/two")
     assert (quotas.folder / "a:one").exists(), "some of it is there yet"
     kernel.uses[project] = replace(kernel.uses[project], used_files=0)
-    keep(quotas, "a/two")
+    enforce(quotas, "a/two")
     assert not (quotas.folder / "a:one").exists() and kernel.uses[project] == NOTHING
     assert (quotas.folder / "a:two").exists()
 
@@ -189,7 +189,7 @@ def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, tota
 
 def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
     pool = make_pool(home_limit_mib=1000)
-    pool.driver.arrange()
+    pool.driver.prepare_host()
     pool.run(pool.spec())
     project = pool.driver.quotas.hold("analysts/ada").project
     assert kernel.projects[(pool.home / "homes/analysts/ada").stat().st_ino] == project

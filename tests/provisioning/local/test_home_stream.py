@@ -289,7 +289,7 @@ class Copy:
         self.asked: list[str] = []
         self.sent = 0
 
-    def begin_anew(self) -> None:
+    def recreate_receiver(self) -> None:
         """As after a kill -9 of what receives."""
         self.receiver = home_receive.Receiver(str(self.target), 0)
 
@@ -359,7 +359,7 @@ def test_cut_off_everywhere_it_goes_on(copy: Copy, home: Path, kills: bool) -> N
         if copy.step(cut=lengths[round_ % len(lengths)]) == "nothing":
             break
         if kills:
-            copy.begin_anew()
+            copy.recreate_receiver()
     copy.to_the_end()
     assert seen(copy.target / "home") == before
     assert copy.sent < 12 << 20, "what is there is not sent again and again"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.drivers.local import cgroups, isolation, network, processes, scratch
-from provisioning.egress_rules import Policy
+from provisioning.egress_rules import EgressPolicy
 from tests.provisioning.local.local_support import Pool
 
 PROBING = """
@@ -120,7 +120,7 @@ def test_a_running_workspace_keeps_its_way_out_and_a_killed_ones_goes(base, tmp_
         folder = pool.driver._dir(spec.ref)
         assert network.ways_out(folder.path)
         assert scratch.sweep(pool.driver.base) == scratch.Swept()
-        assert network.complete(folder.path, Policy())
+        assert network.complete(folder.path, EgressPolicy())
         processes.kill(processes.scan(pool.driver.instance, spec.ref.external_name))
         eventually(lambda: not folder.alive())
         with folder.operation():  # somebody works on it: nobody else touches it

@@ -344,7 +344,7 @@ def test_where_parts_are_given(make_pool: Callable[..., Pool], monkeypatch: pyte
     with installed(FakeLibrary([h100_mig()])):
         (node,) = driver.inventory().nodes
     assert PROVIDES_SHARES not in node.provides, "it is cut into instances"
-    assert "does not tell" in share_guard.refused(replace(scan, untold=(GPU,)))
+    assert "does not tell" in share_guard.refused(replace(scan, unreported=(GPU,)))
 
 
 def test_in_a_container_nobody_can_be_told_apart(tmp_path: Path, pool: Pool) -> None:
@@ -369,7 +369,7 @@ def test_a_part_is_refused_where_it_cannot_be_held(
     elif why == "in a container":
         monkeypatch.setattr(share_guard, "FIRST_PID_NAMESPACE", 1)
     else:
-        monkeypatch.setattr(gpus, "scan", lambda: replace(scan, untold=(GPU,)))
+        monkeypatch.setattr(gpus, "scan", lambda: replace(scan, unreported=(GPU,)))
     with pytest.raises(NoCapacity, match="whole GPU"):
         half(pool, milli=milli)
     half(pool, milli=1000)

@@ -79,7 +79,7 @@ def pool(environment: Path, make_pool: Callable[..., Pool], monkeypatch: Any) ->
     pool = make_pool(environment=str(environment))
     yield pool
     pool.driver.spare_count = 0
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert not marks(pool)
 
 
@@ -110,7 +110,7 @@ def until(condition: Callable[[], Any], *, what: str) -> Any:
 
 def ready_spares(pool: Pool, number: int = 1, *, owner: int = 0) -> list[Path]:
     pool.driver.spare_count = number
-    pool.driver.prepare(owner=owner or os.getpid())
+    pool.driver.warm_up(owner=owner or os.getpid())
 
     def ready() -> list[Path] | None:
         done = [path for path in folders(pool) if "unclaimed" in _text(path / "run" / "state.json")]
@@ -398,7 +398,7 @@ def test_a_worker_killed_while_it_takes_one_over_leaves_nothing_half_done(pool: 
     assert seen.ref == spec.ref and not in_spare(pool, spec)
     assert ask(seen, "os.listdir('/home')") == ["ada"]
     pool.driver.spare_count = 0
-    pool.driver.prepare(owner=os.getpid())
+    pool.driver.warm_up(owner=os.getpid())
     assert folders(pool) == []
 
 

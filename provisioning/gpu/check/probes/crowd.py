@@ -109,8 +109,8 @@ def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]
     measures = {"buffer_mib": size / 2**20}
     for name, values in rates.items():
         # Results depend on the number of devices.
-        told = f"all_pairs_gb_s:{device.count}" if name == "all" else f"all_pairs_sent_gb_s:GPU-{name}"
-        measures[told] = rate_of("x", values)["x"]
+        measure = f"all_pairs_gb_s:{device.count}" if name == "all" else f"all_pairs_sent_gb_s:GPU-{name}"
+        measures[measure] = rate_of("x", values)["x"]
     own = Tally()
     wrong = []
     for pair in pairs:

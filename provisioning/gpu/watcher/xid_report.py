@@ -12,7 +12,7 @@ MAX_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class XidReport:
     """`slot` is a PCI address without function (`0000:3b:00`), `line` the kernel's message, if any."""
 
     slot: str
@@ -28,7 +28,7 @@ class Once:
         self._last: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
 
-    def first(self, seen: Seen) -> bool:
+    def first(self, seen: XidReport) -> bool:
         now = self._clock()
         with self._lock:
             before = self._last.get((seen.slot, seen.xid))

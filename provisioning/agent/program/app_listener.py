@@ -12,36 +12,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .app import App
     from .log import Log
-    from .unclaimed import Unclaimed
+    from .spare import Spare
 
 
 COUNTER_BYTES = 8
 """An unsigned number in native byte order."""
 
 
-class Way:
+class AppListener:
     """Forwards connections of `listener`, a descriptor or -1, to `app`.
 
     `counted_at` is the file in which a relay outside gVisor counts forwarded bytes; empty if there is none.
     """
 
-    def __init__(
-        self, listener: int, app: App, unclaimed: Unclaimed | None, log: Log, counted_at: str = ""
-    ) -> None:
+    def __init__(self, listener: int, app: App, spare: Spare | None, log: Log, counted_at: str = "") -> None:
         self.listener = listener
         self.app = app
-        self.unclaimed = unclaimed
+        self.spare = spare
         self.log = log
         self.counted_at = counted_at
-        self.direct: bool | None = None if unclaimed and listener >= 0 else False  # None: not known yet
+        self.direct: bool | None = None if spare and listener >= 0 else False  # None: not known yet
         self.relay_pid = 0
         self.lifeline = -1
         self.passed: memoryview | None = None  # bytes forwarded by relays, in shared memory
 
     def find(self, ready: bool) -> None:
         """Check whether the app serves the listener itself, and start a relay if not."""
-        if self.direct is None and self.unclaimed:
-            self.direct = self.unclaimed.listening()
+        if self.direct is None and self.spare:
+            self.direct = self.spare.listening()
             if self.direct is None and ready:
                 self.direct = False
         if self.direct is False and not self.relay_pid:

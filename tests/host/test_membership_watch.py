@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.host import leaving, membership, standing
+from provisioning.host import leaving, membership, membership_watch
 from provisioning.host.folder import NodeFolder
-from provisioning.host.standing import CutOff, Graces, StandingWatch, Word, judged
+from provisioning.host.membership_watch import CutOff, Graces, MembershipWatch, Word, judged
 from provisioning.service.console import Console, Problem
 from tests.host.authority import Authority
 from tests.host.conftest import Berth
@@ -25,7 +25,7 @@ def after(*looks: tuple[Word, float], limits: Graces = Graces()) -> tuple[CutOff
     found, due = None, False
     for word, now_s in looks:
         found = judged(found, word, boot=BOOT, now_s=now_s)
-        due = found is not None and standing.is_due(found, limits, now_s=now_s)
+        due = found is not None and membership_watch.is_due(found, limits, now_s=now_s)
     return found, due
 
 
@@ -75,10 +75,10 @@ def test_another_boot_begins_anew() -> None:
 def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A year forward, with a portal that does not answer, is nothing to the clock that counts."""
     ended: list[object] = []
-    monkeypatch.setattr(standing, "end_all", lambda *_: ended.append(1) or 0)
+    monkeypatch.setattr(membership_watch, "end_all", lambda *_: ended.append(1) or 0)
     folder = NodeFolder(tmp_path)
     folder.run.mkdir(parents=True)
-    watch = StandingWatch(folder, {}, Graces(no_contact_s=3600), lambda _: None)
+    watch = MembershipWatch(folder, {}, Graces(no_contact_s=3600), lambda _: None)
     for shift in (0.0, 365 * 86400.0, -365 * 86400.0, 0.0):
         monkeypatch.setattr(time, "time", lambda shift=shift: 1.8e9 + shift)
         watch.look(Word.SILENT, now_s=time.monotonic())
@@ -86,35 +86,37 @@ def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_settings() -> None:
-    assert standing.graces({}) == Graces(600, 0)
-    assert standing.graces({"BERTH_REVOKED_GRACE_S": "0"}) == Graces(0, 0)
-    assert standing.graces({"BERTH_NO_CONTACT_GRACE_S": "1"}) == Graces(600, 300), "a restart takes less"
+    assert membership_watch.graces({}) == Graces(600, 0)
+    assert membership_watch.graces({"BERTH_REVOKED_GRACE_S": "0"}) == Graces(0, 0)
+    assert membership_watch.graces({"BERTH_NO_CONTACT_GRACE_S": "1"}) == Graces(600, 300), (
+        "a restart takes less"
+    )
     for wrong in ("-1", "ten", "1.5"):
         with pytest.raises(Problem, match="no number"):
-            standing.graces({"BERTH_NO_CONTACT_GRACE_S": wrong})
+            membership_watch.graces({"BERTH_NO_CONTACT_GRACE_S": wrong})
 
 
 def test_only_the_portal_itself_revokes(
     join: Berth, folder: NodeFolder, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
-    assert standing.ask(folder) is Word.MEMBER
+    assert membership_watch.ask(folder) is Word.MEMBER
     doors.answer_standing = REVOKED
-    assert standing.ask(folder) is Word.REVOKED
+    assert membership_watch.ask(folder) is Word.REVOKED
     doors.answer_standing = (403, problem("identity_replaced", "Replaced."))
-    assert standing.ask(folder) is Word.REVOKED
+    assert membership_watch.ask(folder) is Word.REVOKED
     for answer in ((429, problem("join_too_often", "Later.")), (404, {}), (200, {"no": "answer"})):
         doors.answer_standing = answer
-        assert standing.ask(folder) in {Word.UNCLEAR, Word.SILENT}
+        assert membership_watch.ask(folder) in {Word.UNCLEAR, Word.SILENT}
     doors.answer_standing = (503, problem("storage_full", "No room."))
-    assert standing.ask(folder) is not Word.REVOKED
+    assert membership_watch.ask(folder) is not Word.REVOKED
     stranger = Doors(tmp_path / "stranger", Authority())
     try:
         stranger.answer_standing = REVOKED
         known = membership.load(folder)
         moved = msgspec.structs.replace(known.answer, portal_url=stranger.url)
         monkeypatch.setattr(membership, "load", lambda _: msgspec.structs.replace(known, answer=moved))
-        assert standing.ask(folder) is Word.SILENT
+        assert membership_watch.ask(folder) is Word.SILENT
     finally:
         stranger.close()
 
@@ -132,14 +134,14 @@ def test_its_workspaces_end_once_and_the_status_says_why(
         ended.append(environ["BERTH_NODE_NAME"])
         return next(left)
 
-    monkeypatch.setattr(standing, "end_all", end)
-    watch = StandingWatch(folder, {}, Graces(), lines.append)
+    monkeypatch.setattr(membership_watch, "end_all", end)
+    watch = MembershipWatch(folder, {}, Graces(), lines.append)
     began = time.monotonic() - 700
     for at in (0, 60, 120):
         watch.look(Word.REVOKED, now_s=began + at)
     assert ended == [] and len(lines) == 1 and "workspaces end after 10 min, homes stay" in lines[0]
     # The services start anew in between: the time goes on.
-    again = StandingWatch(folder, {}, Graces(), lines.append)
+    again = MembershipWatch(folder, {}, Graces(), lines.append)
     again.look(Word.REVOKED, now_s=began + 600)
     assert ended == ["b"] and "2 workspaces have not ended yet" in lines[-1]
     assert "workspaces end after" in berth("status").out
@@ -150,14 +152,14 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     assert len(lines) == said, "and no more is said of it"
     assert "its workspaces were ended, homes stay" in berth("status").out
     again.look(Word.MEMBER, now_s=began + 780)
-    assert lines[-1] == "The portal answers again." and standing.kept(folder) is None
+    assert lines[-1] == "The portal answers again." and membership_watch.load_cut_off(folder) is None
 
 
 def test_a_file_that_somebody_has_damaged_is_as_none(tmp_path: Path) -> None:
     folder = NodeFolder(tmp_path)
     folder.run.mkdir(parents=True)
     (folder.run / "cut-off.json").write_text("{")
-    assert standing.kept(folder) is None
+    assert membership_watch.load_cut_off(folder) is None
 
 
 def test_leaving_says_what_runs_there_and_ends_it_by_choice(

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.host import membership, programs
-from provisioning.host.door import AnswerLost, Refused, Unreachable
+from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
@@ -80,8 +80,8 @@ def graces(environ: Mapping[str, str]) -> Graces:
 def ask(folder: NodeFolder) -> Word:
     """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
-        door_of(folder, membership.load(folder)).standing()
-    except Refused as refused:
+        door_of(folder, membership.load(folder)).workspaces()
+    except RequestRefused as refused:
         return Word.REVOKED if refused.code in ENDED else Word.UNCLEAR
     except (Unreachable, AnswerLost):
         return Word.SILENT
@@ -116,7 +116,7 @@ def is_due(found: CutOff, limits: Graces, *, now_s: float) -> bool:
     return bool(grace_s) and found.looks >= MIN_LOOKS and now_s - found.since_s >= grace_s
 
 
-def kept(folder: NodeFolder) -> CutOff | None:
+def load_cut_off(folder: NodeFolder) -> CutOff | None:
     """Return the saved state; None if the node is a member or the file cannot be read."""
     try:
         return msgspec.json.decode(_path(folder).read_bytes(), type=CutOff)
@@ -128,7 +128,7 @@ def _path(folder: NodeFolder) -> Path:
     return folder.run / "cut-off.json"
 
 
-class StandingWatch:
+class MembershipWatch:
     """Asks the portal every `LOOK_EVERY_S` in a thread, and ends workspaces when due."""
 
     def __init__(
@@ -136,7 +136,7 @@ class StandingWatch:
     ) -> None:
         self._folder, self._environ, self._limits, self._announce = folder, environ, limits, announce
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="standing", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="membership", daemon=True)
         self._said: Word | None = None
 
     def start(self) -> None:
@@ -155,7 +155,7 @@ class StandingWatch:
 
     def look(self, word: Word, *, now_s: float) -> None:
         """Process one result. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
-        before = kept(self._folder)
+        before = load_cut_off(self._folder)
         found = judged(before, word, boot=processes.boot_id(), now_s=now_s)
         if found is None:
             if before is not None:

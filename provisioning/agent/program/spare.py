@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONTROL_TIMEOUT_S = 1.0
 
 
-class Unclaimed:
+class Spare:
     """A preloaded app program waiting for the workspace that claims it."""
 
     def __init__(self, claims: int, owner: int, folder: str, command: list[str]) -> None:
