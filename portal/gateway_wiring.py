@@ -1,4 +1,4 @@
-"""Connects the rooms that the gateway process uses: JupyterLab's bar extends workspaces (`portal.reclaim.bar`).
+"""Connects the rooms that the gateway process uses to extend workspaces (`portal.reclaim.bar`).
 
 `portal.wiring` connects everything, and with it loads the scheduler, which this process does not need.
 """
