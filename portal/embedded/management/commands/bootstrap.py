@@ -98,7 +98,5 @@ class Command(BaseCommand):
         try:
             validate_password(password, User(username=ADMIN))
         except ValidationError as error:
-            raise CommandError(
-                "BERTH_ADMIN_PASSWORD is refused: " + " ".join(error.messages) + " Choose another one."
-            ) from error
+            raise CommandError("BERTH_ADMIN_PASSWORD is refused: " + " ".join(error.messages)) from error
         User.objects.create_superuser(ADMIN, email="", password=password, is_operator=True, is_approver=True)
