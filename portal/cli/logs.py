@@ -34,27 +34,27 @@ def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespac
     after, seen = 0, deque[str](maxlen=REMEMBERED)
     while True:
         try:
-            for told in client.workspaces.stream_logs(workspace_id, after=after, tail=arguments.tail):
-                after, text = told["id"], told["text"]
-                if told["kept"]:
+            for message in client.workspaces.stream_logs(workspace_id, after=after, tail=arguments.tail):
+                after, text = message["id"], message["text"]
+                if message["kept"]:
                     # The log is from the portal's saved copy, which may have been printed in part.
                     fresh = fresh_lines(list(seen), text.splitlines())
                     text = "".join(f"{line}\n" for line in fresh)
                 seen.extend(text.splitlines())
                 _print(text, as_json=arguments.json)
-                if told["message"]:
-                    print(told["message"], file=sys.stderr, flush=True)
-                if told["over"]:
-                    return _end(told, as_json=arguments.json)
+                if message["message"]:
+                    print(message["message"], file=sys.stderr, flush=True)
+                if message["over"]:
+                    return _end(message, as_json=arguments.json)
         except Unreachable as error:
             # The portal may be restarting; the stream continues after the last message.
             print(f"{error.message} Trying again …", file=sys.stderr, flush=True)
             time.sleep(RETRY_S)
 
 
-def _end(told: dict[str, Any], *, as_json: bool) -> int:
+def _end(message: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps({"state": told["state"]}), flush=True)
+        print(json.dumps({"state": message["state"]}), flush=True)
     return 0
 
 

@@ -154,7 +154,7 @@ def choose(
         _check_database(instance, environ)
         for file in named_files(environ):
             if not file.exists():
-                # Whoever creates it later may make it readable only by root.
+                # The account that creates it later may make it readable only by root.
                 raise Unusable(f"{file}, which a setting names, is not there yet")
         if owner_of(account.folder) != account.uid:
             renew(account.folder, account.uid)

@@ -80,7 +80,7 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
 
 
 def gpus() -> str:
-    """Return the line about this machine's GPUs, or why there are none and what to do."""
+    """Return the report line on this machine's GPUs; without GPUs, the cause and the next step."""
     # Imported here, so that missing packages are reported before anything else is loaded.
     from provisioning.gpu import inventory
 

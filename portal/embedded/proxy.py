@@ -314,13 +314,13 @@ def _noted(header: str) -> str:
 
 
 def _ways(
-    read: Read, certificates: Certificates, told: Mapping[str, list[str]] | None = None
+    read: Read, certificates: Certificates, replaced: Mapping[str, list[str]] | None = None
 ) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     """Return the routes to a workspace: selecting header, handlers to run first, and final handler.
 
-    `told` are headers that replace Caddy's own.
+    `replaced` are headers that replace Caddy's own.
     """
-    said = dict(told or {})
+    said = dict(replaced or {})
     return [
         (
             GATEWAY_HEADER,
@@ -356,10 +356,10 @@ def _to_stream() -> dict[str, Any]:
 def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
     """Return the route of authorized requests from the gateway process, which names the upstream."""
     # As received on the client's own connection to the front door.
-    told = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
+    forwarded = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
     noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
-    values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *told)}
-    ways = _ways(_noted, certificates, {name: [_noted(name)] for name in told})
+    values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *forwarded)}
+    ways = _ways(_noted, certificates, {name: [_noted(name)] for name in forwarded})
     return {
         "match": [{"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of(secret)]}}],
         "handle": [

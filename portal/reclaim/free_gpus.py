@@ -34,13 +34,13 @@ def run() -> int:
     )
     if not waiting:
         return 0
-    told: set[UUID] = set()
+    notified: set[UUID] = set()
     for workspace, verdict in zip(waiting, admission.assess_attached(waiting), strict=True):
-        if verdict.outcome is not Outcome.FITS_NOW or verdict.pool is None or verdict.pool.pk in told:
+        if verdict.outcome is not Outcome.FITS_NOW or verdict.pool is None or verdict.pool.pk in notified:
             continue
         if _tell(workspace):
-            told.add(verdict.pool.pk)
-    return len(told)
+            notified.add(verdict.pool.pk)
+    return len(notified)
 
 
 @transaction.atomic

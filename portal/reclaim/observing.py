@@ -147,7 +147,7 @@ def run() -> int:
         resources_text=Cast("resources", TextField()), seen_text=Cast("status__activity", TextField())
     )
     look = Look()
-    told = []
+    rates = []
     for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
         *COLUMNS
     ).iterator(chunk_size=2000):
@@ -158,7 +158,7 @@ def run() -> int:
         if row is not None:
             look.add(row, kept)
             if figures.progress:
-                told.append(pacing.Told(pk, generation, report.at_s, figures.progress))
+                rates.append(pacing.ReportedRates(pk, generation, report.at_s, figures.progress))
     WorkspaceActivity.objects.bulk_create(
         (
             WorkspaceActivity(workspace_id=row.workspace_id, **{name: getattr(row, name) for name in UPDATED})
@@ -173,7 +173,7 @@ def run() -> int:
     _keep_changes(look.changes)
     IdleSpell.objects.bulk_create(look.spells, batch_size=WRITTEN_AT_ONCE)
     forget()
-    pacing.note(told)
+    pacing.note(rates)
     LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
     return len(look.fresh) + len(look.changed)
 

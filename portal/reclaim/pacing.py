@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(dict[str, Pace]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedRates:
     """The rates that an agent reported for a start at `at_s`, per second by metric."""
 
     workspace_id: UUID
@@ -46,12 +46,12 @@ def paces_of(text: str) -> dict[str, Pace]:
         return {}
 
 
-def note(reports: Sequence[Told]) -> int:
+def note(reports: Sequence[ReportedRates]) -> int:
     """Store reported rates. Returns the number of rows written. No query without reports."""
     return sum(_note(reports[first : first + AT_ONCE]) for first in range(0, len(reports), AT_ONCE))
 
 
-def _note(reports: Sequence[Told]) -> int:
+def _note(reports: Sequence[ReportedRates]) -> int:
     rows = WorkPace.objects.filter(workspace__in=[report.workspace_id for report in reports])
     kept = {
         pk: (generation, paces_of(text))
@@ -96,7 +96,7 @@ def _note(reports: Sequence[Told]) -> int:
     return len(changed)
 
 
-def _places(reports: Sequence[Told]) -> dict[tuple[UUID, int], Location]:
+def _places(reports: Sequence[ReportedRates]) -> dict[tuple[UUID, int], Location]:
     """Return the placements of single-node starts by (workspace, generation); two queries."""
     rows = Allocation.objects.filter(
         workspace__in=[report.workspace_id for report in reports], released_at=None

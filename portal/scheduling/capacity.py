@@ -26,7 +26,7 @@ from portal.scheduling.engine.codes import MAY_PASS, PlacementCode
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, emptied
 from portal.scheduling.engine.placement.mig import layout_of
-from portal.scheduling.engine.placement.mig_layouts import Geometry, told
+from portal.scheduling.engine.placement.mig_layouts import Geometry, reported_geometry
 from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import (
     HOME_LABEL,
@@ -290,7 +290,10 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     if any(row[MIG_MODE] for row in there):
         # Facts are long, and only those of GPUs in MIG mode matter to placement.
         told_by = rows.filter(mig_mode=True, facts__has_key="profiles")
-        layouts = {uuid: told(profiles) for uuid, profiles in told_by.values_list("uuid", "facts__profiles")}
+        layouts = {
+            uuid: reported_geometry(profiles)
+            for uuid, profiles in told_by.values_list("uuid", "facts__profiles")
+        }
     for row in there:
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], ()), layouts.get(row[2])))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))

@@ -157,8 +157,8 @@ def credentials(
         except (StateConflict, Unavailable) as error:
             log.warning("the credential for %s cannot be had: %s", each.url, error.reason.code)
             values = []
-        told = _credential(each.url, values[0][1]) if values else {"problem": "no_secret"}
-        found.append({"what": each.kind.value, **told})
+        credential = _credential(each.url, values[0][1]) if values else {"problem": "no_secret"}
+        found.append({"what": each.kind.value, **credential})
     return found
 
 

@@ -80,25 +80,29 @@ def of_its_node(build: str, lease: str) -> bool:
     return held is not None and node_messages.is_of(held.node.pool, held.node.name)
 
 
-def apply_progress(told: EnvironmentProgress) -> bool:
+def apply_progress(progress: EnvironmentProgress) -> bool:
     """Record progress and extend the lease. Returns False if the message is stale and was dropped."""
     now = timezone.now()
     with transaction.atomic():
-        build = _under_lease(told.build, told.lease)
+        build = _under_lease(progress.build, progress.lease)
         if build is None or _too_long(build, now):
             return False
         fields = ["state", "stage", "done", "total", "lease_expires_at"]
         if build.state == BuildState.QUEUED:
             build.state, build.started_at = BuildState.BUILDING, now
             fields.append("started_at")
-        changed = build.stage != told.stage.value
-        build.stage = told.stage.value
-        build.total = min(told.total, 2**31 - 1)
-        build.done = min(told.done, build.total)
+        changed = build.stage != progress.stage.value
+        build.stage = progress.stage.value
+        build.total = min(progress.total, 2**31 - 1)
+        build.done = min(progress.done, build.total)
         build.lease_expires_at = now + timedelta(seconds=SILENT_S)
-        if told.log:
+        if progress.log:
             build.log, build.log_dropped, build.log_received = logs.appended(
-                build.log, build.log_dropped, build.log_received, offset=told.log_offset, text=told.log
+                build.log,
+                build.log_dropped,
+                build.log_received,
+                offset=progress.log_offset,
+                text=progress.log,
             )
             fields += ["log", "log_dropped", "log_received"]
         build.save(update_fields=fields)
@@ -125,10 +129,10 @@ def _too_long(build: EnvironmentBuild, now: datetime) -> bool:
     return build.started_at is not None and now - build.started_at > limit
 
 
-def apply_built(told: EnvironmentBuilt) -> bool:
+def apply_built(result: EnvironmentBuilt) -> bool:
     """Record the result of a build. Returns False if the message is stale or invalid and was dropped."""
     try:
-        build_id = UUID(told.build)
+        build_id = UUID(result.build)
     except ValueError:
         return False
     with transaction.atomic():
@@ -136,53 +140,53 @@ def apply_built(told: EnvironmentBuilt) -> bool:
             build, version = locked_build(build_id)
         except NotFound:
             return False
-        if not told.lease or build.lease != told.lease or not build.open:
+        if not result.lease or build.lease != result.lease or not build.open:
             return False
-        _take_log(build, told)
-        if told.failure is not None:
-            _failed(build, version, _reason_of(told, build, version))
-        elif not _sound(told, version):
+        _take_log(build, result)
+        if result.failure is not None:
+            _failed(build, version, _reason_of(result, build, version))
+        elif not _sound(result, version):
             log.warning("what %s says it has built is not what it was asked for", build.node.name)
             _failed(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
         else:
-            _succeeded(build, version, told)
+            _succeeded(build, version, result)
     return True
 
 
-def _take_log(build: EnvironmentBuild, told: EnvironmentBuilt) -> None:
+def _take_log(build: EnvironmentBuild, result: EnvironmentBuilt) -> None:
     """Append the end of the log from the result: later progress messages are dropped."""
-    if told.log:
+    if result.log:
         build.log, build.log_dropped, build.log_received = logs.appended(
-            build.log, build.log_dropped, build.log_received, offset=told.log_offset, text=told.log
+            build.log, build.log_dropped, build.log_received, offset=result.log_offset, text=result.log
         )
         build.save(update_fields=["log", "log_dropped", "log_received"])
 
 
-def _sound(told: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
+def _sound(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
     """Return whether the digest matches the lock, and both match the request."""
     if version.source_kind == SourceKind.FOLDER:
-        return told.digest == version.digest == digest_of_folder(version.source)
-    lock = version.lock or told.lock
-    if not lock or not told.digest or digest_of(lock, version.python) != told.digest:
+        return result.digest == version.digest == digest_of_folder(version.source)
+    lock = version.lock or result.lock
+    if not lock or not result.digest or digest_of(lock, version.python) != result.digest:
         return False
-    if told.lock and digest_of(told.lock, version.python) != told.digest:
+    if result.lock and digest_of(result.lock, version.python) != result.digest:
         return False
-    return not version.digest or version.digest == told.digest
+    return not version.digest or version.digest == result.digest
 
 
-def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, told: EnvironmentBuilt) -> None:
+def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, result: EnvironmentBuilt) -> None:
     end(build, BuildState.READY, stage="", failure={}, started_at=build.started_at or timezone.now())
     first = version.state != VersionState.READY
     if first:
-        version.lock = version.lock or told.lock
-        version.digest = told.digest
+        version.lock = version.lock or result.lock
+        version.digest = result.digest
         version.packages = [
             {"name": logs.clean(each.name), "version": logs.clean(each.version), "size_kib": each.size_kib}
-            for each in sorted(told.packages, key=lambda each: each.name.lower())
+            for each in sorted(result.packages, key=lambda each: each.name.lower())
         ]
-        version.size_mib = told.size_mib
-        version.programs = sorted(set(told.programs))
-        version.python_version, version.cuda = logs.clean(told.python_version), logs.clean(told.cuda)
+        version.size_mib = result.size_mib
+        version.programs = sorted(set(result.programs))
+        version.python_version, version.cuda = logs.clean(result.python_version), logs.clean(result.cuda)
         version.state, version.ready_at = VersionState.READY, timezone.now()
         version.failure, version.retry_at, version.builds_failed = {}, None, 0
         version.save()
@@ -190,13 +194,13 @@ def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, told: Envir
             version.python = ".".join(version.python_version.split(".")[:2])
             version.save(update_fields=["python"])
         else:
-            StoredContent.objects.update_or_create(digest=told.digest, defaults={"unused_since": None})
+            StoredContent.objects.update_or_create(digest=result.digest, defaults={"unused_since": None})
         _make_current(version)
         emit(VersionReady(version))
-        builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=told.digest)
+        builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=result.digest)
     if version.source_kind == SourceKind.FOLDER:
         return  # already existed: the node's inventory reports it
-    held = HeldEnvironment(version.digest, told.size_mib or version.size_mib, tuple(version.programs))
+    held = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))
     # In a separate transaction: `send_waiting` locks nodes before versions.
     transaction.on_commit(partial(held_environments.add, build.node_id, held))
 
@@ -210,14 +214,14 @@ def _make_current(version: EnvironmentVersion) -> None:
         Environment.objects.filter(pk=environment.pk).update(current=version)
 
 
-def _reason_of(told: EnvironmentBuilt, build: EnvironmentBuild, version: EnvironmentVersion) -> Reason:
-    assert told.failure is not None
+def _reason_of(result: EnvironmentBuilt, build: EnvironmentBuild, version: EnvironmentVersion) -> Reason:
+    assert result.failure is not None
     try:
-        code = CODES[BuildFailure(told.failure.code)]
+        code = CODES[BuildFailure(result.failure.code)]
     except ValueError:
         code = EnvironmentCode.BUILD_UNFORESEEN
-    line = told.failed_line
-    said = line.log_line if line is not None and line.log_line else told.failure.message
+    line = result.failed_line
+    said = line.log_line if line is not None and line.log_line else result.failure.message
     return Reason(
         code,
         {

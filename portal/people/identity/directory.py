@@ -152,8 +152,8 @@ def _plain(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.hex()
 
 
-def _raise(**told: Any) -> None:
+def _raise(**signal: Any) -> None:
     """Raise errors that django-auth-ldap would report as an unknown user."""
-    error = told["exception"]
-    if told["context"] != "authenticate" or not isinstance(error, REFUSALS):
+    error = signal["exception"]
+    if signal["context"] != "authenticate" or not isinstance(error, REFUSALS):
         raise Unreachable(type(error).__name__) from error

@@ -261,10 +261,10 @@ def _tell_administrators(decision: Decision, path: str) -> None:
         },
     )
     administrators = User.objects.filter(is_superuser=True, is_active=True)
-    told = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
-    if told:
+    recipients = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
+    if recipients:
         title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
-        events.notify(told, RULES_NOT_MET, title, words, path)
+        events.notify(recipients, RULES_NOT_MET, title, words, path)
 
 
 @transaction.atomic

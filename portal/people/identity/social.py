@@ -45,8 +45,8 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         """Handle a protocol error. Raises the response, an error page."""
         known: Provider = provider.known
         context = extra_context or {}
-        told = str(exception or context.get("saml_last_error_reason", ""))[:300]
-        log.warning("sign-in by %s failed: %s %s", known.id, error, told)
+        detail = str(exception or context.get("saml_last_error_reason", ""))[:300]
+        log.warning("sign-in by %s failed: %s %s", known.id, error, detail)
         began = "state" in context or "saml_errors" in context
         reason = _reason(known, error, exception, began=began, saml=context.get("saml_errors"))
         raise ImmediateHttpResponse(flow.failed(request, known, reason))

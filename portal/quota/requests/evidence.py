@@ -1,6 +1,6 @@
 """Evidence for decisions on requests: usage, free capacity, and the effect on other teams.
 
-A constant number of queries for any number of requests. Unmeasured values are None, never 0.
+The number of queries does not grow with the number of requests. Unmeasured values are None, never 0.
 """
 
 from __future__ import annotations

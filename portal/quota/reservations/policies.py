@@ -1,8 +1,7 @@
 """Permissions to decide reservations, and to book without approval.
 
-As with quota requests, no user decides their own: whoever requested or last changed a reservation needs
-another user to decide it, whatever their roles. Booking without approval requires a permission from another
-user.
+As with quota requests, users cannot approve a reservation that they requested or last changed, whatever their
+roles. Booking without approval requires a permission from another user.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ class FeedViewSet(ListViewSet):
                 return stream.Batch(over=True)
             seen = selectors.events_for(User.objects.get(pk=user.pk))
             rows = self.filter_queryset(seen.filter(pk__gt=after, pk__lte=selectors.complete_to()))
-            told: Any = list(rows[: stream.BATCH])
-            found: Any = FeedEventSerializer(told, many=True).data
+            events: Any = list(rows[: stream.BATCH])
+            found: Any = FeedEventSerializer(events, many=True).data
             return stream.Batch(list(found))
 
         return stream.response(live.FEED_CHANNEL, look, after=after, user_id=user.pk, named_by="type")

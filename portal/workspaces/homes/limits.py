@@ -74,16 +74,16 @@ def _apply_one(
 ) -> None:
     new = row is None
     row = row or HomeUsage(owner=user, team=team, node=node)
-    told, far_over = row.percent, not new and _grew_far_over(row, seen)
-    level = level_of(seen, told)
+    notified, far_over = row.percent, not new and _grew_far_over(row, seen)
+    level = level_of(seen, notified)
     over_since = (row.over_since or now) if level == STEPS[0] else None
-    if new or _moved(row, seen) or level != told or over_since != row.over_since:
+    if new or _moved(row, seen) or level != notified or over_since != row.over_since:
         row.used_mib, row.files, row.most_files = seen.used_mib, seen.files, seen.most_files
         row.hidden, row.percent, row.over_since = seen.hidden, level, over_since
         row.measured_at = now
         with transaction.atomic():
             row.save()
-            if level > told:
+            if level > notified:
                 _tell(row)
     if over_since is not None:
         _stop_growth(row, now, at_once=far_over)
@@ -115,10 +115,10 @@ def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
     )
 
 
-def level_of(seen: Measured, told: int = 0) -> int:
+def level_of(seen: Measured, notified: int = 0) -> int:
     """Return the highest threshold reached: 0, 80, 90 or 100.
 
-    `told` is the last one notified. It remains until usage is clearly below it.
+    `notified` is the last level notified. It remains until usage is clearly below it.
     """
     if not settings.BERTH_HOME_LIMIT_MIB:
         return 0
@@ -128,7 +128,7 @@ def level_of(seen: Measured, told: int = 0) -> int:
     reached = next((step for step in STEPS if percent >= step), 0)
     nearly = next((step for step in STEPS if percent + CALMER >= step), 0)
     # Full is left without hysteresis, so that work can continue as soon as space was freed.
-    return reached if told == STEPS[0] else max(reached, min(told, nearly))
+    return reached if notified == STEPS[0] else max(reached, min(notified, nearly))
 
 
 def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:

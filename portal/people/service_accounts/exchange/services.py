@@ -26,7 +26,7 @@ from portal.people.service_accounts.models import Exchange, TrustRule
 
 SOMEBODY = SystemActor("Somebody")
 MAX_RULES_NAMED = 10
-TOLD = (
+AUDITED_CLAIMS = (
     *("sub", "repository", "repository_id", "repository_owner_id", "ref", "environment", "workflow"),
     *("project_path", "project_id", "pipeline_source", "run_id", "pipeline_id", "job_id"),
 )
@@ -146,7 +146,7 @@ def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exch
 
 
 def _about(assertion: Assertion) -> dict[str, Any]:
-    claims = {name: conditions.text_of(assertion.claims.get(name)) for name in TOLD}
+    claims = {name: conditions.text_of(assertion.claims.get(name)) for name in AUDITED_CLAIMS}
     return {
         "issuer": assertion.issuer,
         "subject": assertion.subject[:255],

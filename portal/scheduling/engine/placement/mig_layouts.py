@@ -1,6 +1,7 @@
 """Legal MIG layouts: the profiles of a GPU, the slots that each takes, and where it may start.
 
-Layouts reported by a GPU's driver take precedence (`told`). The table covers other GPUs and planning ahead.
+Layouts reported by a GPU's driver take precedence (`reported_geometry`).
+The table covers other GPUs and planning ahead.
 Sources: NVIDIA's MIG user guide and, for newer models, the profiles and counts of NVIDIA's mig-parted. Models
 with 8 memory slots share one layout. RTX PRO 4500, 5000 and 6000 Blackwell are missing because their
 placements are not published.
@@ -165,7 +166,7 @@ def geometry(model: str, memory_mib: int) -> Geometry | None:
     return None
 
 
-def told(profiles: Any) -> Geometry | None:
+def reported_geometry(profiles: Any) -> Geometry | None:
     """Return the layout reported by a driver, from `name`, `memory_mib`, `most` and `placements` (start,
     size).
     """

@@ -137,10 +137,10 @@ def _homes(actor: User, node: Node) -> tuple[str, str]:
     return (words_of(there), going) if there.homes or going else ("", "")
 
 
-def _waited(told: Any) -> str:
+def _waited(value: Any) -> str:
     """Return the pressure that a node reports as text, without missing values."""
     names = {"cpu": _("CPU"), "memory": _("memory"), "io": _("disks")}
-    known = told if isinstance(told, dict) else {}
+    known = value if isinstance(value, dict) else {}
     return ", ".join(
         _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value)}
         for key, name in names.items()
@@ -148,10 +148,10 @@ def _waited(told: Any) -> str:
     )
 
 
-def _left(told: Any) -> str:
+def _left(value: Any) -> str:
     """Return the recent headroom that a node reports as text; empty if missing."""
     names = {"cpu_idle": _("CPU"), "memory_left": _("memory")}
-    known = told if isinstance(told, dict) else {}
+    known = value if isinstance(value, dict) else {}
     return ", ".join(
         _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value, 1)}
         for key, name in names.items()

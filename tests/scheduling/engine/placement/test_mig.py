@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.filters import devices
 from portal.scheduling.engine.placement.mig import carried_out, choose, fragmentation
-from portal.scheduling.engine.placement.mig_layouts import geometry, told
+from portal.scheduling.engine.placement.mig_layouts import geometry, reported_geometry
 from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import DeviceCapacity, Placed
 from provisioning.types import (
@@ -132,7 +132,7 @@ ODD = [
 
 def test_a_layout_is_planned_as_the_driver_tells_it():
     """A model that is not in the table, with placements in other units than any that is."""
-    layout = told(ODD)
+    layout = reported_geometry(ODD)
     assert layout is not None
     assert (layout.slots, [profile.name for profile in layout.profiles]) == (
         12,
@@ -163,7 +163,7 @@ def test_a_layout_is_planned_as_the_driver_tells_it():
     ],
 )
 def test_a_driver_that_tells_no_placement_tells_no_layout(profiles):
-    assert told(profiles) is None
+    assert reported_geometry(profiles) is None
 
 
 def test_fragmentation_of_the_free_slots():
