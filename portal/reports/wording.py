@@ -12,12 +12,12 @@ from portal.reports.codes import ReportCode
 
 TEXTS: dict[StrEnum, Text] = {
     ReportCode.BREAKDOWN_UNKNOWN: Text(
-        _("The report cannot be broken down by that."),
-        _("Choose %(known)s."),
+        _("Unknown grouping."),
+        _("Use %(known)s."),
         prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
     ),
     ReportCode.DAYS_OUT_OF_RANGE: Text(
-        _("These days cannot be reported."),
-        _("Choose %(maximum)d days at most, and the first before the last."),
+        _("The range of days is not valid."),
+        _("Choose up to %(maximum)d days, with the start before the end."),
     ),
 }

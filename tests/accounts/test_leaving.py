@@ -138,7 +138,7 @@ def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
         assert 'href="/account/delete/"' not in browser.get("/account/").content.decode()
         for answer in (browser.get(PAGE), browser.post(PAGE), browser.delete(REST)):
             assert answer.status_code == 403
-            assert "Ask an administrator to delete yours." in answer.content.decode()
+            assert "Ask an administrator to delete your account." in answer.content.decode()
     assert there(bob)
     with pytest.raises(NotAllowed):
         users.delete(actor=bob, user=bob)
@@ -167,7 +167,7 @@ def test_the_only_owner_of_others_stays(as_user, charlie, other):
         MembershipFactory(team=own, user=UserFactory(username="dan"), role=other)
     browser = as_user(charlie)
     page = text_of(browser.get(PAGE))
-    assert "You are the only owner of Own, where others are, too." in page
+    assert "You are the only owner of teams with other members: Own." in page
     assert "Make somebody else an owner there" in page and "Delete my account" not in page
     assert "passes to" not in page
     refused = browser.delete(REST)

@@ -128,7 +128,7 @@ def test_a_node_that_is_not_there(as_olga: Any) -> None:
 
 def test_a_device_that_is_not_there(as_olga: Any) -> None:
     ran = as_olga("gpu", "check", "--device", "GPU-none")
-    assert ran.code == 69 and "There is no such device." in ran.err
+    assert ran.code == 69 and "Device not found." in ran.err
 
 
 def test_the_portals_answer_may_take_too_long(as_olga: Any, sent: Broker) -> None:

@@ -214,8 +214,8 @@ def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
     response = exception_handler(error, {})
     assert response is not None
     assert response.data["detail"] == str(error) == "Choose at least one scope."
-    assert response.data["next_action"] == "Use some of: all."
-    assert response.data["errors"] == {"scopes": ["Choose from all."], "name": ["A validator's own."]}
+    assert response.data["next_action"] == "Choose from: all."
+    assert response.data["errors"] == {"scopes": ["Choose from: all."], "name": ["A validator's own."]}
     assert response.data["reason"] == {"code": "no_scopes", "params": {"known": ["all"]}}
 
 

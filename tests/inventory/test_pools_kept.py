@@ -129,7 +129,7 @@ def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
     given = {"slug": "lab", "name": "Lab", "driver": "local", "config": '{"spares": 0}'}
     assert browser.post("/pools/new/", given)["Location"] == "/pools/lab/"
     page = browser.get("/pools/lab/edit/").content.decode()
-    assert "It has no node." in page and "Moving running work" in page
+    assert "The pool has no node." in page and "Moving running work" in page
     kept = {"name": "Lab", "placement_policy": "spread", "config": '{"spares": 0}'}
     assert browser.post("/pools/lab/edit/", {**kept, "rebalancing": "off"}).status_code == 302
     assert browser.post("/pools/lab/edit/", kept).status_code == 302

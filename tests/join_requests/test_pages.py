@@ -63,7 +63,7 @@ def test_denying_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
     asked, _ = services.ask(actor=fay, slug="vision")
     url = services.url_of(asked)
     page = as_user(alice).post(f"{url}decide/", {"do": "deny"}, follow=True)
-    assert "Write a note for the requester" in body(page)
+    assert "A denial needs a note" in body(page)
     as_user(alice).post(f"{url}decide/", {"do": "deny", "note": MARKUP})
     page = body(as_user(fay).get(url))
     assert "Denied" in page and "<script>alert" not in page

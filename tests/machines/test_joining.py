@@ -113,7 +113,7 @@ def test_one_token_lets_one_machine_join(joined, token):
     other = Newcomer("gpu-08")
     answer = other.join(token)
     assert (answer.status_code, answer.json()["code"]) == (409, "join_token_used")
-    assert "Make a new one" in answer.json()["detail"]
+    assert "Create a new token" in answer.json()["detail"]
 
 
 def test_an_expired_and_a_revoked_token(doors, local_pool, olga, clock):
@@ -183,7 +183,7 @@ def test_who_has_workspaces_does_not_leave(joined, make, alice):
     )
     refused = joined.as_node("leave", {})
     assert (refused.status_code, refused.json()["code"]) == (409, "node_has_workspaces")
-    assert "1 workspace is placed on gpu-07" in refused.json()["detail"]
+    assert "gpu-07 still has 1 workspace" in refused.json()["detail"]
     Allocation.objects.filter(node=node).update(released_at=timezone.now())
     assert joined.as_node("leave", {}).status_code == 204
 

@@ -407,7 +407,7 @@ def test_a_delegate_is_told_and_sees_the_inbox(petra, olga, bob, team, eight, as
     ask(bob, team)
     client = as_user(petra)
     wrong = client.post("/quotas/delegations/", {"delegate": "nobody-has-this", "lasts": "24"})
-    assert "No user has this name" in text_of(wrong)
+    assert "User not found" in text_of(wrong)
     client.post("/quotas/delegations/", {"delegate": "olga", "lasts": "24"})
     assert "You decide in place of petra" in text_of(as_user(olga).get("/quotas/approvals/"))
     assert Notification.objects.filter(user=olga, kind="quota.delegated").exists()

@@ -55,7 +55,7 @@ def test_a_refusal_is_said(
 ) -> None:
     monkeypatch.setenv("BERTH_ID_TOKEN", issuer.sign(issuer.claims(ref="refs/tags/v1")))
     ran = berth("login", server, "--ci")
-    assert ran.code == 3 and "No rule lets this token in" in ran.err
+    assert ran.code == 3 and "No rule accepts this token" in ran.err
 
 
 def test_outside_of_a_job(berth: Any, server: str, db: None) -> None:

@@ -226,7 +226,7 @@ def test_the_page_makes_previews_and_deletes(as_user, alice, ci, issuer):
         "scopes": ["workspaces:read"],
     }
     wrong = client.post(PAGE, {**form, "conditions": "ref = x\nwhat"})
-    assert wrong.status_code == 400 and "Line 2 is no condition" in wrong.content.decode()
+    assert wrong.status_code == 400 and "Line 2 is not a condition" in wrong.content.decode()
     open_ = client.post(PAGE, {**form, "conditions": "ref = x"})
     assert open_.status_code == 400 and "whose pipeline" in open_.content.decode()
     assert client.post(PAGE, form).status_code == 302

@@ -413,9 +413,9 @@ def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Brow
     client = as_user(alice)
     unknown = client.post("/teams/vision/", {"username": "nobody", "role": "member"})
     assert unknown.status_code == 400
-    assert "No user has this name." in text_of(unknown)
+    assert "User not found." in text_of(unknown)
     last = client.post("/teams/vision/members/alice/revoke/", follow=True)
-    assert "alice is the only owner of Vision. Make somebody else an owner first." in text_of(last)
+    assert "alice is the only owner of Vision. Make another member an owner first." in text_of(last)
 
 
 def test_a_member_sees_the_team_but_no_forms(bob: User, team: Team, as_user: Browse) -> None:

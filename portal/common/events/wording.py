@@ -11,10 +11,8 @@ from portal.common.reasons.wording import Text
 
 TEXTS: dict[StrEnum, Text] = {
     EventCode.TOO_MANY_STREAMS: Text(
-        _("You have %(limit)s event streams open, which is as many as one user may have."),
-        _("Close one, or wait until one has ended."),
+        _("Limit of %(limit)s open event streams reached."),
+        _("Close one, then connect again."),
     ),
-    EventCode.NO_SUCH_NOTICE: Text(
-        _("There is no such notice of yours."), _("Look at your list of notices.")
-    ),
+    EventCode.NO_SUCH_NOTICE: Text(_("Notice not found."), _("Check your list of notices.")),
 }

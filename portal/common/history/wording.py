@@ -11,6 +11,6 @@ from portal.common.reasons.wording import Text
 
 TEXTS: dict[StrEnum, Text] = {
     HistoryCode.NO_SUCH_REVISION: Text(
-        _("Version %(number)s is not kept."), _("Look at the history for those that are.")
+        _("Version %(number)s not found."), _("Choose a version from the history.")
     ),
 }

@@ -126,60 +126,58 @@ def _parameters(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHANGED_BY_SOMEBODY: Text(
-        _("%(by)s has changed “%(name)s” since you opened it."), _("Reload it, then try again.")
+        _("%(by)s changed “%(name)s” after you opened it."), _("Reload it, then try again.")
     ),
     CommonCode.CHANGED_SINCE: Text(
-        _("“%(name)s” has changed since you opened it."), _("Reload it, then try again.")
+        _("“%(name)s” changed after you opened it."), _("Reload it, then try again.")
     ),
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
     CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
     CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),
     CommonCode.FIRST_CHOICE_MISSING: Text(
         "%(choose)s",
-        _("The summary shows what is missing."),
+        _("Check the summary for missing choices."),
         prepare=lambda params: {"choose": _CHOICES[params["field"]]},
     ),
-    CommonCode.HOURS_NOT_UNDERSTOOD: Text(_("Say in hours how long you need it, such as 8 or 0.5.")),
-    CommonCode.UNKNOWN_PARAMETER: Text(
-        _("There is no such query parameter."), "%(known)s", prepare=_parameters
-    ),
+    CommonCode.HOURS_NOT_UNDERSTOOD: Text(_("Enter the duration in hours, such as 8 or 0.5.")),
+    CommonCode.UNKNOWN_PARAMETER: Text(_("Unknown query parameter."), "%(known)s", prepare=_parameters),
     CommonCode.PAGE_SIZE_INVALID: Text(
         _("The page size is not valid."), _("Choose a number from 1 to %(maximum)d.")
     ),
     CommonCode.CURSOR_INVALID: Text(
-        _("This cursor is not valid."), _("Follow the “next” link of a page, or begin without a cursor.")
+        _("This cursor is not valid."), _("Follow the “next” link of a page, or start without a cursor.")
     ),
     CommonCode.STORAGE_BUSY: Text(
         _("The database is busy, and nothing was changed."), _("Try again in a moment.")
     ),
     CommonCode.STORAGE_FAILS: Text(
-        _("The database cannot be used at present, and nothing was changed."),
-        _("Try again in a minute; if it stays, tell an operator."),
+        _("The database is unavailable, and nothing was changed."),
+        _("Try again in a minute. If the problem persists, contact an operator."),
     ),
     CommonCode.STORAGE_FULL: Text(
         _("The disk of the database is full, and nothing was changed."),
-        _("Tell an operator, who has to make room."),
+        _("Ask an operator to free disk space."),
     ),
     CommonCode.STORAGE_READ_ONLY: Text(
-        _("The database can only be read at present, and nothing was changed."),
-        _("Try again later, or tell an operator."),
+        _("The database is read-only, and nothing was changed."),
+        _("Try again later, or contact an operator."),
     ),
     CommonCode.LAST_EVENT_ID_INVALID: Text(
-        _("The Last-Event-ID is not one of ours."),
-        _("Send the id of an event of this workspace, or leave it out."),
+        _("The Last-Event-ID is not valid."),
+        _("Send the ID of an event of this workspace, or omit the header."),
     ),
     CommonCode.IDEMPOTENCY_KEY_INVALID: Text(
         _("The Idempotency-Key is not valid."),
-        _("Use 1 to 120 letters, digits and signs without spaces, for example a UUID."),
+        _("Use 1 to 120 printable characters without spaces, for example a UUID."),
     ),
     CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN: Text(
-        _("This request takes no Idempotency-Key: nothing would be done twice, or nothing is done."),
-        _("Send it without the header; it may be repeated as it is."),
+        _("This endpoint does not accept an Idempotency-Key."),
+        _("Remove the header. The request can be repeated safely."),
     ),
     CommonCode.IDEMPOTENCY_KEY_REUSED: Text(
         _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
     ),
     CommonCode.ONLY_ADMINISTRATORS: Text(
-        _("Only an administrator may do this."), _("Ask the administrator of this installation.")
+        _("Only administrators can do this."), _("Ask an administrator of this installation.")
     ),
 }

@@ -10,105 +10,102 @@ from django.utils.translation import ngettext_lazy
 from portal.common.reasons.wording import Text
 from portal.fleet.machines.codes import MachineCode
 
-_NEW_TOKEN = _("Make a new one on the pool's page.")
+_NEW_TOKEN = _("Create a new token on the pool's page.")
 _JOIN_AGAIN = _("Join again with a new token.")
 
 TEXTS: dict[StrEnum, Text] = {
     MachineCode.ACCELERATOR_DRIVER_MISSING: Text(
         _("%(node)s has no working driver for its accelerators (%(state)s)."),
-        _("Install or mend the driver there; inventory finds it by itself."),
+        _("Install or repair the driver. The next inventory detects it."),
     ),
     MachineCode.CERTIFICATE_ENDED: Text(
-        _("The certificate of %(node)s has run out: nobody reaches what runs there."),
-        _("Have it join again."),
+        _("The certificate of %(node)s has expired, so its workspaces are unreachable."),
+        _("Join the node again."),
     ),
-    MachineCode.NODES_ALL_OFFLINE: Text(_("No node is online."), _("Look whether the node workers run.")),
+    MachineCode.NODES_ALL_OFFLINE: Text(
+        _("No node is online."), _("Check that the node workers are running.")
+    ),
     MachineCode.NODE_ELSEWHERE: Text(
-        _("The node %(node)s is in the pool %(pool)s, and a machine counts in one pool only."),
+        _("The node %(node)s already belongs to the pool %(pool)s. A machine can have only one pool."),
         _("Add another machine to this pool, or retire and delete the other pool."),
     ),
-    MachineCode.NO_NODE_YET: Text(_("It has no node."), _("Start a node worker, or add a machine.")),
+    MachineCode.NO_NODE_YET: Text(_("The pool has no node."), _("Start a node worker, or add a machine.")),
     MachineCode.NO_WORKER_ANSWERS: Text(
-        _("Nobody has taken stock of it."), _("Start a worker for it, and look at its configuration.")
+        _("The pool has no inventory yet."), _("Start a node worker, and check the pool's configuration.")
     ),
-    MachineCode.POOL_IS_OFF: Text(_("It is switched off."), _("Switch it on.")),
+    MachineCode.POOL_IS_OFF: Text(_("The pool is disabled."), _("Enable it on the pool's page.")),
     MachineCode.POOL_RETIRING: Text(
-        _("It takes no new workspaces."), _("Take it back into service, or delete it.")
+        _("The pool is retired and accepts no new workspaces."), _("Return it to service, or delete it.")
     ),
     MachineCode.CLOCK_OFF: Text(
-        _("The clock of this machine differs from that of the portal by %(seconds)d seconds."),
-        _("Synchronise it (NTP), then join again with the same token."),
+        _("This machine's clock differs from the portal's by %(seconds)d seconds."),
+        _("Synchronise the clock (NTP), then join again with the same token."),
     ),
     MachineCode.CSR_INVALID: Text(
-        _("The request for a certificate cannot be signed: %(reason)s."),
-        _("Join with the program `berth` of this version."),
+        _("The certificate request is not valid: %(reason)s."),
+        _("Join with the same version of `berth` as the portal."),
     ),
     MachineCode.IDENTITY_REPLACED: Text(
-        _("The certificate that %(node)s has shown was replaced by another one: two machines use its name."),
-        _("Look which is the right one, revoke the node, and join that machine again."),
+        _("%(node)s presented a replaced certificate. Two machines may be using its name."),
+        _("Identify the right machine, revoke the node, and join that machine again."),
     ),
-    MachineCode.JOIN_TOKEN_EXPIRED: Text(_("The token to join has expired."), _NEW_TOKEN),
+    MachineCode.JOIN_TOKEN_EXPIRED: Text(_("The join token has expired."), _NEW_TOKEN),
     MachineCode.JOIN_TOKEN_UNKNOWN: Text(
-        _("This is not a valid join token, or it was revoked."),
+        _("The join token is not valid or was revoked."),
         _("Copy the whole command from the pool's page."),
     ),
-    MachineCode.JOIN_TOKEN_USED: Text(_("The token to join was used already."), _NEW_TOKEN),
+    MachineCode.JOIN_TOKEN_USED: Text(_("The join token was already used."), _NEW_TOKEN),
     MachineCode.JOIN_TOO_OFTEN: Text(
-        _("Too many attempts to join came from this address."), _("Wait some minutes, then try again.")
+        _("Too many join attempts from this address."), _("Wait a few minutes, then try again.")
     ),
     MachineCode.MACHINE_JOINED_ALREADY: Text(
-        _("This machine has joined as %(node)s, or is a copy of the one that has."),
-        _(
-            "Have %(node)s leave first; on a copy, give it a machine id of its own "
-            "(systemd-machine-id-setup)."
-        ),
+        _("This machine, or one with the same machine ID, has already joined as %(node)s."),
+        _("Remove %(node)s first. On a copied machine, create a new machine ID (systemd-machine-id-setup)."),
     ),
     MachineCode.MACHINE_STILL_JOINED: Text(
-        _("%(node)s is joined."), _("Have it leave, or revoke it, before it is removed.")
+        _("%(node)s is still joined."), _("Leave from the node or revoke it first.")
     ),
     MachineCode.NODES_ADDRESS_MISSING: Text(
-        _("No machine can reach this one: it has no address for nodes."),
-        _("Set BERTH_NODES_ADDRESS to the name or address of this machine and start Berth again."),
+        _("The portal has no address for nodes."),
+        _("Set BERTH_NODES_ADDRESS to the name or address of this machine, and restart Berth."),
     ),
     MachineCode.NODE_HAS_WORKSPACES: Text(
         ngettext_lazy(
-            "%(count)d workspace is placed on %(node)s.",
-            "%(count)d workspaces are placed on %(node)s.",
+            "%(node)s still has %(count)d workspace.",
+            "%(node)s still has %(count)d workspaces.",
             "count",
         ),
-        _(
-            "Drain it on its page. One that does not come back is removed with what is there on its pool's "
-            "page."
-        ),
+        _("Drain the node on its page. If the node is lost, remove it on its pool's page."),
     ),
     MachineCode.NODE_NAME_INVALID: Text(
-        _("“%(name)s” is no name of a node."),
-        _("Give one with --name: lower-case letters, digits and hyphens, at most 63."),
+        _("“%(name)s” is not a valid node name."),
+        _("Set --name to up to 63 lower-case letters, digits and hyphens."),
     ),
     MachineCode.NODE_NAME_TAKEN: Text(
-        _("There is a node %(name)s already."),
-        _("Give another name with --name, or remove that node on its pool's page."),
+        _("A node %(name)s already exists."),
+        _("Set another name with --name, or remove that node on its pool's page."),
     ),
-    MachineCode.NOT_A_JOINED_NODE: Text(_("This machine is no node of the portal."), _JOIN_AGAIN),
+    MachineCode.NOT_A_JOINED_NODE: Text(_("This machine is not a node of the portal."), _JOIN_AGAIN),
     MachineCode.NO_AUTHORITY: Text(
         _("The portal cannot sign certificates: its authority's key is missing or unreadable."),
         _("Restart Berth to create a new key. Then join the nodes again."),
     ),
-    MachineCode.NO_SUCH_JOIN_TOKEN: Text(_("There is no such token."), _("Look at the pool's page.")),
-    MachineCode.NO_SUCH_MACHINE: Text(_("There is no such machine."), _("Look at the list of machines.")),
+    MachineCode.NO_SUCH_JOIN_TOKEN: Text(_("Join token not found."), _("Check the pool's page.")),
+    MachineCode.NO_SUCH_MACHINE: Text(_("Machine not found."), _("Check the list of machines.")),
     MachineCode.POOL_TAKES_NO_MACHINES: Text(
-        _("Machines do not join %(pool)s: its driver asks an engine, not the nodes themselves."),
+        _("Machines cannot join %(pool)s because its driver uses an external engine."),
         _("Choose a pool with the driver “local”."),
     ),
     MachineCode.SIGNING_KEY_INVALID: Text(
-        _("The key for signatures is no Ed25519 public key of its own."),
-        _("Join with the program `berth` of this version."),
+        _("The signing key must be a separate Ed25519 public key."),
+        _("Join with the same version of `berth` as the portal."),
     ),
     MachineCode.USER_OF_REDIS_LEFT: Text(
-        _("Redis does not answer, and still knows %(node)s."), _("Try again when it answers.")
+        _("Redis is not responding, so the Redis user of %(node)s was not removed."),
+        _("Try again once Redis responds."),
     ),
     MachineCode.VERSION_DIFFERS: Text(
-        _("This machine has Berth %(theirs)s, the portal %(ours)s."),
-        _("Install %(ours)s there, then join again with the same token."),
+        _("This machine has Berth %(theirs)s, but the portal has %(ours)s."),
+        _("Install %(ours)s on the machine, then join again with the same token."),
     ),
 }

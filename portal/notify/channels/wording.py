@@ -12,26 +12,27 @@ from portal.notify.channels.codes import ChannelCode
 TEXTS: dict[StrEnum, Text] = {
     ChannelCode.CHOOSE_KINDS: Text(_("Choose at least one kind of notice.")),
     ChannelCode.ENDED: Text(_("The channel is switched off."), _("Switch it on first.")),
-    ChannelCode.NAMELESS: Text(_("Say what the channel is called.")),
-    ChannelCode.NOT_CHECKED: Text(_("The URL could not be looked at just now."), _("Try it again.")),
-    ChannelCode.NOT_VALID: Text(_("The channel is not valid."), _("Mend the fields that are named.")),
-    ChannelCode.NO_SUCH_CHANNEL: Text(_("There is no such channel."), _("List those that there are.")),
-    ChannelCode.ON_ITS_WAY: Text(_("A test is on its way already."), _("Wait for the answer.")),
+    ChannelCode.NAMELESS: Text(_("Enter a name for the channel.")),
+    ChannelCode.NOT_CHECKED: Text(_("The URL could not be checked."), _("Try again in a moment.")),
+    ChannelCode.NOT_VALID: Text(_("The channel is not valid."), _("Correct the marked fields.")),
+    ChannelCode.NO_SUCH_CHANNEL: Text(_("Channel not found."), _("Check the list of your channels.")),
+    ChannelCode.ON_ITS_WAY: Text(_("A test is already running."), _("Wait for its result.")),
     ChannelCode.TOO_MANY: Text(_("Limit of %(limit)d channels reached."), _("Delete one first.")),
     ChannelCode.UNKNOWN_KINDS: Text(
-        _("There are no such kinds of notices: %(kinds)s."),
-        _("Use some of: %(known)s."),
+        _("Unknown kinds of notices: %(kinds)s."),
+        _("Choose from: %(known)s."),
         prepare=listed("kinds", "known"),
     ),
     ChannelCode.URL_NONE: Text(
-        _("This is no URL of a service that notices can be sent through."),
-        _("Copy the address that the service gives for incoming messages."),
+        _("The URL does not belong to a supported notification service."),
+        _("Copy the URL for incoming messages from the service."),
     ),
     ChannelCode.URL_PARAMETER: Text(
-        _("The URL has a parameter that may not be set here, as “template” or “verify”."), _("Leave it out.")
+        _("The URL has a parameter that is not allowed, such as “template” or “verify”."),
+        _("Remove the parameter."),
     ),
     ChannelCode.URL_SERVICE: Text(
-        _("Notices cannot be sent through this service here."),
+        _("This service is not available for notices."),
         _("Use one of: %(known)s."),
         prepare=listed("known"),
     ),

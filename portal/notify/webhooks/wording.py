@@ -11,32 +11,35 @@ from portal.notify.webhooks.codes import WebhookCode
 
 TEXTS: dict[StrEnum, Text] = {
     WebhookCode.ADMINISTRATORS_TYPES: Text(
-        _("Only administrators may have these sent: %(types)s."),
-        _("Ask an administrator, or leave them out."),
+        _("Only administrators can subscribe to these event types: %(types)s."),
+        _("Remove them, or ask an administrator."),
         prepare=listed("types"),
     ),
     WebhookCode.CHOOSE_TYPES: Text(_("Choose at least one type of event.")),
     WebhookCode.ENDED: Text(_("The webhook is switched off."), _("Switch it on first.")),
-    WebhookCode.NAMELESS: Text(_("Say what receives them.")),
+    WebhookCode.NAMELESS: Text(_("Enter a name for the receiver.")),
     WebhookCode.NO_SUCH_DELIVERY: Text(
-        _("There is no such delivery."), _("Look at the list: old ones are deleted.")
+        _("Delivery not found."), _("Check the list of deliveries. Old ones are deleted.")
     ),
-    WebhookCode.NO_SUCH_WEBHOOK: Text(_("There is no such webhook."), _("List those that there are.")),
-    WebhookCode.NOT_VALID: Text(_("The webhook is not valid."), _("Mend the fields that are named.")),
-    WebhookCode.ON_ITS_WAY: Text(_("It is on its way already."), _("Wait for the answer.")),
+    WebhookCode.NO_SUCH_WEBHOOK: Text(_("Webhook not found."), _("Check the list of your webhooks.")),
+    WebhookCode.NOT_VALID: Text(_("The webhook is not valid."), _("Correct the marked fields.")),
+    WebhookCode.ON_ITS_WAY: Text(_("A delivery is already in progress."), _("Wait for its result.")),
     WebhookCode.TOO_MANY: Text(_("Limit of %(limit)d webhooks reached."), _("Delete one first.")),
     WebhookCode.UNKNOWN_TYPES: Text(
-        _("There are no such types of events here: %(types)s."),
-        _("Read the list of types."),
+        _("Unknown event types: %(types)s."),
+        _("Choose from the list of event types."),
         prepare=listed("types"),
     ),
     WebhookCode.URL_CREDENTIALS: Text(
-        _("A name and password in the URL are not sent: every message is signed."), _("Leave them out.")
+        _("The URL contains a username or password, which webhooks do not send."),
+        _("Remove them, and verify the signature instead."),
     ),
     WebhookCode.URL_INTERNAL: Text(
-        _("The URL leads to an internal address."),
-        _("Use a public one, or have the site's administrator allow the network (BERTH_OUTGOING_ALLOW)."),
+        _("The URL resolves to an internal address."),
+        _("Use a public address, or ask an administrator to allow the network in BERTH_OUTGOING_ALLOW."),
     ),
-    WebhookCode.URL_NONE: Text(_("This is no URL."), _("Write it in full: https://example.org/hooks/berth.")),
-    WebhookCode.URL_SCHEME: Text(_("The URL has to begin with https://."), _("Use the encrypted address.")),
+    WebhookCode.URL_NONE: Text(
+        _("The URL is not valid."), _("Enter a full URL, such as https://example.org/hooks/berth.")
+    ),
+    WebhookCode.URL_SCHEME: Text(_("The URL must start with https://."), _("Use the encrypted address.")),
 }

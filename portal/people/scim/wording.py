@@ -9,67 +9,74 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.reasons.wording import Text
 from portal.people.scim.codes import ScimCode
 
-_NARROW = _("Ask for less at once.")
+_NARROW = _("Split it into smaller requests.")
 
 TEXTS: dict[StrEnum, Text] = {
-    ScimCode.ATTRIBUTE_MISSING: Text(_("“%(attribute)s” is missing."), _("Send it.")),
-    ScimCode.BODY_NOT_JSON: Text(_("The body is no JSON object."), _("Send one.")),
+    ScimCode.ATTRIBUTE_MISSING: Text(_("“%(attribute)s” is missing."), _("Add it to the request.")),
+    ScimCode.BODY_NOT_JSON: Text(_("The request body is not a JSON object."), _("Send a JSON object.")),
     ScimCode.EMAIL_EXISTS: Text(
-        _("Another account has this e-mail address."), _("Send another one, or change that account.")
+        _("Another account uses this e-mail address."), _("Send another address, or change that account.")
     ),
     ScimCode.EMAIL_OF_ROLE: Text(
-        _("%(name)s has a role in the portal that SCIM did not give, and keeps its address."),
-        _("Have an administrator change the address in the portal."),
+        _("%(name)s has a portal role from outside SCIM, so SCIM cannot change its address."),
+        _("Ask an administrator to change the address in the portal."),
     ),
-    ScimCode.FILTER_NOT_HERE: Text(_("There is nothing to filter here."), _("Ask without a filter.")),
+    ScimCode.FILTER_NOT_HERE: Text(_("This endpoint does not support filters."), _("Remove the filter.")),
     ScimCode.FILTER_NOT_SUPPORTED: Text(
-        _("“%(attribute)s” cannot be filtered by, or not like this."), _("See docs/scim.md for what can.")
+        _("This filter on “%(attribute)s” is not supported."), _("See docs/scim.md for supported filters.")
     ),
     ScimCode.FILTER_NOT_VALID: Text(
-        _("The filter cannot be understood at character %(position)d."), _("Correct it there.")
+        _("The filter has a syntax error at character %(position)d."), _("Correct the filter.")
     ),
-    ScimCode.FILTER_TOO_LARGE: Text(_("The filter is too long or too deep."), _NARROW),
-    ScimCode.GROUP_EXISTS: Text(_("There is a group “%(name)s”."), _("Change that one.")),
+    ScimCode.FILTER_TOO_LARGE: Text(_("The filter is too long or too deeply nested."), _NARROW),
+    ScimCode.GROUP_EXISTS: Text(_("A group “%(name)s” already exists."), _("Update that group instead.")),
     ScimCode.NAME_OF_DELETED: Text(
-        _("%(name)s was the name of an account that has been deleted, and nobody else gets it."),
-        _("Send another name."),
+        _("%(name)s belonged to a deleted account and cannot be reused."),
+        _("Send another userName."),
     ),
-    ScimCode.NOT_SUPPORTED: Text(_("This part of SCIM is not supported."), _("See ServiceProviderConfig.")),
-    ScimCode.NOT_UNIQUE: Text(_("Another one with this name was made just now."), _("Ask for it.")),
-    ScimCode.NO_SUCH_MEMBER: Text(_("There is no user “%(id)s”."), _("Create the user first.")),
-    ScimCode.NO_SUCH_RESOURCE: Text(_("There is no such resource."), _("Look for it by a filter.")),
+    ScimCode.NOT_SUPPORTED: Text(
+        _("This SCIM feature is not supported."), _("See ServiceProviderConfig for supported features.")
+    ),
+    ScimCode.NOT_UNIQUE: Text(
+        _("Another request has just created a resource with this name."), _("Fetch that resource instead.")
+    ),
+    ScimCode.NO_SUCH_MEMBER: Text(_("User “%(id)s” not found."), _("Create the user first.")),
+    ScimCode.NO_SUCH_RESOURCE: Text(_("Resource not found."), _("Search for it with a filter.")),
     ScimCode.NO_TARGET: Text(
-        _("There is nothing at the path “%(path)s”."), _("Name something that is there.")
+        _("The path “%(path)s” has no target."), _("Use the path of an existing value.")
     ),
     ScimCode.OPERATION_NOT_VALID: Text(
-        _("These are no operations of PATCH."), _("Send add, replace or remove, with what they need.")
+        _("The PATCH operations are not valid."), _("Send add, replace or remove with the required fields.")
     ),
-    ScimCode.PATH_NOT_VALID: Text(_("“%(path)s” is no path."), _("Name an attribute of the schema.")),
-    ScimCode.READ_ONLY: Text(_("“%(attribute)s” is only read."), _("Leave it out.")),
+    ScimCode.PATH_NOT_VALID: Text(_("“%(path)s” is not a valid path."), _("Use an attribute of the schema.")),
+    ScimCode.READ_ONLY: Text(_("“%(attribute)s” is read-only."), _("Remove it from the request.")),
     ScimCode.ROLES_NOT_ADOPTED: Text(
-        _("%(name)s has roles in the portal, and SCIM takes up no such account."),
-        _("Have an administrator take the roles away first."),
+        _("%(name)s has portal roles, so SCIM cannot adopt the account."),
+        _("Ask an administrator to remove the roles first."),
     ),
-    ScimCode.SCHEMA_MISSING: Text(_("“schemas” does not name %(schema)s."), _("Send it.")),
+    ScimCode.SCHEMA_MISSING: Text(_("“schemas” does not include %(schema)s."), _("Add it to the request.")),
     ScimCode.SWITCHED_OFF_HERE: Text(
-        _("An administrator has deactivated %(name)s."), _("Have an administrator reactivate the account.")
+        _("An administrator has deactivated %(name)s."), _("Ask an administrator to reactivate the account.")
     ),
-    ScimCode.TOO_LARGE: Text(_("The body is too large."), _NARROW),
-    ScimCode.TOO_MANY: Text(_("There are more than %(limit)d of them."), _NARROW),
+    ScimCode.TOO_LARGE: Text(_("The request body is too large."), _NARROW),
+    ScimCode.TOO_MANY: Text(_("The request has more than %(limit)d entries."), _NARROW),
     ScimCode.USERNAME_FIXED: Text(
-        _("The account is called %(name)s for ever: its home folder carries the name."),
-        _("Send this name, or create another user."),
+        _("The username %(name)s cannot be changed because the home folder uses it."),
+        _("Send this userName, or create another user."),
     ),
     ScimCode.USERNAME_NOT_VALID: Text(
         _(
             "“%(name)s” cannot be a user name: up to %(limit)d letters, digits, dots, hyphens and "
             "underscores, beginning and ending with a letter or digit."
         ),
-        _("Map another attribute to userName, as docs/scim.md says."),
+        _("Map another attribute to userName (see docs/scim.md)."),
     ),
     ScimCode.USER_EXISTS: Text(
-        _("There is an account %(name)s."), _("Change that one, or have accounts taken up in the settings.")
+        _("An account %(name)s already exists."),
+        _("Update that account, or enable adoption of accounts in the settings."),
     ),
-    ScimCode.VALUE_NOT_VALID: Text(_("The value of “%(attribute)s” cannot be taken."), _("Correct it.")),
-    ScimCode.VERSION_CHANGED: Text(_("It has been changed meanwhile."), _("Read it again.")),
+    ScimCode.VALUE_NOT_VALID: Text(_("The value of “%(attribute)s” is not valid."), _("Correct the value.")),
+    ScimCode.VERSION_CHANGED: Text(
+        _("The resource has changed since you read it."), _("Read it again, then retry.")
+    ),
 }

@@ -12,63 +12,68 @@ from portal.people.service_accounts.codes import ExchangeCode, ServiceAccountCod
 TEXTS: dict[StrEnum, Text] = {
     ExchangeCode.ACCOUNT_INACTIVE: Text(_("The service account is deactivated.")),
     ExchangeCode.ALGORITHM_NOT_ALLOWED: Text(
-        _("Tokens signed by %(algorithm)s are not taken: only those signed with a private key.")
+        _("Tokens signed with %(algorithm)s are not accepted. Use an asymmetric algorithm.")
     ),
     ExchangeCode.AUDIENCE_NEEDED: Text(
-        _("Say for which audience the tokens are made."), _("This portal's address is a good one.")
+        _("The rule has no audience."), _("Enter the tokens' audience, for example this portal's address.")
     ),
-    ExchangeCode.BAD_SIGNATURE: Text(_("The signature is not the issuer's.")),
-    ExchangeCode.CLAIM_MISSING: Text(_("The token lacks the claim %(claim)s.")),
+    ExchangeCode.BAD_SIGNATURE: Text(_("The token's signature is not valid for this issuer.")),
+    ExchangeCode.CLAIM_MISSING: Text(_("The token has no claim %(claim)s.")),
     ExchangeCode.CLAIMS_NOT_UNDERSTOOD: Text(
-        _("This is neither a JSON object of claims nor a token."), _("Paste the claims, as in {“sub”: “…”}.")
+        _("The input is neither a JSON object of claims nor a token."),
+        _("Paste the claims, as in {“sub”: “…”}."),
     ),
     ExchangeCode.CONDITION_CHECKED_ANYWAY: Text(
-        _("%(claim)s is checked by itself."), _("Leave this condition out.")
+        _("The portal always checks %(claim)s."), _("Remove this condition.")
     ),
-    ExchangeCode.CONDITION_CLAIM: Text(_("“%(claim)s” is no name of a claim.")),
+    ExchangeCode.CONDITION_CLAIM: Text(_("“%(claim)s” is not a valid claim name.")),
     ExchangeCode.CONDITION_LINE: Text(
-        _("Line %(line)s is no condition."), _("Write “claim = value”, or “claim ~ pattern” with * in it.")
+        _("Line %(line)s is not a condition."), _("Write “claim = value”, or “claim ~ pattern” with * in it.")
     ),
-    ExchangeCode.CONDITION_MATCH: Text(_("A condition on %(claim)s matches exact or glob.")),
+    ExchangeCode.CONDITION_MATCH: Text(_("The match type for %(claim)s must be “exact” or “glob”.")),
     ExchangeCode.CONDITION_VALUE: Text(_("The value for %(claim)s is empty, too long, or not printable.")),
-    ExchangeCode.EXPIRED: Text(_("The token has expired."), _("Have the job ask for a new one.")),
+    ExchangeCode.EXPIRED: Text(_("The token has expired."), _("Request a new token in the job.")),
     ExchangeCode.ISSUER_NOT_ALLOWED: Text(
-        _("Tokens of %(issuer)s are not taken here."),
-        _("The operator of this installation names issuers in BERTH_TOKEN_EXCHANGE_ISSUERS."),
+        _("Tokens from %(issuer)s are not accepted."),
+        _("Ask an operator to add the issuer to BERTH_TOKEN_EXCHANGE_ISSUERS."),
     ),
     ExchangeCode.ISSUER_UNREACHABLE: Text(
-        _("The keys of %(issuer)s cannot be read at present."), _("Try again in a minute.")
+        _("The keys of %(issuer)s cannot be fetched."), _("Try again in a minute.")
     ),
-    ExchangeCode.LIFETIME_OUT_OF_RANGE: Text(_("A token can live from %(least)s to %(most)s seconds.")),
-    ExchangeCode.LIVES_TOO_LONG: Text(_("The token lives longer than %(hours)s hours.")),
+    ExchangeCode.LIFETIME_OUT_OF_RANGE: Text(
+        _("Choose a token lifetime from %(least)s to %(most)s seconds.")
+    ),
+    ExchangeCode.LIVES_TOO_LONG: Text(_("The token's lifetime exceeds %(hours)s hours.")),
     ExchangeCode.NO_IDENTITY: Text(
-        _("Nothing says whose pipeline it is: everybody could use the rule."),
+        _("The rule does not identify a pipeline, so anyone could use it."),
         _("Add a condition such as “repository = owner/name” without * before the first “/”."),
     ),
     ExchangeCode.NO_RULE_MATCHES: Text(
-        _("No rule lets this token in."), _("The audit log says which condition of which rule failed.")
+        _("No rule accepts this token."), _("Check the audit log for the rule and condition that failed.")
     ),
-    ExchangeCode.NO_SUCH_RULE: Text(_("There is no such rule."), _("Look at the rules of the account.")),
-    ExchangeCode.NOT_A_JWT: Text(_("This is no JWT.")),
+    ExchangeCode.NO_SUCH_RULE: Text(_("Rule not found."), _("Check the rules of the service account.")),
+    ExchangeCode.NOT_A_JWT: Text(_("The token is not a JWT.")),
     ExchangeCode.NOT_VALID: Text(_("The token is not valid.")),
-    ExchangeCode.NOT_YET_VALID: Text(_("The token is not valid yet."), _("Look at the clocks.")),
-    ExchangeCode.REPLAYED: Text(
-        _("This token has been exchanged before."), _("Exchange it once in a job, and keep what you get.")
+    ExchangeCode.NOT_YET_VALID: Text(
+        _("The token is not valid yet."), _("Check the clocks of the issuer and the portal.")
     ),
-    ExchangeCode.RULE_NAMELESS: Text(_("A rule needs a name.")),
+    ExchangeCode.REPLAYED: Text(
+        _("This token was already exchanged."), _("Exchange it once per job, and reuse the result.")
+    ),
+    ExchangeCode.RULE_NAMELESS: Text(_("Enter a name for the rule.")),
     ExchangeCode.SCOPE_NOT_GRANTED: Text(
-        _("The rule does not give all of these scopes: %(scopes)s."), prepare=listed("scopes")
+        _("The rule does not grant all of these scopes: %(scopes)s."), prepare=listed("scopes")
     ),
     ExchangeCode.SEVERAL_ACCOUNTS: Text(
-        _("Rules of several service accounts let this token in."), _("Name one in service_account.")
+        _("Rules of several service accounts accept this token."), _("Set service_account to one of them.")
     ),
     ExchangeCode.TOKEN_TOO_LONG: Text(_("The token is longer than %(most)s characters.")),
-    ExchangeCode.TOO_MANY_CONDITIONS: Text(_("A rule has at most %(most)s conditions.")),
+    ExchangeCode.TOO_MANY_CONDITIONS: Text(_("A rule can have up to %(most)s conditions.")),
     ExchangeCode.TOO_MANY_RULES: Text(
-        _("A service account has at most %(most)s rules."), _("Delete one that nothing uses.")
+        _("Limit of %(most)s rules per service account reached."), _("Delete an unused rule.")
     ),
-    ExchangeCode.UNKNOWN_KEY: Text(_("The token is not signed with a key that %(issuer)s has now.")),
+    ExchangeCode.UNKNOWN_KEY: Text(_("The token is not signed with a current key of %(issuer)s.")),
     ServiceAccountCode.NO_SUCH_SERVICE_ACCOUNT: Text(
-        _("%(team)s has no service account “%(username)s”."), _("Look at the list on the team's page.")
+        _("%(team)s has no service account “%(username)s”."), _("Check the list on the team's page.")
     ),
 }

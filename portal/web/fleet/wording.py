@@ -10,9 +10,9 @@ from portal.common.reasons.wording import Text
 from portal.web.fleet.codes import MapCode
 
 TEXTS: dict[StrEnum, Text] = {
-    MapCode.DEVICE_NOT_ON_MAP: Text(_("There is no such device."), _("Look at the map of GPUs.")),
-    MapCode.NODE_NOT_ON_MAP: Text(_("There is no such node."), _("Look at the map of GPUs.")),
+    MapCode.DEVICE_NOT_ON_MAP: Text(_("Device not found."), _("Choose one from the GPU map.")),
+    MapCode.NODE_NOT_ON_MAP: Text(_("Node not found."), _("Choose one from the GPU map.")),
     MapCode.NO_DEVICE_AT_PLACE: Text(
-        _("There is no device at this place any more."), _("Look at the map of GPUs.")
+        _("The device at this position was removed."), _("Choose one from the GPU map.")
     ),
 }
