@@ -234,9 +234,9 @@ def test_template_offers_say_what_is_missing(catalog):
         for offer in catalog_selectors.template_offers(catalog_selectors.all_templates())
     }
     assert found["jupyterlab"].reason == ""
-    assert found["vscode"].reason == "Needs code-server, which no node has."
+    assert found["vscode"].reason == "code-server is not installed on any node."
     assert found["vscode"].next_action
-    assert found["rstudio"].reason == "Needs rserver, which no node has."
+    assert found["rstudio"].reason == "rserver is not installed on any node."
     assert "Install R and RStudio Server" in found["rstudio"].next_action
     node = only_node(pool)
     node.programs |= {"code-server": "/usr/bin/code-server", "rserver": "/usr/lib/rstudio-server/bin/rserver"}
