@@ -29,7 +29,7 @@ def test_who_holds_it_until_when_and_how_much_lies_idle() -> None:
     holder = {"team": "Speech", "amount": 3000, "until": tomorrow.isoformat(), "idle": 1000, "idle_s": 7500}
     said = message_of(Reason(Rule.COHORT, blocker(holders=[holder])))
     assert said.endswith(
-        f"left to lend. 3 × H100 held by Speech, some of it until about {tomorrow:%-d %b %H:%M} UTC"
+        f"from its cohort. 3 × H100 held by Speech, partly until about {tomorrow:%-d %b %H:%M} UTC"
         " (1 idle for 2 h 5 min)."
     )
 
@@ -41,7 +41,7 @@ def test_the_first_node_and_how_many_more() -> None:
         "No node is large enough: n1 is cordoned by an operator, and 1 more node."
     )
     nothing = {"node": "", "node_reason": None, "more_nodes": 0}
-    assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waits until there is room: there are no nodes."
+    assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waiting for capacity: there are no nodes."
 
 
 def test_why_a_reservation_does_not_fit_and_what_would() -> None:
