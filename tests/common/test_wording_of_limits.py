@@ -54,10 +54,10 @@ def test_why_a_reservation_does_not_fit_and_what_would() -> None:
     }  # fmt: skip
     clash = Reason(ReservationCode.BOOKED_BY_OTHERS, params)
     assert message_of(clash) == (
-        "3 of 4 × H100 are booked at 22 Nov, 14:00 UTC (1 by A, 1 by B, 0.5 by C and 1 more team), until"
-        " 22 Nov, 16:00 at least: 1 left, 2 wanted."
+        "3 of 4 × H100 booked from 22 Nov, 14:00 UTC to at least 22 Nov, 16:00"
+        " (1 by A, 1 by B, 0.5 by C and 1 more team): 1 left, 2 requested."
     )
-    assert next_action_of(clash) == "Take at most 1 or begin at 22 Nov 2026, 16:00 UTC."
+    assert next_action_of(clash) == "Reserve at most 1, or start at 22 Nov 2026, 16:00 UTC."
     none_left = Reason(ReservationCode.SITE_TOO_SMALL, {**params, "left": 0, "next_start": None})
     assert next_action_of(none_left) == "Choose another model."
 
@@ -66,8 +66,8 @@ def test_who_was_faster() -> None:
     now = timezone.now()
     for ago, words in ((timedelta(), "a moment ago"), (timedelta(minutes=5, seconds=1), "5 minutes ago")):
         reason = Reason(RequestCode.APPROVED_ALREADY, {"who": "ann", "at": (now - ago).isoformat()})
-        assert message_of(reason) == f"ann approved it {words}."
+        assert message_of(reason) == f"ann approved the request {words}."
     denied = Reason(
         RequestCode.DENIED_ALREADY, {"who": "", "at": datetime(2026, 1, 2, tzinfo=UTC).isoformat()}
     )
-    assert message_of(denied) == "A rule denied it on 2 Jan 2026."
+    assert message_of(denied) == "A rule denied the request on 2 Jan 2026."
