@@ -18,95 +18,89 @@ def _until(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     LifetimeCode.KEPT_OUT_OF_RANGE: Text(
-        _("A workspace is kept for %(least_s)s at least and %(most_s)s at most."),
-        _("Choose a time between these."),
+        _("The time to keep a workspace must be from %(least_s)s to %(most_s)s."),
+        _("Choose a time in this range."),
         durations,
     ),
     LifetimeCode.NOT_NEAR_ITS_END: Text(
         _("%(name)s has more than %(near_s)s left."), _("Extend it on its page in the portal."), durations
     ),
     LifetimeCode.HOURS_SPENT: Text(
-        _("The GPU-hours of %(team)s are spent, so what uses GPUs is not extended."),
+        _("%(team)s has no GPU-hours left, so GPU workspaces cannot be extended."),
         _("Ask for more GPU-hours."),
     ),
     LifetimeCode.BOOKED_BEFORE: Text(
-        _("A reservation needs its place on %(until)s, and it cannot make room earlier."),
-        _("Extend it by less."),
+        _("A reservation needs this capacity on %(until)s, and the workspace cannot be preempted."),
+        _("Choose a shorter extension."),
         _until,
     ),
-    LifetimeCode.ENDS_BY_LIFETIME: Text(
-        _("The %(threshold_s)s for which it was started are over."), "", durations
-    ),
+    LifetimeCode.ENDS_BY_LIFETIME: Text(_("The lifetime of %(threshold_s)s has expired."), "", durations),
     LifetimeCode.ENDS_BY_GPU_IDLE: Text(
-        _("Its GPUs have done nothing for %(value_s)s; after %(threshold_s)s it stops."), "", durations
+        _("The GPUs have been idle for %(value_s)s. The workspace stops after %(threshold_s)s."),
+        "",
+        durations,
     ),
     LifetimeCode.ENDS_BY_IDLE: Text(
-        _("Nothing has happened in it for %(value_s)s; after %(threshold_s)s it stops."), "", durations
+        _("The workspace has been idle for %(value_s)s. It stops after %(threshold_s)s."), "", durations
     ),
     LifetimeCode.ENDS_BY_LONGEST: Text(
-        _("It has lived for %(value_s)s; after %(threshold_s)s it stops."), "", durations
+        _("The workspace has run for %(value_s)s. It stops after %(threshold_s)s."), "", durations
     ),
-    LifetimeCode.ENDS_BY_SCHEDULE: Text(_("It is not in use, and what is not used is stopped at this hour.")),
-    LifetimeCode.ENDS_BY_BUDGET: Text(_("The GPU-hours of its team are spent.")),
+    LifetimeCode.ENDS_BY_SCHEDULE: Text(_("The portal stops unused workspaces at this hour.")),
+    LifetimeCode.ENDS_BY_BUDGET: Text(_("The team has no GPU-hours left.")),
     LifetimeCode.RELEASED_BY_IDLE: Text(
-        _("Nothing has happened in it for %(value_s)s; after %(threshold_s)s its GPUs are released."),
+        _("The workspace has been idle for %(value_s)s. Its GPUs are released after %(threshold_s)s."),
         "",
         durations,
     ),
     LifetimeCode.RELEASED_BY_GPU_IDLE: Text(
-        _("Its GPUs have done nothing for %(value_s)s; after %(threshold_s)s they are released."),
+        _("The GPUs have been idle for %(value_s)s. They are released after %(threshold_s)s."),
         "",
         durations,
     ),
     LifetimeCode.POLICY_NOT_VALID: Text(
-        _("The policy cannot be kept like this."), _("Correct the fields that are named.")
+        _("The policy was not saved because some fields are not valid."), _("Correct the marked fields.")
     ),
     LifetimeCode.POLICY_TARGET_UNKNOWN: Text(
-        _("There is no such site, pool, template, flavor or team: %(target)s."),
-        _("Write site, or a kind and a short name, as in flavor:a100-full."),
+        _("Policy target %(target)s not found."),
+        _("Enter site, or a kind and slug, for example flavor:a100-full."),
     ),
     LifetimeCode.POLICY_TARGET_FIXED: Text(
-        _("What a policy is for stays as it is."), _("Delete it, and make another one.")
+        _("The target of a policy cannot be changed later."), _("Delete the policy and create a new one.")
     ),
-    LifetimeCode.POLICY_TAKEN: Text(_("There is a policy for %(target)s already."), _("Change that one.")),
+    LifetimeCode.POLICY_TAKEN: Text(_("%(target)s already has a policy."), _("Edit the existing policy.")),
     LifetimeCode.POLICY_SAYS_NOTHING: Text(
-        _("The policy says nothing."), _("Set one value at least, or delete it.")
+        _("The policy sets no value."), _("Set at least 1 value, or delete the policy.")
     ),
-    LifetimeCode.POLICY_NOT_FOUND: Text(
-        _("There is no such policy."), _("See the list of those that there are.")
-    ),
-    LifetimeCode.POLICY_NOT_FOR_TEAM: Text(
-        _("A team may only tighten: this is not a team's to set."), _("Leave it empty.")
-    ),
+    LifetimeCode.POLICY_NOT_FOUND: Text(_("Policy not found."), _("Choose a policy from the list.")),
+    LifetimeCode.POLICY_NOT_FOR_TEAM: Text(_("Teams cannot set this value."), _("Leave the field empty.")),
     LifetimeCode.POLICY_NOT_FOR_HOMES: Text(
-        _("Home folders belong to users in teams, not to templates or flavors."),
-        _("Leave it empty here, and set it for the site, a pool or a team."),
+        _("Templates and flavors have no home folders."),
+        _("Set this value for the site, a pool or a team instead."),
     ),
     LifetimeCode.HOME_DELETE_NOT_DUE: Text(
         _("This home folder cannot be deleted yet."),
-        _("Wait until its archive is old enough by policy and the notice to its user is over."),
+        _("Wait until its archive reaches the policy's age and the user's notice period ends."),
     ),
     LifetimeCode.HOME_NOT_NAMED: Text(
         _("“%(given)s” is not the name of this home folder."), _("Type %(home)s.")
     ),
     LifetimeCode.POLICY_ZONE_UNKNOWN: Text(
-        _("There is no time zone of this name."), _("Write one as Europe/Berlin, or UTC.")
+        _("Unknown time zone."), _("Enter a name such as Europe/Berlin or UTC.")
     ),
     LifetimeCode.POLICY_START_WITHOUT_STOP: Text(
-        _("An hour of starting only starts what the hour of stopping has stopped."),
-        _("Set an hour of stopping, too, and another one than this."),
+        _("A start time needs a different stop time."),
+        _("Set a stop time that differs from the start time."),
     ),
-    LifetimeCode.POLICY_DAYS_UNKNOWN: Text(
-        _("Days are mon, tue, wed, thu, fri, sat and sun."), _("Correct them.")
-    ),
+    LifetimeCode.POLICY_DAYS_UNKNOWN: Text(_("Unknown day."), _("Use mon, tue, wed, thu, fri, sat or sun.")),
     LifetimeCode.POLICY_DAYS_MISSING: Text(
-        _("Hours need days and a time zone."), _("Say on which days they hold, and where.")
+        _("The hours have no days or no time zone."), _("Select the days and the time zone.")
     ),
     LifetimeCode.POLICY_HOURS_INCOMPLETE: Text(
-        _("Hours of work need their begin, a later end, and the limit outside them or an hour of stopping."),
-        _("Add what is missing, or leave all of them empty."),
+        _("Working hours need a start, a later end, and an outside limit or a stop time."),
+        _("Fill in the missing fields, or leave all of them empty."),
     ),
     LifetimeCode.POLICY_HOLIDAYS_UNKNOWN: Text(
-        _("Holidays are dates as 2026-12-25, at most 400."), _("Correct them.")
+        _("Holidays must be up to 400 dates such as 2026-12-25."), _("Correct the dates.")
     ),
 }

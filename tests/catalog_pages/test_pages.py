@@ -272,7 +272,7 @@ def test_a_team_that_may_not_use_it_is_told(olga, team, charlie, catalog):
     flavor = entries.change(actor=SYSTEM, entry=flavor, given={"teams": ["robots"]})
     found = preview(olga, flavor, Template.objects.get(slug="jupyterlab"), team)
     assert found.verdict is None
-    assert "is not for the team Vision" in found.sentence
+    assert "is not available to team Vision" in found.sentence
 
 
 def test_a_draft_is_previewed_by_who_may_make_it(api_of, olga, bob, team, catalog):

@@ -42,7 +42,7 @@ def test_up_tells_place_and_time_of_what_queues(as_bob: Any, bob: Any, pool: Any
     assert ran.code == 0
     assert "late is pending (simulated), position 1, expected to start " in ran.err, ran.err
     refused = as_bob("up", "--flavor", "sim-cpu", "--hours", "1000")
-    assert refused.code == 1 and "live for 14 d at most" in refused.err
+    assert refused.code == 1 and "exceeds the limit of 14 d" in refused.err
 
 
 def test_up_says_that_the_work_is_checkpointed(as_bob: Any) -> None:

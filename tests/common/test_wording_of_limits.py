@@ -29,7 +29,7 @@ def test_who_holds_it_until_when_and_how_much_lies_idle() -> None:
     holder = {"team": "Speech", "amount": 3000, "until": tomorrow.isoformat(), "idle": 1000, "idle_s": 7500}
     said = message_of(Reason(Rule.COHORT, blocker(holders=[holder])))
     assert said.endswith(
-        f"left to lend. 3 × H100 held by Speech, some of it until about {tomorrow:%-d %b %H:%M} UTC"
+        f"from its cohort. 3 × H100 held by Speech, partly until about {tomorrow:%-d %b %H:%M} UTC"
         " (1 idle for 2 h 5 min)."
     )
 
@@ -41,7 +41,7 @@ def test_the_first_node_and_how_many_more() -> None:
         "No node is large enough: n1 is cordoned by an operator, and 1 more node."
     )
     nothing = {"node": "", "node_reason": None, "more_nodes": 0}
-    assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waits until there is room: there are no nodes."
+    assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waiting for capacity: there are no nodes."
 
 
 def test_why_a_reservation_does_not_fit_and_what_would() -> None:
@@ -54,10 +54,10 @@ def test_why_a_reservation_does_not_fit_and_what_would() -> None:
     }  # fmt: skip
     clash = Reason(ReservationCode.BOOKED_BY_OTHERS, params)
     assert message_of(clash) == (
-        "3 of 4 × H100 are booked at 22 Nov, 14:00 UTC (1 by A, 1 by B, 0.5 by C and 1 more team), until"
-        " 22 Nov, 16:00 at least: 1 left, 2 wanted."
+        "3 of 4 × H100 booked from 22 Nov, 14:00 UTC to at least 22 Nov, 16:00"
+        " (1 by A, 1 by B, 0.5 by C and 1 more team): 1 left, 2 requested."
     )
-    assert next_action_of(clash) == "Take at most 1 or begin at 22 Nov 2026, 16:00 UTC."
+    assert next_action_of(clash) == "Reserve at most 1, or start at 22 Nov 2026, 16:00 UTC."
     none_left = Reason(ReservationCode.SITE_TOO_SMALL, {**params, "left": 0, "next_start": None})
     assert next_action_of(none_left) == "Choose another model."
 
@@ -66,8 +66,8 @@ def test_who_was_faster() -> None:
     now = timezone.now()
     for ago, words in ((timedelta(), "a moment ago"), (timedelta(minutes=5, seconds=1), "5 minutes ago")):
         reason = Reason(RequestCode.APPROVED_ALREADY, {"who": "ann", "at": (now - ago).isoformat()})
-        assert message_of(reason) == f"ann approved it {words}."
+        assert message_of(reason) == f"ann approved the request {words}."
     denied = Reason(
         RequestCode.DENIED_ALREADY, {"who": "", "at": datetime(2026, 1, 2, tzinfo=UTC).isoformat()}
     )
-    assert message_of(denied) == "A rule denied it on 2 Jan 2026."
+    assert message_of(denied) == "A rule denied the request on 2 Jan 2026."

@@ -154,7 +154,7 @@ def is_failed(site: Site, slug: str, said: str) -> None:
     """It says that it is the index, what that did, and what happens next; nothing of it is left."""
     build = site.ended(slug)
     assert (build["state"], build["failure"]["code"]) == ("failed", "index_unreachable"), site.log(slug)
-    assert said in build["message"] and "tried again by itself" in build["next_action"]
+    assert said in build["message"] and "retries automatically" in build["next_action"]
     line = build["failure"]["params"]["log_line"]
     assert line in " ".join(site.log(slug).split())
     (version,) = site.admin.json("GET", f"environments/{slug}/versions")["results"]

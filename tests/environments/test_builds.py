@@ -218,7 +218,7 @@ def test_what_comes_of_the_list_itself_is_final_and_the_rest_is_tried_again(
     if code == "resolution_failed":
         assert version.failure["params"]["source_line"] == 2
         assert version.failure["params"]["log_line"] == "no-such-package was not found"
-        assert told.get().body.startswith("The packages do not go together in line 2")
+        assert told.get().body.startswith("The package requirements conflict in line 2")
 
 
 def test_retries_take_longer_and_longer(local_pool, sent, clock):

@@ -90,7 +90,7 @@ def test_without_a_network_users_hear_nothing_and_operators_what_to_do(
     told = Notification.objects.get()
     assert told.user == olga
     assert told.repeats >= 1
-    assert "gets no whole answer from the package index" in told.body
+    assert "cannot reach the package index" in told.body
 
 
 def test_vs_code_is_offered_once_its_environment_has_it(whole, db, settings):

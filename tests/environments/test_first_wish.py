@@ -63,7 +63,7 @@ def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as
     assert failed(only(sent), "resolution_failed", "no code-server for this machine")
     cycle.decide()
     said = why(row)
-    assert said.startswith("“VS Code” could not be installed. The packages do not go together")
+    assert said.startswith("“VS Code” could not be installed. The package requirements conflict")
     assert "no code-server for this machine" in said
     with pytest.raises(NotPossible):
         make(bob, template="vscode")
@@ -75,7 +75,7 @@ def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as
     )
     assert refused.status_code == 409
     assert refused.json()["code"] == "environment_not_installed"
-    assert "Ask an operator to look at it" in refused.json()["next_action"]
+    assert "Ask an operator to check VS Code" in refused.json()["next_action"]
     # Mended by an operator, it comes as another version; what waits takes that.
     services.change_source(
         actor=SYSTEM,

@@ -157,4 +157,4 @@ def test_by_rest(there, sent, olga, as_user):
     current = client.get("/api/v1/environments/ml").json()["current"]
     assert (current["source_kind"], current["state"], current["python"]) == ("folder", "ready", "3.11")
     gone = client.post("/api/v1/environments", {**body, "source": "/x"}, content_type="application/json")
-    assert gone.status_code == 400 and "No node has an environment /x" in gone.content.decode()
+    assert gone.status_code == 400 and "No node can use an environment in /x" in gone.content.decode()

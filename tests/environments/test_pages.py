@@ -107,7 +107,7 @@ def test_it_is_made_by_a_form_with_a_file(team, alice, local_pool, sent, as_user
         {**data, "file": SimpleUploadedFile("requirements.txt", b"-r /etc/passwd")},
     )
     assert wrong.status_code == 400
-    assert "Line 1 cannot be used" in wrong.content.decode()
+    assert "Line 1 is not a valid package requirement" in wrong.content.decode()
 
 
 def test_a_change_that_somebody_overtook_is_shown_and_not_written(team, alice, local_pool, as_user):
@@ -155,7 +155,7 @@ def test_the_home_page_says_how_far_data_science_is(
     assert "is being built: 40 %" in as_user(bob).get("/workspaces/new/").content.decode()
     failed(command, "index_unreachable")
     assert "Data science" not in as_user(bob).get("/").content.decode()
-    assert "gets no whole answer from the package index" in as_user(olga).get("/").content.decode()
+    assert "cannot reach the package index" in as_user(olga).get("/").content.decode()
     clock.shift(61)
     upkeep.sweep()
     built(only(sent))

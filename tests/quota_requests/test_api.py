@@ -43,7 +43,7 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     )
     again = approver.post(f"{url}/deny", {"note": "No"}, **JSON)
     assert (again.status_code, again.json()["code"]) == (409, "decided_already")
-    assert "petra approved it" in again.json()["detail"]
+    assert "petra approved the request" in again.json()["detail"]
 
     (grant,) = member.get("/api/v1/grants?active=true").json()["results"]
     assert (grant["id"], grant["amount"], grant["username"]) == (approved["grant"], 500, None)

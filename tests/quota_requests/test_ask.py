@@ -72,18 +72,18 @@ def test_what_makes_no_sense_is_refused_at_its_field(bob, team, eight, field, gi
 
 
 def test_more_than_the_site_has_is_refused_with_the_number(bob, team, eight):
-    with pytest.raises(InvalidInput, match="This site has 8 × H100 in all"):
+    with pytest.raises(InvalidInput, match="The site has only 8 × H100"):
         ask(bob, team, amount=9000)
     assert ask(bob, team, amount=8000)
     SiteLimit.objects.create(resource="gpu:h100", amount=4000)
-    with pytest.raises(InvalidInput, match="This site has 4 × H100 in all"):
+    with pytest.raises(InvalidInput, match="The site has only 4 × H100"):
         ask(bob, team, amount=5000)
 
 
 def test_gpu_hours_have_no_end(bob, team, eight):
     now = timezone.now()
     LedgerAccount.objects.create(team=team, quota=0, period_started_at=now, charged_until=now)
-    with pytest.raises(InvalidInput, match="until they are spent"):
+    with pytest.raises(InvalidInput, match="GPU-hours do not expire"):
         ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000)
     assert ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000, until=None)
 

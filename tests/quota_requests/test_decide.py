@@ -56,7 +56,7 @@ def test_approving_makes_a_grant_and_tells_who_asked(bob, petra, team, eight, se
 def test_less_can_be_approved_and_more_cannot(bob, petra, team, eight):
     made = ask(bob, team, amount=2000)
     for amount in (2001, 0, -1):
-        with pytest.raises(InvalidInput, match="at most what was asked: 2 × H100"):
+        with pytest.raises(InvalidInput, match="at most the requested 2 × H100"):
             requests.approve(actor=petra, request_id=made.pk, amount=amount)
     ends = in_hours(2)
     requests.approve(actor=petra, request_id=made.pk, amount=500, until=ends)
@@ -100,12 +100,12 @@ def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock)
     made = ask(bob, team)
     requests.approve(actor=petra, request_id=made.pk)
     other = UserFactory(username="paul", is_approver=True)
-    with pytest.raises(StateConflict, match="petra approved it a moment ago"):
+    with pytest.raises(StateConflict, match="petra approved the request a moment ago"):
         requests.deny(actor=other, request_id=made.pk, note="No")
-    with pytest.raises(StateConflict, match="petra approved it"):
+    with pytest.raises(StateConflict, match="petra approved the request"):
         requests.cancel(actor=bob, request_id=made.pk)
     clock.shift(600)
-    with pytest.raises(StateConflict, match="petra approved it 10 minutes ago"):
+    with pytest.raises(StateConflict, match="petra approved the request 10 minutes ago"):
         requests.approve(actor=other, request_id=made.pk)
     assert Grant.objects.count() == 1
 
@@ -113,7 +113,7 @@ def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock)
 def test_a_time_that_is_over_wants_another_end(bob, petra, team, eight, clock):
     made = ask(bob, team, until=in_hours(1))
     clock.shift(3601)
-    with pytest.raises(InvalidInput, match="The time that was asked for is over"):
+    with pytest.raises(InvalidInput, match="The requested period is over"):
         requests.approve(actor=petra, request_id=made.pk)
     requests.approve(actor=petra, request_id=made.pk, until=in_hours(1))
     assert Grant.objects.get().ends_at == in_hours(1)

@@ -88,13 +88,13 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
 @pytest.mark.parametrize(
     ("field", "given", "words"),
     [
-        ("amount", "0", "Ask for more than zero."),
-        ("amount", "9", "This site has 8 × H100 in all"),
+        ("amount", "0", "Enter an amount greater than 0."),
+        ("amount", "9", "The site has only 8 × H100"),
         ("amount", "many", "Enter a number"),
         ("amount", "", "This field is required"),
         ("note", " ", "This field is required"),
-        ("kind", "member_cap", "No cap on H100 holds you back"),
-        ("kind", "ledger", "has no budget of GPU-hours"),
+        ("kind", "member_cap", "You have no cap on H100"),
+        ("kind", "ledger", "has no limit on GPU-hours"),
     ],
 )
 def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(
@@ -112,7 +112,9 @@ def test_asking_twice_leads_to_the_first(bob, team, eight, as_user):
     answer = client.post("/quotas/ask/", FORM)
     made = QuotaRequest.objects.get()
     assert answer["Location"] == f"/quotas/requests/{made.pk}/"
-    assert "asked for 1.5 × H100 more for Vision already" in text_of(client.get(answer["Location"]))
+    assert "Your request for 1.5 × H100 more for Vision is still pending" in text_of(
+        client.get(answer["Location"])
+    )
 
 
 def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user):
@@ -215,7 +217,7 @@ def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, **start})
     assert page.status_code == 400
-    assert "JupyterLab on Gpu-1 needs no approval now. Start it on the page" in text_of(page)
+    assert "JupyterLab on Gpu-1 needs no approval. Start it on the New workspace page" in text_of(page)
     assert not Workspace.objects.exists()
     assert not QuotaRequest.objects.exists()
 
@@ -344,7 +346,7 @@ def test_who_comes_second_sees_who_was_first(bob, petra, team, eight, as_user):
     client = as_user(petra)
     requests.approve(actor=UserFactory(username="paul", is_approver=True), request_id=made.pk)
     row = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
-    assert "paul approved it a moment ago" in text_of(row)
+    assert "paul approved the request a moment ago" in text_of(row)
     assert "Take it back" in text_of(row)
 
 

@@ -174,11 +174,11 @@ def test_an_owner_splits_the_quota_among_members(alice, bob, charlie, team, olga
     assert {(cap.user, cap.amount) for cap in MemberCap.objects.all()} == {(bob, 2000), (None, 1000)}
     assert last().message == "set the cap of each member in Vision on H100: none → 1"
     above = limits.set_member_cap(actor=alice, team=team, resource=H100, amount=9000)
-    assert "more than Vision may have" in above.notes[0]
+    assert "exceeds the limit of Vision" in above.notes[0]
     running(3000)
     below = limits.set_member_cap(actor=alice, team=team, user=bob, resource=H100, amount=1000)
-    assert "bob holds 3 × H100" in below.notes[0]
-    with pytest.raises(InvalidInput, match="not in Vision"):
+    assert "bob uses 3 × H100" in below.notes[0]
+    with pytest.raises(InvalidInput, match="not a member of Vision"):
         limits.set_member_cap(actor=alice, team=team, user=charlie, resource=H100, amount=1)
     with pytest.raises(NotAllowed, match="owner"):
         limits.set_member_cap(actor=bob, team=team, user=bob, resource=H100, amount=8000)

@@ -243,7 +243,7 @@ def test_a_time_without_work_is_kept_when_it_is_over(running, alice, lives, cloc
 def test_its_page_rest_and_notebook_say_what_is_held_against_it(running, alice, lives, as_user, with_token):
     lives(40)
     page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
-    assert "Nothing has happened in it for" in page and "Keep for 2 h" in page
+    assert "The workspace has been idle for" in page and "Keep for 2 h" in page
     found = with_token(alice).get(f"/api/v1/workspaces/{running.pk}/activity").json()
     assert (found["cause"], found["idle_limit_s"]) == ("idle", 3600)
     assert found["idle_s"] == pytest.approx(39 * 60, abs=61)
@@ -252,7 +252,7 @@ def test_its_page_rest_and_notebook_say_what_is_held_against_it(running, alice, 
     assert found["history"][-1]["active"] == []
     seen = bar.describe(running.external_name)
     assert seen["ends"]["extend"] == "Keep for 2 h"
-    assert "Nothing has happened" in seen["messages"][0]["text"]
+    assert "The workspace has been idle" in seen["messages"][0]["text"]
     assert bar.extend(running.external_name, str(alice.pk))[0] == 200
     assert not ReclaimNotice.objects.exists()
 

@@ -56,7 +56,7 @@ def test_it_is_warned_once_and_stopped_at_its_end(running, alice, clock):
     assert not ReclaimNotice.objects.exists()
     told = Notification.objects.filter(user=alice, kind__startswith="workspace.reclaim").order_by("pk")
     assert [each.kind for each in told] == ["workspace.reclaim_warned", "workspace.reclaimed"]
-    assert "for which it was started are over" in told[1].body
+    assert "has expired" in told[1].body
     entry = Event.objects.get(kind="workspace.stop")
     assert (entry.actor, entry.cause["code"]) == (None, "ends_by_lifetime")
     assert at(clock, notice.due_at + timedelta(hours=1)) == NONE

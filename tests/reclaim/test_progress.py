@@ -103,8 +103,8 @@ def test_with_a_sign_of_the_place_a_move_is_proposed_and_nobody_asked(slow, alic
     assert (found.score, found.reason["code"]) == (60, RebalanceCode.WORK_SLOWER)
     read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()["discontent"]
     assert read["message"] == (
-        "Its work goes on at 60 % of what it did elsewhere (60 tokens a second, and 100 there), and heat or "
-        "its hardware held its GPU down for part of the time."
+        "Its work runs at 60 % of its best speed (60 of 100 tokens/s): heat or hardware slowed its GPU for "
+        "part of the time."
     )
     (proposal,) = RebalanceProposal.objects.all()
     assert (proposal.gain, proposal.reason["code"]) == (40, RebalanceCode.WORK_SLOWER)

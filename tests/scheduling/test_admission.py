@@ -65,7 +65,7 @@ def test_the_program_is_missing_everywhere(catalog):
     verdict = assess(template=template, flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.reason.code is AdmissionCode.NO_NODE_HAS_PROGRAM
-    assert verdict.message == "JupyterLab needs the program jupyter-lab, which no node has."
+    assert verdict.message == "JupyterLab needs jupyter-lab, which is not installed on any node."
     assert verdict.next_action == template.install_hint
 
 
@@ -101,8 +101,8 @@ def test_an_accelerator_that_nobody_has(local_pool):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"online": False}, "Waits until there is room: node-1 is offline."),
-        ({"cordoned": True}, "Waits until there is room: node-1 is cordoned by an operator."),
+        ({"online": False}, "Waiting for capacity: node-1 is offline."),
+        ({"cordoned": True}, "Waiting for capacity: node-1 is cordoned by an operator."),
     ],
 )
 def test_what_may_come_back_queues(local_pool, change, words):
@@ -130,7 +130,7 @@ def test_a_pool_that_does_not_answer_takes_nothing_now(local_pool):
     local_pool.save()
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.QUEUED
-    assert "its pool does not answer" in verdict.message
+    assert "its pool does not respond" in verdict.message
 
 
 def test_offline_and_too_small_stays_impossible(local_pool):
@@ -143,7 +143,7 @@ def test_room_that_is_taken_queues_and_says_by_how_much(make, alice, local_pool)
     make(alice, "big")
     verdict = assess(template=jupyter(), flavor=big)
     assert verdict.outcome is Outcome.QUEUED
-    assert verdict.message == "Waits until there is room: node-1: 2 of 8 CPU cores free, needs 6."
+    assert verdict.message == "Waiting for capacity: node-1: 2 of 8 CPU cores free, needs 6."
 
 
 def test_more_nodes_are_counted_in_the_sentence(catalog, make, alice):
@@ -234,9 +234,9 @@ def test_template_offers_say_what_is_missing(catalog):
         for offer in catalog_selectors.template_offers(catalog_selectors.all_templates())
     }
     assert found["jupyterlab"].reason == ""
-    assert found["vscode"].reason == "Needs code-server, which no node has."
+    assert found["vscode"].reason == "code-server is not installed on any node."
     assert found["vscode"].next_action
-    assert found["rstudio"].reason == "Needs rserver, which no node has."
+    assert found["rstudio"].reason == "rserver is not installed on any node."
     assert "Install R and RStudio Server" in found["rstudio"].next_action
     node = only_node(pool)
     node.programs |= {"code-server": "/usr/bin/code-server", "rserver": "/usr/lib/rstudio-server/bin/rserver"}

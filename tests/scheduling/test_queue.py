@@ -76,7 +76,7 @@ def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, wi
     row = make(alice, "sim-h100-x1")
     page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
     assert "Position 1 in the queue" in page
-    assert "Vision may hold 2 × Simulated H100 and has 0 left" in page
+    assert "The limit of Vision is 2 × Simulated H100, with 0 left" in page
     assert "kind=quota&amp;resource=gpu%3Asimulated-h100&amp;amount=1000" in page
     data = with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()
     assert data["queue"]["position"] == 1

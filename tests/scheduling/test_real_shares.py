@@ -66,7 +66,7 @@ def test_the_choice_says_that_no_node_holds_shares(nodes, team, alice):
     refused = verdict(team, alice, "half")
     assert refused.outcome is Outcome.IMPOSSIBLE
     assert refused.reason.code is AdmissionCode.NO_NODE_HOLDS_SHARES
-    assert "part of a GPU" in refused.message and "whole GPU" in refused.next_action
+    assert "GPU shares" in refused.message and "whole GPU" in refused.next_action
     assert {reason.code for _, reason in refused.reasons} == {PlacementCode.SHARES_NOT_HELD}
 
 

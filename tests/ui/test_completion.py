@@ -61,7 +61,7 @@ def test_the_form_of_a_workspace_follows_what_is_written(
     field.fill("nothing-such")
     with page.expect_response(lambda answer: "/workspaces/new/" in answer.url):
         page.keyboard.press("Tab")
-    page.get_by_text("There is no such environment").wait_for()
+    page.get_by_text("Environment not found").wait_for()
     assert field.input_value() == "nothing-such"
 
 

@@ -113,7 +113,7 @@ def test_a_quota_is_edited_in_place_by_keyboard(visit: Visit, olga: User, site: 
     page.get_by_role("link", name="Edit Vision").click()
     page.get_by_label("Quota", exact=True).fill("two")
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("Type a number from 0 on").wait_for()
+    page.get_by_text("Enter a number of at least 0").wait_for()
     assert page.get_by_label("Quota", exact=True).input_value() == "two"
 
 

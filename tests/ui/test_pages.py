@@ -183,7 +183,7 @@ def test_what_cannot_be_had_says_why(alice: User, team: Team, catalog: None, as_
     local_pool_with(node_info(programs=("jupyter-lab", "marimo"), memory_mib=2048))
     page = as_user(alice).get("/workspaces/new/")
     words = text_of(page)
-    assert "Needs code-server, which no node has." in words
+    assert "code-server is not installed on any node." in words
     assert "An operator builds the environment “VS Code”" in words
     assert re.search(r'value="vscode" disabled', page.content.decode())
     assert "Not possible here No node is large enough" in words

@@ -89,145 +89,149 @@ def _limit(params: Params) -> Params:
     return {**params, "limit": format_memory(params["limit_mib"])}
 
 
-_AGAIN = _("It is tried again by itself.")
-_MEND = _("Mend the list and build it again.")
+_AGAIN = _("The portal retries automatically.")
+_MEND = _("Correct the package list and build again.")
 
 TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.BAD_PYTHON: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
     EnvironmentCode.BEING_INSTALLED: Text(
         _("“%(environment)s” is being installed on this pool%(how)s."),
-        _("It starts by itself when that is done."),
+        _("The workspace starts automatically when the installation is done."),
         prepare=_installing,
     ),
     EnvironmentCode.BUILD_CANCELLED: Text(
-        _("The build was cancelled."), _("Build it again when you want it.")
+        _("The build was cancelled."), _("Start a new build when you need it.")
     ),
     EnvironmentCode.BUILD_DISK_FULL: Text(
-        _("The disk of %(node)s has no room for it."),
-        _("An operator makes room there; it is tried again by itself."),
+        _("The disk of %(node)s is full."),
+        _("Ask an operator to free disk space. The portal retries automatically."),
     ),
     EnvironmentCode.BUILD_FAILED: Text(
         _("A package could not be installed%(where)s%(said)s"), _MEND, prepare=_source_line
     ),
     EnvironmentCode.BUILD_HASH_MISMATCH: Text(
         _("The package index delivered a file that differs from the lock%(where)s%(said)s"),
-        _("Update the lock, or check the index."),
+        _("Update the lock file, or check the package index."),
         prepare=_source_line,
     ),
     EnvironmentCode.BUILD_NO_PYTHON: Text(
-        _("Python %(python)s is not there on %(node)s%(said)s"),
-        _("Choose another Python, or have an operator install it on the node."),
+        _("Python %(python)s is not installed on %(node)s%(said)s"),
+        _("Choose another Python version, or ask an operator to install this one on the node."),
         prepare=_source_line,
     ),
     EnvironmentCode.BUILD_NO_SUCH_FOLDER: Text(
-        _("%(node)s has no environment there that it may use%(said)s"),
-        _("Name the folder in BERTH_ENVIRONMENT_FOLDERS on the node; it is looked at again by itself."),
+        _("%(node)s cannot use an environment in this folder%(said)s"),
+        _("Add the folder to BERTH_ENVIRONMENT_FOLDERS on the node. The portal retries automatically."),
         prepare=_source_line,
     ),
     EnvironmentCode.BUILD_NO_SUCH_PACKAGE: Text(
         _("The package index has no package %(package)s%(where)s."),
-        _("Correct its name in the list, or take it out, and build it again."),
+        _("Correct or remove the package in the list, and build again."),
         prepare=_missing_package,
     ),
     EnvironmentCode.BUILD_RESOLUTION_FAILED: Text(
-        _("The packages do not go together%(where)s%(said)s"), _MEND, prepare=_source_line
+        _("The package requirements conflict%(where)s%(said)s"), _MEND, prepare=_source_line
     ),
-    EnvironmentCode.BUILD_TIMED_OUT: Text(_("The build took longer than it may."), _AGAIN),
+    EnvironmentCode.BUILD_TIMED_OUT: Text(_("The build exceeded its time limit."), _AGAIN),
     EnvironmentCode.BUILD_TOO_LARGE: Text(
-        _("It is larger than the %(limit)s that an environment may take."),
-        _("Leave packages out, or have an operator raise BERTH_ENVIRONMENT_MAX_MIB."),
+        _("The environment exceeds the size limit of %(limit)s."),
+        _("Remove packages, or ask an operator to raise BERTH_ENVIRONMENT_MAX_MIB."),
         prepare=_limit,
     ),
     EnvironmentCode.BUILD_UNFORESEEN: Text(
-        _("The build met an error on %(node)s%(said)s"), _AGAIN, prepare=_source_line
+        _("The build failed on %(node)s with an unexpected error%(said)s"), _AGAIN, prepare=_source_line
     ),
     EnvironmentCode.BUILD_UNSOUND: Text(
-        _("What %(node)s says it has built is not what it was asked for."),
-        _("An operator looks at that node; it is tried again by itself."),
+        _("%(node)s reported a different build from the one requested."),
+        _("Ask an operator to check the node. The portal retries automatically."),
     ),
     EnvironmentCode.BUILD_UV_MISSING: Text(
         _("%(node)s cannot build environments: the program uv is missing."),
-        _("An operator installs it there; it is tried again by itself."),
+        _("Ask an operator to install uv on the node. The portal retries automatically."),
     ),
     EnvironmentCode.CURATED_KEPT: Text(
         _("“%(name)s” comes with Berth and cannot be deleted."), _("Switch it off instead.")
     ),
     EnvironmentCode.ENVIRONMENT_IN_USE: Text(
-        _("“%(name)s” is still used by %(who)s."),
-        _("Name a successor and wait until nothing uses it, or switch it off."),
+        _("“%(name)s” is in use by %(who)s."),
+        _("Choose a successor and wait until the environment is unused, or switch it off."),
         prepare=_users,
     ),
     EnvironmentCode.FOLDER_NOT_THERE: Text(
-        _("No node has an environment %(folder)s that it may use.%(there)s"),
-        _("Name the folder in BERTH_ENVIRONMENT_FOLDERS on its nodes, or choose one that is there."),
+        _("No node can use an environment in %(folder)s.%(there)s"),
+        _("Add the folder to BERTH_ENVIRONMENT_FOLDERS on the nodes, or choose an available one."),
         prepare=_folders,
     ),
     EnvironmentCode.FOLDER_NOT_VALID: Text(
-        _("“%(folder)s” is no path of a folder."), _("Write it from the root on, as /opt/conda/envs/ml.")
+        _("“%(folder)s” is not a valid folder path."),
+        _("Enter an absolute path, for example /opt/conda/envs/ml."),
     ),
     EnvironmentCode.INDEX_UNREACHABLE: Text(
-        _("%(node)s gets no whole answer from the package index%(said)s"),
-        _("An operator checks its network or names a mirror; it is tried again by itself."),
+        _("%(node)s cannot reach the package index%(said)s"),
+        _("Ask an operator to check its network or set a mirror. The portal retries automatically."),
         prepare=_source_line,
     ),
     EnvironmentCode.INSTALLED_ON_NODES: Text(
-        _("“%(name)s” is what is installed on each node: there is nothing to build."),
-        _("Make an environment of your own."),
+        _("“%(name)s” is preinstalled on the nodes and cannot be built."),
+        _("Create your own environment."),
     ),
     EnvironmentCode.LACKS_PROGRAM: Text(
         _("“%(environment)s” has no %(program)s, which %(template)s needs."),
-        _("Choose another environment, or have it built with that package."),
+        _("Choose another environment, or add the package and build it again."),
     ),
     EnvironmentCode.LINE_NOT_VALID: Text(
-        _("Line %(line)d cannot be used: %(text)s."),
-        _(
-            "Write one package on each line, as numpy or numpy>=2.1; options, addresses and files are not"
-            " taken."
-        ),
+        _("Line %(line)d is not a valid package requirement: %(text)s."),
+        _("Enter one package per line, such as numpy>=2.1, without options, addresses or files."),
     ),
-    EnvironmentCode.LOCK_EMPTY: Text(_("The lock names no package."), _("Paste a whole lock.")),
-    EnvironmentCode.NAME_TAKEN: Text(
-        _("There is an environment “%(slug)s” already."), _("Choose another name.")
+    EnvironmentCode.LOCK_EMPTY: Text(
+        _("The lock file contains no packages."), _("Paste the complete lock file.")
     ),
-    EnvironmentCode.NODE_DID_NOT_ANSWER: Text(_("%(node)s does not answer for the build."), _AGAIN),
-    EnvironmentCode.NOTHING_ASKED_FOR: Text(_("It asks for no package."), _("Name at least one.")),
-    EnvironmentCode.NOTHING_TO_CANCEL: Text(_("The build has ended already."), _("Look at how it ended.")),
+    EnvironmentCode.NAME_TAKEN: Text(_("Slug “%(slug)s” already in use."), _("Choose another name.")),
+    EnvironmentCode.NODE_DID_NOT_ANSWER: Text(_("%(node)s did not respond during the build."), _AGAIN),
+    EnvironmentCode.NOTHING_ASKED_FOR: Text(_("The package list is empty."), _("Enter at least 1 package.")),
+    EnvironmentCode.NOTHING_TO_CANCEL: Text(
+        _("The build has already ended."), _("Open the build to see its result.")
+    ),
     EnvironmentCode.NOT_INSTALLED: Text(
         _("“%(environment)s” could not be installed.%(reason)s"),
-        _("Ask an operator to look at it: Environments, %(environment)s."),
+        _("Ask an operator to check %(environment)s on the Environments page."),
         prepare=_not_installed,
     ),
     EnvironmentCode.NOT_READY: Text(
         _("“%(environment)s” %(how)s."),
-        _("Choose another environment for now, or wait until it is ready."),
+        _("Choose another environment, or wait until this one is ready."),
         prepare=_progress,
     ),
-    EnvironmentCode.NOT_VALID: Text(_("The environment is not valid."), _("Mend the fields that are named.")),
+    EnvironmentCode.NOT_VALID: Text(_("The environment is not valid."), _("Correct the marked fields.")),
     EnvironmentCode.NO_FOLDER_NAMED: Text(
-        _("It names no folder."), _("Choose one that nodes have, or write its path.")
+        _("No folder was entered."), _("Choose a folder from the list, or enter its path.")
     ),
-    EnvironmentCode.NO_SUCH_BUILD: Text(_("There is no such build."), _("List those that there are.")),
+    EnvironmentCode.NO_SUCH_BUILD: Text(_("Build not found."), _("Choose a build from the list.")),
     EnvironmentCode.NO_SUCH_ENVIRONMENT: Text(
-        _("There is no such environment."), _("List those that there are.")
+        _("Environment not found."), _("Choose an environment from the list.")
     ),
-    EnvironmentCode.NO_SUCH_VERSION: Text(_("There is no such version."), _("List those that there are.")),
+    EnvironmentCode.NO_SUCH_VERSION: Text(_("Version not found."), _("Choose a version from the list.")),
     EnvironmentCode.ON_ITS_WAY: Text(
-        _("“%(environment)s” %(how)s."), _("It starts by itself when a node has it."), prepare=_progress
+        _("“%(environment)s” %(how)s."),
+        _("The workspace starts automatically when a node has the environment."),
+        prepare=_progress,
     ),
     EnvironmentCode.PYPROJECT_NOT_READ: Text(
-        _("This is no pyproject.toml with dependencies: %(problem)s."),
-        _("Paste one with a list “dependencies” in “[project]”."),
+        _("The pyproject.toml has no valid dependencies: %(problem)s."),
+        _("Paste a file with a “dependencies” list in “[project]”."),
     ),
-    EnvironmentCode.SOURCE_TOO_LONG: Text(_("It is longer than %(limit)d KiB."), _("Shorten it.")),
+    EnvironmentCode.SOURCE_TOO_LONG: Text(_("The source exceeds %(limit)d KiB."), _("Shorten it.")),
     EnvironmentCode.SUCCESSOR_NOT_VALID: Text(
-        _("“%(successor)s” cannot come after it."),
-        _("Choose another environment that the same people may use."),
+        _("“%(successor)s” cannot be the successor."),
+        _("Choose an environment that the same users may use."),
     ),
     EnvironmentCode.SWITCHED_OFF: Text(
         _("“%(environment)s” is switched off."), _("Choose another environment.")
     ),
-    EnvironmentCode.TOO_MANY: Text(_("Limit of %(limit)d environments reached."), _("Delete one first.")),
+    EnvironmentCode.TOO_MANY: Text(
+        _("Limit of %(limit)d environments reached."), _("Delete an environment first.")
+    ),
     EnvironmentCode.VERSION_NOT_READY: Text(
-        _("Version %(number)d is not ready."), _("Build it first, or choose one that is.")
+        _("Version %(number)d is not ready."), _("Build it first, or choose a ready version.")
     ),
 }

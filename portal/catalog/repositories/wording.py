@@ -11,31 +11,32 @@ from portal.common.reasons.wording import Text
 
 TEXTS: dict[StrEnum, Text] = {
     RepositoryCode.URL_CHARACTERS: Text(
-        _("The address of a Git repository has no spaces, line breaks or escaped dots and slashes."),
-        _("Copy it from the page of the repository."),
+        _("The Git address contains spaces, line breaks, or escaped dots or slashes."),
+        _("Copy the clone address from the repository's page."),
     ),
     RepositoryCode.URL_CREDENTIALS: Text(
-        _("The address of a Git repository cannot contain a user name, password or token."),
-        _("Save the token as a secret and choose it as the credential."),
+        _("The Git address contains a user name, password or token."),
+        _("Save the token as a secret, then select it as the credential."),
     ),
     RepositoryCode.URL_MISSING: Text(
-        _("A branch or a credential needs a Git repository."), _("Enter the address, too.")
+        _("A branch or credential was entered without a Git repository."),
+        _("Enter the address of the repository."),
     ),
     RepositoryCode.URL_OPTION: Text(
-        _("The address of a Git repository does not begin with a hyphen."),
-        _("Write https://host/path, ssh://git@host/path or git@host:path."),
+        _("The Git address starts with a hyphen."),
+        _("Enter it as https://host/path, ssh://git@host/path or git@host:path."),
     ),
     RepositoryCode.URL_SCHEME: Text(
-        _("A Git repository is cloned by HTTPS or SSH only."),
-        _("Write https://host/path, ssh://git@host/path or git@host:path."),
+        _("Git repositories can be cloned over HTTPS or SSH only."),
+        _("Enter it as https://host/path, ssh://git@host/path or git@host:path."),
     ),
     RepositoryCode.URL_SHAPE: Text(
-        _("This is not the address of a Git repository."),
-        _("Write https://host/path, ssh://git@host/path or git@host:path."),
+        _("The Git address is not valid."),
+        _("Enter it as https://host/path, ssh://git@host/path or git@host:path."),
     ),
-    RepositoryCode.URL_TOO_LONG: Text(_("The address of a Git repository has at most %(most)d characters.")),
+    RepositoryCode.URL_TOO_LONG: Text(_("The Git address is too long. Use at most %(most)d characters.")),
     RepositoryCode.REF_INVALID: Text(
-        _("This is not the name of a branch, a tag or a commit."),
-        _("Write it as Git shows it, such as main."),
+        _("The branch, tag or commit name is not valid."),
+        _("Enter the name as Git shows it, for example main."),
     ),
 }

@@ -12,15 +12,11 @@ from portal.quota.ledger.codes import LedgerCode
 _NOT_COUNTED = _("%(team)s has no ledger: its GPU-hours are not counted.")
 
 TEXTS: dict[StrEnum, Text] = {
-    LedgerCode.CREDIT_OUT_OF_RANGE: Text(_("Credit some hours, or take some back.")),
-    LedgerCode.QUOTA_OUT_OF_RANGE: Text(_("Choose from 0 to a thousand million hours.")),
-    LedgerCode.HOURS_NOT_COUNTED: Text(
-        _NOT_COUNTED, _("An operator opens one where hours are to be counted.")
-    ),
-    LedgerCode.LEDGER_NOT_OPEN: Text(_NOT_COUNTED, _("Open a ledger first.")),
-    LedgerCode.NO_BUDGET: Text(
-        _("%(team)s has no budget in money."), _("An operator gives it one where it shall have one.")
-    ),
-    LedgerCode.BUDGET_OUT_OF_RANGE: Text(_("Choose an amount from 0 to ten thousand million.")),
-    LedgerCode.NO_TEAM_OF_LEDGER: Text(_("There is no such team."), _("Choose one of your teams.")),
+    LedgerCode.CREDIT_OUT_OF_RANGE: Text(_("Enter up to 1 billion hours to add or remove, but not 0.")),
+    LedgerCode.QUOTA_OUT_OF_RANGE: Text(_("Enter 0 to 1 billion hours.")),
+    LedgerCode.HOURS_NOT_COUNTED: Text(_NOT_COUNTED, _("Ask an operator to open a ledger for the team.")),
+    LedgerCode.LEDGER_NOT_OPEN: Text(_NOT_COUNTED, _("Open a ledger for the team first.")),
+    LedgerCode.NO_BUDGET: Text(_("%(team)s has no budget in money."), _("Ask an operator to set a budget.")),
+    LedgerCode.BUDGET_OUT_OF_RANGE: Text(_("Enter an amount from 0 to 10 billion.")),
+    LedgerCode.NO_TEAM_OF_LEDGER: Text(_("Team not found."), _("Choose one of your teams.")),
 }

@@ -12,7 +12,7 @@ from portal.common.reasons.wording import Params, Text
 from portal.quota.limits.codes import QuotaCode
 
 _RELOAD = _("Reload the page.")
-_CHANGE_THAT = _("Change that one.")
+_CHANGE_THAT = _("Edit the existing one.")
 
 
 def _amounts(params: Params) -> Params:
@@ -50,88 +50,80 @@ def _circle(params: Params) -> Params:
 
 
 TEXTS: dict[StrEnum, Text] = {
-    QuotaCode.AMOUNT_OUT_OF_RANGE: Text(_("Choose an amount from 0 to a quadrillion.")),
+    QuotaCode.AMOUNT_OUT_OF_RANGE: Text(_("Enter an amount from 0 to 1 quadrillion.")),
     QuotaCode.CAP_ABOVE_TEAM: Text(
-        _("This is more than %(team)s may have of it at all (%(amount)s). The team's own limit holds."),
+        _("The cap exceeds the limit of %(team)s (%(amount)s). The lower limit applies."),
         prepare=_amounts,
     ),
     QuotaCode.CAP_EXCEEDED: Text(
-        _("%(username)s holds %(amount)s now. What runs goes on; nothing new starts until it is below."),
+        _("%(username)s uses %(amount)s, more than this cap. Running work continues; new work waits."),
         prepare=_amounts,
     ),
-    QuotaCode.CAP_EXISTS: Text(_("%(username)s has a cap on this already."), _CHANGE_THAT),
-    QuotaCode.CAP_OF_ALL_EXISTS: Text(_("Each member has a cap on this already."), _CHANGE_THAT),
+    QuotaCode.CAP_EXISTS: Text(_("%(username)s already has a cap on this resource."), _CHANGE_THAT),
+    QuotaCode.CAP_OF_ALL_EXISTS: Text(_("The members already have a cap on this resource."), _CHANGE_THAT),
     QuotaCode.CAP_FOR_NO_MEMBER: Text(
-        _("%(username)s is not in %(team)s."), _("Add them to the team first.")
+        _("%(username)s is not a member of %(team)s."), _("Add them to the team first.")
     ),
-    QuotaCode.COHORTS_TOO_DEEP: Text(_("Cohorts can be nested %(max)s deep.")),
-    QuotaCode.COHORT_GONE: Text(_("That cohort is no longer there."), _RELOAD),
+    QuotaCode.COHORTS_TOO_DEEP: Text(_("Cohorts can be nested up to %(max)s levels deep.")),
+    QuotaCode.COHORT_GONE: Text(_("The cohort has been deleted."), _RELOAD),
     QuotaCode.COHORT_INSIDE_ITSELF: Text("%(sentence)s", _("Choose another cohort."), prepare=_circle),
     QuotaCode.COHORT_IN_USE: Text(
-        _("%(name)s is in use by %(names)s."), _("Put them elsewhere first."), prepare=_users
+        _("%(name)s is in use by %(names)s."), _("Move them to another cohort first."), prepare=_users
     ),
-    QuotaCode.COHORT_NAMELESS: Text(_("A cohort needs a name.")),
-    QuotaCode.COHORT_NAME_LENGTH: Text(_("From 1 to %(max)s characters.")),
-    QuotaCode.COHORT_NOT_VALID: Text(_("The cohort cannot be made like this.")),
-    QuotaCode.NOT_BOTH_OWNERS: Text(_("Name a team or a cohort, and not both.")),
-    QuotaCode.NO_SUCH_CAP: Text(_("There is no such cap."), _("Look at the list of caps.")),
-    QuotaCode.NO_SUCH_QUOTA: Text(_("There is no such quota."), _("Look at the list of quotas.")),
-    QuotaCode.NO_SUCH_RATE: Text(
-        _("An hour of it costs one GPU-hour: no other rate is set."), _("Look at the list of rates.")
-    ),
+    QuotaCode.COHORT_NAMELESS: Text(_("The cohort name is missing or too long.")),
+    QuotaCode.COHORT_NAME_LENGTH: Text(_("Use 1 to %(max)s characters.")),
+    QuotaCode.COHORT_NOT_VALID: Text(_("The cohort was not saved because some fields are not valid.")),
+    QuotaCode.NOT_BOTH_OWNERS: Text(_("Choose either a team or a cohort.")),
+    QuotaCode.NO_SUCH_CAP: Text(_("Cap not found."), _("Choose a cap from the list.")),
+    QuotaCode.NO_SUCH_QUOTA: Text(_("Quota not found."), _("Choose a quota from the list.")),
+    QuotaCode.NO_SUCH_RATE: Text(_("Rate: 1 GPU-hour per hour (default)."), _("Check the list of rates.")),
     QuotaCode.NO_SUCH_SITE_LIMIT: Text(
-        _("The site sets no limit to it."), _("Look at the list of the site's limits.")
+        _("The site has no limit on this resource."), _("Choose a limit from the list of site limits.")
     ),
-    QuotaCode.NO_SUCH_COHORT: Text(_("There is no cohort “%(slug)s”."), _("Look at the list of cohorts.")),
-    QuotaCode.NO_SUCH_FORM: Text(_("This form is not known."), _RELOAD),
+    QuotaCode.NO_SUCH_COHORT: Text(_("Cohort “%(slug)s” not found."), _("Choose a cohort from the list.")),
+    QuotaCode.NO_SUCH_FORM: Text(_("Unknown form."), _RELOAD),
     QuotaCode.NO_SUCH_RESOURCE: Text(
         _(
-            "“%(resource)s” is no resource. Use gpu, gpu:h100, mig:1g.10gb, cpu_milli, memory_mib, disk_mib"
-            " or workspaces."
+            "Unknown resource “%(resource)s”. Use gpu, gpu:h100, mig:1g.10gb, cpu_milli, "
+            "memory_mib, disk_mib or workspaces."
         )
     ),
-    QuotaCode.NUMBER_NOT_UNDERSTOOD: Text(_("Type a number from 0 on, such as 4 or 1.5.")),
+    QuotaCode.NUMBER_NOT_UNDERSTOOD: Text(_("Enter a number of at least 0, such as 4 or 1.5.")),
     QuotaCode.ONLY_APPROVERS_BOOK: Text(
-        _("Only an approver or an operator decides about reservations."), _("Ask an approver.")
+        _("Only approvers and operators can decide reservations."), _("Ask an approver.")
     ),
     QuotaCode.ONLY_APPROVERS_DECIDE: Text(
-        _("Only an approver decides requests for more."), _("Ask an approver.")
+        _("Only approvers can decide quota requests."), _("Ask an approver.")
     ),
-    QuotaCode.ONLY_COHORTS_DELETED: Text(_("Only cohorts are deleted here.")),
+    QuotaCode.ONLY_COHORTS_DELETED: Text(_("Only cohorts can be deleted here.")),
     QuotaCode.ONLY_OPERATORS_SET_LIMITS: Text(
-        _("Only an operator sets quotas and limits."), _("Ask for more instead.")
+        _("Only operators can set quotas and limits."), _("Send a quota request instead.")
     ),
     QuotaCode.ONLY_OWNERS_RESERVE: Text(
-        _("Only an owner of %(team)s reserves capacity for it."), _("Ask an owner of the team.")
+        _("Only owners of %(team)s can reserve capacity for the team."), _("Ask an owner of the team.")
     ),
     QuotaCode.ONLY_OWNERS_SPLIT: Text(
-        _("Only an owner of %(team)s splits its quota among the members."), "%(ask)s", prepare=_owners
+        _("Only owners of %(team)s can set limits per member."), "%(ask)s", prepare=_owners
     ),
-    QuotaCode.OWNER_GONE: Text(_("%(name)s is no longer there."), _RELOAD),
+    QuotaCode.OWNER_GONE: Text(_("%(name)s has been deleted."), _RELOAD),
     QuotaCode.QUOTA_EXISTS: Text(
-        _("%(owner)s has a quota of %(resource)s already."), _CHANGE_THAT, prepare=_amounts
+        _("%(owner)s already has a quota for %(resource)s."), _CHANGE_THAT, prepare=_amounts
     ),
     QuotaCode.RATE_OF_NO_ACCELERATOR: Text(
-        _("Only accelerators have a rate, such as gpu:h100 or mig:1g.10gb.")
+        _("Only accelerators can have a rate. Enter one such as gpu:h100 or mig:1g.10gb.")
     ),
-    QuotaCode.RATE_OUT_OF_RANGE: Text(_("Choose a rate from 0 to 1000.")),
-    QuotaCode.RESOURCE_NAME_LENGTH: Text(_("At most %(max)s characters.")),
-    QuotaCode.RESOURCE_NAME_TOO_LONG: Text(_("This name is too long.")),
-    QuotaCode.ROW_GONE: Text(_("This row is no longer there."), _RELOAD),
-    QuotaCode.SHORT_NAME_TAKEN: Text(_("This short name is taken.")),
+    QuotaCode.RATE_OUT_OF_RANGE: Text(_("Enter a rate from 0 to 1000.")),
+    QuotaCode.RESOURCE_NAME_LENGTH: Text(_("Use at most %(max)s characters.")),
+    QuotaCode.RESOURCE_NAME_TOO_LONG: Text(_("The resource name is too long.")),
+    QuotaCode.ROW_GONE: Text(_("The row has been deleted."), _RELOAD),
+    QuotaCode.SHORT_NAME_TAKEN: Text(_("Slug already in use. Choose another.")),
     QuotaCode.SITE_LIMIT_EXCEEDED: Text(
-        _(
-            "%(amount)s are in use, %(over)s over this limit. What runs goes on; nothing new starts until"
-            " it is below."
-        ),
+        _("Usage is %(amount)s, %(over)s over this limit. Running work continues; new work waits."),
         prepare=_amounts,
     ),
     QuotaCode.TEAM_LIMIT_EXCEEDED: Text(
-        _(
-            "%(team)s uses %(amount)s, %(over)s over what it may. What runs goes on; nothing new starts"
-            " until it is below."
-        ),
+        _("%(team)s uses %(amount)s, %(over)s over its limit. Running work continues; new work waits."),
         prepare=_amounts,
     ),
-    QuotaCode.WEIGHT_OUT_OF_RANGE: Text(_("Choose a weight from 0.001 to 1000.")),
+    QuotaCode.WEIGHT_OUT_OF_RANGE: Text(_("Enter a weight from 0.001 to 1000.")),
 }

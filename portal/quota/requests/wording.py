@@ -13,7 +13,7 @@ from portal.common.formatting import format_date, format_moment, format_resource
 from portal.common.reasons.wording import Params, Text, first_problem
 from portal.quota.requests.codes import RequestCode
 
-_LOOK_AT_IT = _("Look at the request: it says what was decided.")
+_LOOK_AT_IT = _("Open the request to see the decision.")
 _JUST_NOW = timedelta(minutes=2)
 _IN_MINUTES = timedelta(hours=2)
 
@@ -49,101 +49,106 @@ def _until(params: Params) -> Params:
 
 
 TEXTS: dict[StrEnum, Text] = {
-    RequestCode.AMOUNT_NOT_POSITIVE: Text(_("Ask for more than zero.")),
-    RequestCode.APPROVED_ALREADY: Text(_("%(who)s approved it %(when)s."), _LOOK_AT_IT, prepare=_decided),
+    RequestCode.AMOUNT_NOT_POSITIVE: Text(_("Enter an amount greater than 0.")),
+    RequestCode.APPROVED_ALREADY: Text(
+        _("%(who)s approved the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+    ),
     RequestCode.ASKED_ALREADY: Text(
-        _("You have asked for %(amount)s more for %(team)s already, and that is still open."),
+        _("Your request for %(amount)s more for %(team)s is still pending."),
         _("Open the existing request, or cancel it first."),
         prepare=_amounts,
     ),
-    RequestCode.ASKED_TIME_OVER: Text(_("The time that was asked for is over. Choose an end in the future.")),
+    RequestCode.ASKED_TIME_OVER: Text(_("The requested period is over. Choose an end in the future.")),
     RequestCode.ASK_FOR_LESS: Text(
-        _("This site has %(amount)s in all: ask for at most that."), prepare=_amounts
+        _("The site has only %(amount)s. Request that amount or less."), prepare=_amounts
     ),
-    RequestCode.CHOOSE_MORE_THAN_ZERO: Text(_("Choose more than zero.")),
-    RequestCode.CORRECT_AND_ASK: Text("%(first)s", _("Correct it and ask again."), prepare=first_problem),
+    RequestCode.CHOOSE_MORE_THAN_ZERO: Text(_("Enter an amount greater than 0.")),
+    RequestCode.CORRECT_AND_ASK: Text(
+        "%(first)s", _("Correct the field and send the request again."), prepare=first_problem
+    ),
     RequestCode.CORRECT_AND_DECIDE: Text(
-        "%(first)s", _("Correct it and decide again."), prepare=first_problem
+        "%(first)s", _("Correct the field and decide again."), prepare=first_problem
     ),
-    RequestCode.DECIDED_ALREADY: Text(_("%(who)s changed it %(when)s."), _LOOK_AT_IT, prepare=_decided),
+    RequestCode.DECIDED_ALREADY: Text(
+        _("%(who)s changed the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+    ),
     RequestCode.DELEGATED_ALREADY: Text(
-        _("%(username)s decides in your place already until %(until)s."),
-        _("Take that back first, or choose other days."),
+        _("%(username)s is already your delegate until %(until)s."),
+        _("Revoke that delegation first, or choose other days."),
         prepare=_until,
     ),
-    RequestCode.DELEGATE_IS_SELF: Text(_("Choose somebody else: you may decide anyway.")),
-    RequestCode.DELEGATION_END: Text(_("Choose an end after the beginning, in the future.")),
-    RequestCode.DELEGATION_TOO_LONG: Text(_("A year at most.")),
+    RequestCode.DELEGATE_IS_SELF: Text(_("Choose another person. You can already decide.")),
+    RequestCode.DELEGATION_END: Text(_("Choose an end in the future, after the start.")),
+    RequestCode.DELEGATION_TOO_LONG: Text(_("Choose an end within 1 year of the start.")),
     RequestCode.DENIAL_NEEDS_NOTE: Text(
-        _("A denial needs a note."), _("Say in a sentence why, and what would be better.")
+        _("A denial needs a note."), _("Enter the reason and an alternative.")
     ),
-    RequestCode.DENIED_ALREADY: Text(_("%(who)s denied it %(when)s."), _LOOK_AT_IT, prepare=_decided),
+    RequestCode.DENIED_ALREADY: Text(
+        _("%(who)s denied the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+    ),
     RequestCode.END_IN_FUTURE: Text(_("Choose an end in the future.")),
-    RequestCode.GRANT_ENDED: Text(_("This grant has ended by itself."), _("There is nothing to take back.")),
+    RequestCode.GRANT_ENDED: Text(_("The grant has expired."), _("You do not need to revoke it.")),
     RequestCode.GRANT_OUT_OF_RANGE: Text(
-        _("Grant more than zero and at most what was asked: %(amount)s."), prepare=_amounts
+        _("Enter more than 0 and at most the requested %(amount)s."), prepare=_amounts
     ),
-    RequestCode.HOURS_HAVE_NO_END: Text(_("GPU-hours last until they are spent: leave the end out.")),
-    RequestCode.HOURS_OUT_OF_RANGE: Text(_("Choose from 1 to %(max)s hours.")),
-    RequestCode.LEDGER_RESOURCE: Text(_("Of the ledger there is only %(resource)s.")),
+    RequestCode.HOURS_HAVE_NO_END: Text(_("GPU-hours do not expire. Leave the end empty.")),
+    RequestCode.HOURS_OUT_OF_RANGE: Text(_("Enter 1 to %(max)s hours.")),
+    RequestCode.LEDGER_RESOURCE: Text(_("The ledger counts only %(resource)s. Choose that resource.")),
     RequestCode.NEEDS_NO_APPROVAL: Text(
-        _("%(template)s on %(flavor)s needs no approval now."),
-        _("Start it on the page for new workspaces."),
+        _("%(template)s on %(flavor)s needs no approval."),
+        _("Start it on the New workspace page."),
     ),
     RequestCode.NOT_YOUR_WORKSPACE: Text(
-        _("The workspace is not yours in this team."), _("Leave it out, or choose one of your own.")
+        _("You do not own this workspace in this team."),
+        _("Choose a workspace of your own, or leave the field empty."),
     ),
-    RequestCode.NO_BUDGET: Text(_("%(team)s has no budget of GPU-hours, so nothing is missing there.")),
+    RequestCode.NO_BUDGET: Text(_("%(team)s has no limit on GPU-hours, so no request is needed.")),
     RequestCode.NO_CAP: Text(
-        _("No cap on %(resource)s holds you back in %(team)s: ask for its quota instead."),
+        _("You have no cap on %(resource)s in %(team)s. Request more quota for the team."),
         prepare=_amounts,
     ),
-    RequestCode.NO_SUCH_DELEGATION: Text(
-        _("There is no such delegation that you may see."), _("Look at the list.")
-    ),
-    RequestCode.NO_SUCH_GRANT: Text(
-        _("There is no such grant that you may see."), _("Look at the team's page.")
-    ),
-    RequestCode.NO_SUCH_REQUEST: Text(
-        _("There is no such request that you may see."), _("Look at your requests.")
-    ),
-    RequestCode.NO_SUCH_RULE: Text(
-        _("There is no such rule that you may see."), _("Look at the list of rules.")
-    ),
+    RequestCode.NO_SUCH_DELEGATION: Text(_("Delegation not found."), _("Choose a delegation from the list.")),
+    RequestCode.NO_SUCH_GRANT: Text(_("Grant not found."), _("Check the grants on the team's page.")),
+    RequestCode.NO_SUCH_REQUEST: Text(_("Request not found."), _("Check your list of requests.")),
+    RequestCode.NO_SUCH_RULE: Text(_("Rule not found."), _("Choose a rule from the list.")),
     RequestCode.ONLY_APPROVERS_CHANGE_RULES: Text(
-        _("Only an approver may change rules and delegations."), _("Ask an approver to do it.")
+        _("Only approvers can change rules and delegations."), _("Ask an approver.")
     ),
     RequestCode.ONLY_APPROVERS_DECIDE_REQUEST: Text(
-        _("Only an approver decides requests for more."), _("Wait until one has decided.")
+        _("Only approvers can decide quota requests."), _("Wait for an approver's decision.")
     ),
     RequestCode.ONLY_REQUESTER_CANCELS: Text(
-        _("Only the requester may cancel a request."), _("Ask %(username)s.")
+        _("Only the requester can cancel a request."), _("Ask %(username)s.")
     ),
     RequestCode.ONLY_DECIDERS_SEE_RULES: Text(
-        _("Only who decides requests sees the rules."),
-        _("The page on which you ask says what is approved at once."),
+        _("Only people who decide requests can see the rules."),
+        _("Open the request form to see what is approved automatically."),
     ),
     RequestCode.ONLY_DELEGATOR_TAKES_BACK: Text(
-        _("Only %(username)s may take this back."), _("Ask them to do it.")
+        _("Only %(username)s can revoke this delegation."), _("Ask them to revoke it.")
     ),
     RequestCode.ONLY_OWNERS_DECIDE_CAPS: Text(
-        _("Only an owner of %(team)s or an operator decides about caps of its members."),
+        _("Only owners of %(team)s and operators can decide member caps."),
         _("Ask an owner of the team."),
     ),
     RequestCode.ONLY_OWNERS_REVOKE: Text(
-        _("Only who decides such requests may take a grant back."), _("Ask an owner of the team.")
+        _("Only people who decide such requests can revoke a grant."), _("Ask an owner of the team.")
     ),
     RequestCode.ONLY_APPROVERS_REVOKE: Text(
-        _("Only who decides such requests may take a grant back."), _("Ask an approver.")
+        _("Only people who decide such requests can revoke a grant."), _("Ask an approver.")
     ),
-    RequestCode.NOTE_FOR_REQUESTER: Text(_("Write a note for the requester.")),
-    RequestCode.SITE_HAS_NONE: Text(_("This site has no %(resource)s."), prepare=_amounts),
+    RequestCode.NOTE_FOR_REQUESTER: Text(_("Enter a note for the requester.")),
+    RequestCode.SITE_HAS_NONE: Text(
+        _("The site has no %(resource)s. Choose another resource."), prepare=_amounts
+    ),
     RequestCode.UNTIL_IN_FUTURE: Text(_("Choose a time in the future.")),
-    RequestCode.NOTE_MISSING: Text(_("Say in a few words what it is for.")),
+    RequestCode.NOTE_MISSING: Text(_("Enter the purpose in a few words.")),
     RequestCode.NOTE_TOO_LONG: Text(_("Use at most %(max)s characters.")),
     RequestCode.REQUEST_CANCELLED_ALREADY: Text(
-        _("%(who)s cancelled it %(when)s."), _LOOK_AT_IT, prepare=_decided
+        _("%(who)s cancelled the request %(when)s."), _LOOK_AT_IT, prepare=_decided
     ),
     RequestCode.WORKSPACE_OF_YOURS: Text(_("Choose a workspace of your own in this team.")),
-    RequestCode.AUDITOR_ONLY_READS: Text(_("%(username)s is an auditor, who only reads.")),
+    RequestCode.AUDITOR_ONLY_READS: Text(
+        _("%(username)s is an auditor and cannot decide. Choose another person.")
+    ),
 }

@@ -37,7 +37,7 @@ def _decided(params: Params) -> Params:
 
 
 _MAX_HOLDERS = 3
-_CALENDAR = _("Look at the calendar.")
+_CALENDAR = _("Check the calendar.")
 
 
 def _clash(params: Params) -> Params:
@@ -64,11 +64,11 @@ def _advised(params: Params) -> Params:
     start = params.get("next_start")
     values = {"amount": amount, "start": format_moment(datetime.fromisoformat(start)) if start else ""}
     if params["left"] > 0 and start:
-        advice = gettext("Take at most %(amount)s or begin at %(start)s.")
+        advice = gettext("Reserve at most %(amount)s, or start at %(start)s.")
     elif start:
-        advice = gettext("Begin at %(start)s.")
+        advice = gettext("Start at %(start)s.")
     elif params["left"] > 0:
-        advice = gettext("Take at most %(amount)s.")
+        advice = gettext("Reserve at most %(amount)s.")
     else:
         advice = gettext("Choose another model.")
     return {**_amounts(params), "advice": advice % values}
@@ -88,69 +88,75 @@ def _peak(resource: str, booked: int, capacity: int) -> str:
 
 
 def _known(params: Params) -> Params:
-    known = ", ".join(params["known"]) or gettext("none at present")
+    known = ", ".join(params["known"]) or gettext("none")
     return {**_amounts(params), "known": known}
 
 
 TEXTS: dict[StrEnum, Text] = {
     ReservationCode.BEYOND_QUOTA: Text(
-        _("%(team)s may hold %(capacity)s at most by its quota: the rest would lie unused."),
+        _("The quota of %(team)s is %(capacity)s. The team could not use the rest."),
         prepare=_amounts,
     ),
     ReservationCode.BOOKED_BY_OTHERS: Text(
         _(
-            "%(booked)s of %(capacity)s are booked at %(at)s UTC (%(holders)s), until %(until)s at least:"
-            " %(left)s left, %(wanted)s wanted."
+            "%(booked)s of %(capacity)s booked from %(at)s UTC to at least %(until)s "
+            "(%(holders)s): %(left)s left, %(wanted)s requested."
         ),
         "%(advice)s",
         prepare=_clash,
     ),
     ReservationCode.BOOKED_ALREADY: Text(
-        _("“%(title)s” is booked already%(by)s."), _CALENDAR, prepare=_decided
+        _("“%(title)s” is already booked%(by)s."), _CALENDAR, prepare=_decided
     ),
     ReservationCode.CANCELLED_ALREADY: Text(
-        _("“%(title)s” is cancelled already%(by)s."), _CALENDAR, prepare=_decided
+        _("“%(title)s” is already cancelled%(by)s."), _CALENDAR, prepare=_decided
     ),
     ReservationCode.CHOOSE_RESOURCE: Text(_("Choose what to reserve.")),
-    ReservationCode.DENIAL_WITHOUT_NOTE: Text(_("Write a note for the requester.")),
-    ReservationCode.END_NOT_IN_FUTURE: Text(_("Choose an end in the future, or cancel it.")),
+    ReservationCode.DENIAL_WITHOUT_NOTE: Text(_("Enter a note for the requester.")),
+    ReservationCode.END_NOT_IN_FUTURE: Text(_("Choose an end in the future, or cancel the reservation.")),
     ReservationCode.ENDS_TOO_LATE: Text(_("Choose an end within a year.")),
-    ReservationCode.FITS: Text(_("Fits: %(peaks)s in that time."), prepare=_fits),
+    ReservationCode.FITS: Text(_("The reservation fits: %(peaks)s in this period."), prepare=_fits),
     ReservationCode.MORE_THAN_SITE_HAS: Text(
-        _("The site has %(capacity)s: %(wanted)s can never be had."), prepare=_amounts
+        _("The site has only %(capacity)s, not %(wanted)s. Reserve less."), prepare=_amounts
     ),
-    ReservationCode.NOTHING_TO_CANCEL: Text(_("Its time is over."), _("There is nothing to cancel.")),
+    ReservationCode.NOTHING_TO_CANCEL: Text(
+        _("The period of this reservation is over."), _("There is nothing to cancel.")
+    ),
     ReservationCode.NOT_RESERVABLE: Text(
-        _("This site has no %(resource)s to reserve. Accelerators are reserved: %(known)s."), prepare=_known
+        _("The site has no %(resource)s to reserve. Available accelerators: %(known)s."), prepare=_known
     ),
-    ReservationCode.NO_SUCH_RESERVATION: Text(_("There is no such reservation that you may see."), _CALENDAR),
+    ReservationCode.NO_SUCH_RESERVATION: Text(_("Reservation not found."), _CALENDAR),
     ReservationCode.ONLY_LESS: Text(
-        _("Of what is booked a part can be given back, but no more be taken without approval."),
-        _("Ask for the rest as a reservation of its own."),
+        _("A booked reservation cannot grow without approval."),
+        _("Request the extra amount as a new reservation."),
     ),
     ReservationCode.NOBODY_PERMITS_THEMSELF: Text(
-        _("Nobody lets themself book without approval."), _("Ask another approver for it.")
+        _("You cannot allow yourself to book without approval."), _("Ask another approver.")
     ),
     ReservationCode.NO_SUCH_PERMISSION: Text(
-        _("There is no such permission that you may see."), _("Look at the list of permissions.")
+        _("Permission not found."), _("Choose a permission from the list.")
     ),
     ReservationCode.ONLY_APPROVERS_PERMIT: Text(
-        _("Only approvers say who books without approval."), _("Ask an approver.")
+        _("Only approvers can allow booking without approval."), _("Ask an approver.")
     ),
-    ReservationCode.OVER: Text(_("“%(title)s” is over."), _("Ask for a new one.")),
-    ReservationCode.RESERVE_NOTHING: Text(_("Reserve more than none of %(resource)s."), prepare=_amounts),
-    ReservationCode.RESOURCES_COUNT: Text(_("Name from one to %(max)s resources and how much of each.")),
+    ReservationCode.OVER: Text(_("“%(title)s” is over."), _("Request a new reservation.")),
+    ReservationCode.RESERVE_NOTHING: Text(
+        _("Enter an amount of %(resource)s greater than 0."), prepare=_amounts
+    ),
+    ReservationCode.RESOURCES_COUNT: Text(_("Enter 1 to %(max)s resources with an amount each.")),
     ReservationCode.SITE_TOO_SMALL: Text(
-        _("The site has %(capacity)s: %(wanted)s do not fit."), "%(advice)s", prepare=_advised
+        _("The site has %(capacity)s, so %(wanted)s do not fit."), "%(advice)s", prepare=_advised
     ),
-    ReservationCode.START_NOT_IN_FUTURE: Text(_("Choose a start from now on.")),
-    ReservationCode.TIME_NOT_UNDERSTOOD: Text(_("Say date and time, such as 2030-01-31T14:00.")),
-    ReservationCode.TIME_OVER: Text(_("Its time is over."), _("Ask for another time.")),
-    ReservationCode.TITLE_LENGTH: Text(_("Say in 1 to %(max)s characters what it is for.")),
-    ReservationCode.TOO_SHORT: Text(_("It lasts %(minutes)s minutes at least: choose a later end.")),
-    ReservationCode.WAS_CANCELLED: Text(_("“%(title)s” is cancelled."), _("Ask for a new one.")),
+    ReservationCode.START_NOT_IN_FUTURE: Text(_("Choose a start in the future.")),
+    ReservationCode.TIME_NOT_UNDERSTOOD: Text(_("Enter a date and time, such as 2030-01-31T14:00.")),
+    ReservationCode.TIME_OVER: Text(
+        _("The period of this reservation is over."), _("Request another period.")
+    ),
+    ReservationCode.TITLE_LENGTH: Text(_("Enter the purpose in 1 to %(max)s characters.")),
+    ReservationCode.TOO_SHORT: Text(_("The minimum is %(minutes)s minutes. Choose a later end.")),
+    ReservationCode.WAS_CANCELLED: Text(_("“%(title)s” is cancelled."), _("Request a new reservation.")),
     ReservationCode.DELEGATE_OF_REQUESTER: Text(
-        _("You are a delegate of %(username)s, who made this request."),
+        _("You cannot decide a request from %(username)s, whose delegate you are."),
         _("Another approver has been notified."),
     ),
     ReservationCode.NOBODY_DECIDES_OWN: Text(

@@ -22,15 +22,15 @@ def _capacity(params: Params) -> Params:
 
 
 def _room(params: Params) -> Params:
-    moves = ngettext("one workspace moves", "%(moves)s workspaces move", params["moves"])
+    moves = ngettext("1 workspace moves", "%(moves)s workspaces move", params["moves"])
     return {"moving": moves % {"moves": params["moves"]}}
 
 
 def _pace(params: Params) -> Params:
     signs = {
-        "held_down": _("heat or its hardware held its GPU down for part of the time"),
-        "neighbours": _("neighbours on its GPU were at work"),
-        "overcommitted": _("its node has given out more than it has"),
+        "held_down": _("heat or hardware slowed its GPU for part of the time"),
+        "neighbours": _("other workspaces were busy on its GPU"),
+        "overcommitted": _("its node is overcommitted"),
         "node_short": _("its node is short of CPU or memory"),
     }
     return {
@@ -44,47 +44,42 @@ def _pace(params: Params) -> Params:
 TEXTS: dict[StrEnum, Text] = {
     RebalanceCode.SLOWED: Text(
         _(
-            "Heat or its hardware held its GPU down for %(percent)s %% of ten minutes: it ran at "
-            "%(clock_mhz)s MHz, and others of its model reach %(best_mhz)s MHz."
+            "Heat or hardware slowed its GPU for %(percent)s %% of 10 minutes: %(clock_mhz)s MHz "
+            "instead of %(best_mhz)s MHz."
         )
     ),
     RebalanceCode.CROWDED: Text(
         _(
-            "It shares a GPU that is %(percent)s %% busy with %(neighbours)s others at work, and gets less "
-            "of its time than its %(share)s %%."
+            "Its GPU is %(percent)s %% busy with %(neighbours)s other workspaces, so it gets "
+            "less than its %(share)s %%."
         ),
         prepare=_share,
     ),
     RebalanceCode.OVERCOMMITTED: Text(
-        _("Its node has given out %(given)s and has %(has)s."), prepare=_capacity
+        _("Its node has allocated %(given)s but has only %(has)s."), prepare=_capacity
     ),
     RebalanceCode.WORK_SLOWER: Text(
-        _(
-            "Its work goes on at %(percent)s %% of what it did elsewhere (%(rate)s %(name)s a second, and "
-            "%(best)s there), and %(sign)s."
-        ),
+        _("Its work runs at %(percent)s %% of its best speed (%(rate)s of %(best)s %(name)s/s): %(sign)s."),
         prepare=_pace,
     ),
     RebalanceCode.SHORT_OF_CPU: Text(
         _(
-            "Its node has no CPU to spare: %(idle)s %% was idle in five minutes, and %(runnable)s processes "
-            "at a time had work for its %(cores)s cores."
+            "Its node is short of CPU: %(idle)s %% idle over 5 minutes, %(runnable)s runnable "
+            "processes on %(cores)s cores."
         )
     ),
     RebalanceCode.SHORT_OF_MEMORY: Text(
         _(
-            "Its node has no memory to spare: %(left)s %% was left in five minutes at most, and for "
-            "%(stalled)s %% of the time all that runs there waited for memory."
+            "Its node is short of memory: at most %(left)s %% free over 5 minutes, stalled "
+            "%(stalled)s %% of the time."
         )
     ),
     RebalanceCode.MAKES_ROOM: Text(
-        _("Enough is free for a request that waits, but not in one place: it starts if %(moving)s."),
+        _("Free capacity for a queued request is fragmented. The request starts if %(moving)s."),
         prepare=_room,
     ),
-    RebalanceCode.NO_SUCH_PROPOSAL: Text(
-        _("There is no such proposal."), _("The list has those that there are.")
-    ),
+    RebalanceCode.NO_SUCH_PROPOSAL: Text(_("Proposal not found."), _("Choose a proposal from the list.")),
     RebalanceCode.PROPOSAL_OVER: Text(
-        _("This proposal is not open any more."), _("The list has those that are.")
+        _("This proposal is no longer open."), _("Choose an open proposal from the list.")
     ),
 }

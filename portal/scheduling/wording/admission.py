@@ -17,8 +17,8 @@ from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.wording.placement import format_requirements, joined
 
-_WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
-_ASK = gettext_lazy("Ask for more: it starts by itself when approved.")
+_WAIT = gettext_lazy("Start anyway to join the queue, or choose a smaller flavor.")
+_ASK = gettext_lazy("Request more quota. The workspace starts automatically after approval.")
 _SMALLER = gettext_lazy("Choose a smaller flavor.")
 _ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
 
@@ -52,7 +52,7 @@ def _holder(resource: str, holder: Params) -> str:
     text = _("%(amount)s held by %(team)s") % {"amount": amount, "team": holder["team"]}
     if holder["until"]:
         until = format_clock(datetime.fromisoformat(holder["until"]), timezone.now())
-        text += _(", some of it until about %(time)s") % {"time": until}
+        text += _(", partly until about %(time)s") % {"time": until}
     if holder["idle"] > 0:
         idle = {
             "amount": format_amount(resource, holder["idle"]),
@@ -95,27 +95,28 @@ TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
     AdmissionCode.HOME_LOST: Text(
         gettext_lazy("Your home folder was on %(node)s, which was removed."),
-        gettext_lazy(
-            "Start with a new, empty one on the page of home folders, or ask an operator for the old."
-        ),
+        gettext_lazy("Start a new home on the Home folders page, or ask an operator to recover the old one."),
     ),
     AdmissionCode.HOME_MOVING: Text(
-        gettext_lazy("Your home folder is being moved to %(node)s."),
-        gettext_lazy("It starts there by itself. The page of home folders shows how far that is."),
+        gettext_lazy("Your home folder is moving to %(node)s."),
+        gettext_lazy("The workspace starts there automatically. See progress on the Home folders page."),
     ),
     AdmissionCode.HOME_ARCHIVED: Text(
-        gettext_lazy("An archive of your home folder is being made or restored on %(node)s."),
-        gettext_lazy("It starts by itself after that. The archives of your home folder show how far it is."),
-    ),
-    AdmissionCode.HOME_AWAY: Text(
-        gettext_lazy("Your home folder is archived on %(node)s, as it was not used for long."),
+        gettext_lazy("Your home folder is being archived or restored on %(node)s."),
         gettext_lazy(
-            "It is restored first; then it starts by itself. The page of home folders shows how far it is."
+            "The workspace starts automatically afterwards. See progress in the archives of your home folder."
         ),
     ),
-    AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Is looked at again.")),
+    AdmissionCode.HOME_AWAY: Text(
+        gettext_lazy("Your home folder was archived on %(node)s because it was unused."),
+        gettext_lazy(
+            "The workspace starts automatically once the folder is restored. See progress on the "
+            "Home folders page."
+        ),
+    ),
+    AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Checking…")),
     AdmissionCode.BUDGET_SPENT: Text(
-        gettext_lazy("The budget of %(team)s for this month is spent, and this flavor has a price."),
+        gettext_lazy("%(team)s has spent its budget for this month, and this flavor has a price."),
         gettext_lazy("Choose a flavor without a price, or ask an operator for a larger budget."),
     ),
     AdmissionCode.NO_ENABLED_POOL: Text(
@@ -124,71 +125,63 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.NO_NODE_REPORTED: Text(
         gettext_lazy("No node has reported yet."),
-        gettext_lazy("Wait a few seconds; if this stays, an operator looks at the node workers."),
+        gettext_lazy("Wait a few seconds. If this persists, ask an operator to check the node workers."),
     ),
     AdmissionCode.NO_NODE_HAS_PROGRAM: Text(
-        gettext_lazy("%(template)s needs the program %(program)s, which no node has."),
+        gettext_lazy("%(template)s needs %(program)s, which is not installed on any node."),
         "%(action)s",
         _program,
     ),
     AdmissionCode.NO_NODE_HAS_SOFTWARE: Text(
-        gettext_lazy("%(template)s needs %(needs)s, which no node with these accelerators has."),
-        gettext_lazy("Choose another size or template, or ask an operator to update the NVIDIA driver."),
+        gettext_lazy("%(template)s needs %(needs)s. No node with these accelerators has it."),
+        gettext_lazy("Choose another flavor or template, or ask an operator to update the NVIDIA driver."),
         _software,
     ),
     AdmissionCode.NO_NODE_SHOWS_FOLDERS: Text(
-        gettext_lazy("%(template)s needs folders that no node large enough shows: %(folders)s."),
-        gettext_lazy("Choose another template, or ask an operator to list them in a node's BERTH_MOUNTS."),
+        gettext_lazy("%(template)s needs these folders, which no suitable node provides: %(folders)s."),
+        gettext_lazy("Choose another template, or ask an operator to add them to BERTH_MOUNTS of a node."),
         listed("folders"),
     ),
     AdmissionCode.NO_NODE_HOLDS_SHARES: Text(
-        gettext_lazy("No node that could take it holds workspaces to their part of a GPU."),
-        gettext_lazy("Choose a size with a whole GPU or a MIG instance, or ask an operator for such a node."),
+        gettext_lazy("No suitable node can enforce GPU shares."),
+        gettext_lazy("Choose a flavor with a whole GPU or a MIG instance, or ask an operator."),
     ),
     AdmissionCode.NO_NODE_LARGE_ENOUGH: Text(
         gettext_lazy("No node is large enough: %(nodes)s."), _SMALLER, _nodes
     ),
     Rule.LEDGER: Text(
         gettext_lazy("%(team)s has no GPU-hours left."),
-        gettext_lazy("Ask for GPU-hours: it starts by itself when approved."),
+        gettext_lazy("Request GPU-hours. The workspace starts automatically after approval."),
         _blocker,
     ),
     Rule.USER_CAP: Text(
-        gettext_lazy("Needs %(wanted)s; you may hold %(limit)s in %(team)s and have %(free)s left."),
+        gettext_lazy("Needs %(wanted)s. Your limit in %(team)s is %(limit)s, with %(free)s left."),
         "%(action)s",
         _blocker,
     ),
     Rule.TEAM_LIMIT: Text(
-        gettext_lazy("Needs %(wanted)s; %(team)s may hold %(limit)s and has %(free)s left."),
+        gettext_lazy("Needs %(wanted)s. The limit of %(team)s is %(limit)s, with %(free)s left."),
         "%(action)s",
         _blocker,
     ),
     Rule.COHORT: Text(
-        gettext_lazy(
-            "Needs %(wanted)s; the teams that %(team)s shares with have %(free)s left to lend.%(holders)s"
-        ),
+        gettext_lazy("Needs %(wanted)s. %(team)s can borrow %(free)s from its cohort.%(holders)s"),
         "%(action)s",
         _blocker,
     ),
     Rule.SITE_LIMIT: Text(
-        gettext_lazy(
-            "Needs %(wanted)s; all teams together may hold %(limit)s, of which %(free)s are left.%(holders)s"
-        ),
+        gettext_lazy("Needs %(wanted)s. The site limit is %(limit)s, with %(free)s left.%(holders)s"),
         "%(action)s",
         _blocker,
     ),
     Rule.BOOKING: Text(
-        gettext_lazy("Needs %(wanted)s; %(free)s are free, but booked for other teams."),
+        gettext_lazy("Needs %(wanted)s. %(free)s free, but reserved for other teams."),
         "%(action)s",
         _blocker,
     ),
     Rule.ORDER: Text(
-        gettext_lazy("Enough is free, but it is kept for requests that come first."), "%(action)s", _blocker
+        gettext_lazy("The free capacity is held for requests ahead in the queue."), "%(action)s", _blocker
     ),
-    Rule.CAPACITY: Text(
-        gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s"), "%(action)s", _nodes
-    ),
-    Rule.PLACEMENT: Text(
-        gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s"), "%(action)s", _nodes
-    ),
+    Rule.CAPACITY: Text(gettext_lazy("Waiting for capacity: %(nodes)s.%(holders)s"), "%(action)s", _nodes),
+    Rule.PLACEMENT: Text(gettext_lazy("Waiting for capacity: %(nodes)s.%(holders)s"), "%(action)s", _nodes),
 }

@@ -11,11 +11,11 @@ from portal.scheduling.codes import MoveCode
 
 TEXTS: dict[StrEnum, Text] = {
     MoveCode.CHANGED_MEANWHILE: Text(
-        _("Nothing was moved, as one of these workspaces has stopped or changed."),
-        _("New proposals appear within a minute."),
+        _("No workspace was moved because one of them has stopped or changed."),
+        _("Wait up to 1 minute for new proposals."),
     ),
     MoveCode.NO_PLACE_ANY_MORE: Text(
-        _("The proposal no longer works: a place has been taken, or no workspace waits for it."),
-        _("New proposals appear within a minute."),
+        _("The proposal is out of date: its capacity is taken or no workspace waits for it."),
+        _("Wait up to 1 minute for new proposals."),
     ),
 }

@@ -127,27 +127,28 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.NODE_OFFLINE: Text(_("is offline")),
     PlacementCode.NODE_CORDONED: Text(_("is cordoned by an operator")),
     PlacementCode.NODE_RETIRED: Text(
-        _("has left, or was revoked"), _("Ask an operator what becomes of what it has.")
+        _("was retired or revoked"), _("Ask an operator about the data on this node.")
     ),
-    PlacementCode.NODE_OVERCOMMITTED: Text(_("has given away more than it has")),
-    PlacementCode.POOL_UNREACHABLE: Text(_("cannot be reached: its pool does not answer")),
+    PlacementCode.NODE_OVERCOMMITTED: Text(_("is overcommitted")),
+    PlacementCode.POOL_UNREACHABLE: Text(_("is unreachable because its pool does not respond")),
     PlacementCode.POOL_DISABLED: Text(_("is in a pool that is switched off")),
     PlacementCode.DEVICE_CORDONED: Text(_("cordoned%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_UNHEALTHY: Text(_("unhealthy%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_CHECKING: Text(_("is being checked")),
-    PlacementCode.DEVICE_UNSCRUBBED: Text(_("waits until everybody has left it and it has been scrubbed")),
-    PlacementCode.PARENT_UNUSABLE: Text(_("its GPU is out: %(parent)s"), prepare=_parent),
+    PlacementCode.DEVICE_UNSCRUBBED: Text(_("waits to be scrubbed after its last use")),
+    PlacementCode.PARENT_UNUSABLE: Text(_("its GPU is out of service: %(parent)s"), prepare=_parent),
     PlacementCode.LABEL_MISSING: Text(_("lacks the label %(name)s=%(value)s")),
     PlacementCode.HOME_ELSEWHERE: Text(
-        _("is not where your home folder is"), _("Choose a size that %(node)s has, or wait until it is free.")
+        _("does not have your home folder"),
+        _("Choose a flavor that fits %(node)s, or wait until the node has capacity."),
     ),
-    PlacementCode.HOME_MOVING: Text(_("your home folder is being moved to %(node)s")),
-    PlacementCode.HOME_ARCHIVED: Text(_("an archive of your home folder is being made or restored")),
-    PlacementCode.HOME_AWAY: Text(_("your home folder is archived, and is restored first")),
+    PlacementCode.HOME_MOVING: Text(_("your home folder is moving to %(node)s")),
+    PlacementCode.HOME_ARCHIVED: Text(_("your home folder is being archived or restored")),
+    PlacementCode.HOME_AWAY: Text(_("your archived home folder must be restored first")),
     PlacementCode.HOME_LOST: Text(_("your home folder was on %(node)s, which was removed")),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
-    PlacementCode.FOLDER_MISSING: Text(_("shows no folder %(name)s")),
-    PlacementCode.SHARES_NOT_HELD: Text(_("does not hold workspaces to their part of a GPU")),
+    PlacementCode.FOLDER_MISSING: Text(_("lacks the folder %(name)s")),
+    PlacementCode.SHARES_NOT_HELD: Text(_("cannot enforce GPU shares")),
     PlacementCode.ENVIRONMENT_MISSING: Text(_("does not have its software environment yet")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
@@ -183,6 +184,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(free)s of %(total)s × %(profile)s free, needs %(needed)s on one node%(other_layout)s"),
         prepare=_mig,
     ),
-    PlacementCode.NODES_SHORT: Text(_("fits, but %(needed)s nodes are needed and %(fitting)s fit")),
+    PlacementCode.NODES_SHORT: Text(_("fits, but only %(fitting)s of %(needed)s nodes fit")),
     PlacementCode.REFUSED_BY_DRIVER: Text("%(message)s"),
 }

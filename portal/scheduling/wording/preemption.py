@@ -10,8 +10,8 @@ from portal.common.reasons.wording import Text
 from portal.scheduling.engine.model import PreemptionCode
 
 TEXTS: dict[StrEnum, Text] = {
-    PreemptionCode.IN_TEAM: Text(_("a request of its team with a higher priority needs the place")),
-    PreemptionCode.RECLAIM: Text(_("the team that owns the quota which it had borrowed needs it back")),
-    PreemptionCode.FAIR_SHARE: Text(_("another team, which has borrowed less, needs a part of it")),
-    PreemptionCode.RESERVATION_BEGUN: Text(_("its capacity is booked for another team from now on")),
+    PreemptionCode.IN_TEAM: Text(_("a request of its team with higher priority needs the capacity")),
+    PreemptionCode.RECLAIM: Text(_("the team that lent the quota needs it back")),
+    PreemptionCode.FAIR_SHARE: Text(_("another team that has borrowed less needs capacity")),
+    PreemptionCode.RESERVATION_BEGUN: Text(_("its capacity is now reserved for another team")),
 }

@@ -10,9 +10,9 @@ from portal.common.reasons.wording import Text
 from portal.scheduling.engine.codes import WaitBasis
 
 TEXTS: dict[StrEnum, Text] = {
-    WaitBasis.ENOUGH_FREE: Text(_("enough is free")),
-    WaitBasis.EXPECTED_ENDS: Text(_("%(running)s running workloads end as expected, nobody new comes first")),
+    WaitBasis.ENOUGH_FREE: Text(_("enough capacity is free")),
+    WaitBasis.EXPECTED_ENDS: Text(_("estimate, if %(running)s running workloads end on time")),
     WaitBasis.TOO_FAR_AHEAD: Text(_("too far ahead for an estimate")),
-    WaitBasis.NO_ROOM_ON_NODES: Text(_("the nodes have no room within the period of the estimate")),
+    WaitBasis.NO_ROOM_ON_NODES: Text(_("no capacity within the period of the estimate")),
     WaitBasis.LIMIT_MUST_CHANGE: Text(_("not before a limit changes (%(rule)s)")),
 }

@@ -150,10 +150,10 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
 @pytest.mark.parametrize(
     ("basis", "text"),
     [
-        (Reason(WaitBasis.ENOUGH_FREE), "enough is free"),
+        (Reason(WaitBasis.ENOUGH_FREE), "enough capacity is free"),
         (
             Reason(WaitBasis.EXPECTED_ENDS, {"running": 3}),
-            "3 running workloads end as expected, nobody new comes first",
+            "estimate, if 3 running workloads end on time",
         ),
         (
             Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": "team_limit"}),
@@ -161,7 +161,7 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
         ),
         (
             Reason(PreemptionCode.RECLAIM),
-            "the team that owns the quota which it had borrowed needs it back",
+            "the team that lent the quota needs it back",
         ),
     ],
     ids=lambda value: value.code.value if isinstance(value, Reason) else "",

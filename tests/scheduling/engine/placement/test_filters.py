@@ -50,7 +50,7 @@ CASES = [
         node("a", disk=-1),
         wants(),
         PlacementCode.NODE_OVERCOMMITTED,
-        "has given away more than it has",
+        "is overcommitted",
     ),
     (
         "label",
@@ -196,7 +196,7 @@ def test_every_node_has_its_reason_in_the_order_of_the_snapshot():
 def test_a_node_that_fits_says_what_is_missing_elsewhere():
     nodes = [node("a"), node("b", cpu=0)]
     assert reasons(nodes, wants(nodes=2)) == [
-        "fits, but 2 nodes are needed and 1 fit",
+        "fits, but only 1 of 2 nodes fit",
         "0 of 64 CPU cores free, needs 1",
     ]
 
