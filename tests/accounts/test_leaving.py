@@ -147,7 +147,7 @@ def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
 def test_the_last_administrator_stays_and_is_told_so_beforehand(as_user, ada):
     browser = as_user(ada)
     page = browser.get(PAGE)
-    assert "ada is the last administrator who can sign in. Make somebody" in text_of(page)
+    assert "ada is the last administrator who can sign in. Make another" in text_of(page)
     assert "Delete my account" not in text_of(page)
     assert "last administrator" in text_of(browser.post(PAGE, follow=True))
     refused = browser.delete(REST)
@@ -168,7 +168,7 @@ def test_the_only_owner_of_others_stays(as_user, charlie, other):
     browser = as_user(charlie)
     page = text_of(browser.get(PAGE))
     assert "You are the only owner of teams with other members: Own." in page
-    assert "Make somebody else an owner there" in page and "Delete my account" not in page
+    assert "Make another member an owner" in page and "Delete my account" not in page
     assert "passes to" not in page
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_owner_leaves")

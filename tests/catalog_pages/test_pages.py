@@ -101,7 +101,7 @@ def test_who_was_faster_is_named(as_user, olga, ada, catalog):
     entries.change(actor=ada, entry=entry, given={"name": "Hers"})
     late = as_user(olga).post("/catalog/templates/marimo/edit/", mine)
     assert late.status_code == 400
-    assert "ada has changed “" in late.content.decode()
+    assert "ada changed “" in late.content.decode()
     entry.refresh_from_db()
     assert entry.name == "Hers"
 

@@ -118,7 +118,7 @@ def test_a_change_that_somebody_overtook_is_shown_and_not_written(team, alice, l
         "/environments/tools/edit/", {"do": "about", "name": "New", "version": seen, "enabled": "on"}
     )
     assert answer.status_code == 412
-    assert "Berth has changed “" in answer.content.decode()
+    assert "Berth changed “" in answer.content.decode()
     made.refresh_from_db()
     assert made.name != "New"
 

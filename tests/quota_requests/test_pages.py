@@ -164,7 +164,7 @@ def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eig
 def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big", "hours": "lots"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
-    assert "Say in hours how long you need it" in text_of(page)
+    assert "hours, such as 8 or 0.5" in text_of(page)
     assert not QuotaRequest.objects.exists()
 
 

@@ -162,7 +162,7 @@ def test_it_is_all_or_nothing_and_names_the_line(ada):
         ("berth: 2\n", 1, "1 was expected"),
         ("berth: 1\nflavors:\n  a:\n    cpu_milli: many\n", 4, "integer"),
         ("berth: 1\nflavors:\n  A_b: {}\n", 2, "A_b"),
-        ("berth: 1\nberth: 1\n", 2, "twice"),
+        ("berth: 1\nberth: 1\n", 2, "duplicate"),
         ("berth: 1\nteams: &a {x: {}}\ncohorts: *a\n", 2, "anchors"),
         ("berth: 1\nteams: {x: {name: 2026-01-01}}\n", 2, "quotes"),
         ("berth: 1\nteams: {1: {}}\n", 2, "quotes"),

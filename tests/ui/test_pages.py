@@ -405,7 +405,7 @@ def test_a_role_that_was_changed_meanwhile_stands(
     (read,) = re.findall(rf'action="{where}">.*?name="version" value="([0-9a-f]+)"', page, re.DOTALL)
     team.memberships.filter(user=bob).update(role=Role.VIEWER)
     refused = client.post(where, {"role": "owner", "version": read}, follow=True)
-    assert "since you opened it" in text_of(refused)
+    assert "after you opened it" in text_of(refused)
     assert team.memberships.get(user=bob).role == Role.VIEWER
 
 

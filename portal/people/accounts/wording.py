@@ -74,7 +74,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AccountCode.EGRESS_NOT_VALID: Text(
         _("The list has an entry that is not a host or network."),
-        _("@@"),
+        _("Enter hosts or networks with commas between them, for example *.example.org or 10.1.0.0/16."),
     ),
     AccountCode.EXPIRY_PAST: Text(_("The expiry is in the past."), _("Choose a later day.")),
     AccountCode.LAST_ADMINISTRATOR: Text(
