@@ -53,7 +53,7 @@ def test_tokens_end_too_where_it_is_said(alice):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"old_password": "wrong"}, "not your present password"),
+        ({"old_password": "wrong"}, "current password is wrong"),
         ({"new_password": "short", "repeated": "short"}, "too short"),
         ({"repeated": "something-else"}, "The two passwords differ."),
         ({"new_password": "alice@example.org", "repeated": "alice@example.org"}, "too similar"),
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_and_nothing_changes(alice, change, words):
 def test_the_address_is_changed_with_the_password(alice):
     here = signed_in("alice")
     refused = here.post("/account/email/", {"email": "a@example.org", "password": "wrong"})
-    assert (refused.status_code, "not your present password" in text_of(refused)) == (400, True)
+    assert (refused.status_code, "current password is wrong" in text_of(refused)) == (400, True)
     here.post("/account/email/", {"email": "a@example.org", "password": PASSWORD})
     assert User.objects.get(pk=alice.pk).email == "a@example.org"
     assert Event.objects.get(kind="user.email_changed").actor == alice

@@ -196,7 +196,7 @@ def test_next_leads_to_no_other_site_after_the_code(as_user, secret):
 def test_wrong_codes_are_limited_by_user_and_told(asked, as_user, alice, secret, settings):
     for _ in range(settings.BERTH_CODE_FAILURES):
         asked.post(STEP, {"code": "000000"})
-    assert "too many wrong tries" in asked.post(STEP, {"code": code_of(secret)}).content.decode()
+    assert "Too many failed attempts" in asked.post(STEP, {"code": code_of(secret)}).content.decode()
     other = as_user()
     other.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     other.post(STEP, {"code": code_of(secret)})

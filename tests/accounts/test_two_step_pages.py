@@ -178,7 +178,7 @@ def test_the_last_factor_stays_where_a_role_demands_one(as_user, ada, demanded):
     client = as_user(ada)
     client.post(f"{APP}remove/")
     assert Authenticator.objects.filter(user=ada).exists()
-    assert "this is your last one" in client.get(PAGE).content.decode()
+    assert "this is your only one" in client.get(PAGE).content.decode()
 
 
 def test_others_are_not_asked(as_user, alice, petra, demanded):

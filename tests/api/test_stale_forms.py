@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 WORLD = sites.simulated_machines
 TEAM = "/teams/vision/"
 BOARD = "/quotas/limits/?resource=gpu:h100"
-CHANGED = "since you opened it"
+CHANGED = "after you opened it"
 
 
 @dataclass(frozen=True)

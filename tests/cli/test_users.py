@@ -52,7 +52,7 @@ def test_a_viewer_and_an_auditor(as_ada):
 
 def test_it_is_for_administrators(as_bob):
     ran = as_bob("user", "ls")
-    assert ran.code == 1 and "Only an administrator" in ran.err
+    assert ran.code == 1 and "Only administrators" in ran.err
 
 
 def test_the_last_administrator_is_told_why_not(as_ada):

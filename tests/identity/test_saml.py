@@ -166,11 +166,11 @@ def test_a_comment_does_not_cut_a_name(idp, client):
 def test_a_response_works_once_and_in_its_own_browser(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp)
-    assert "not begun here" in refused(Client(), xml)
+    assert "started in another browser" in refused(Client(), xml)
     bring(client, xml)
     assert who(client) == "nora"
     client.post("/sign-out/")
-    assert "not begun here" in bring(client, xml).content.decode()
+    assert "started in another browser" in bring(client, xml).content.decode()
     assert who(client) == ""
 
 
@@ -184,7 +184,7 @@ def test_an_assertion_of_another_sign_in_in_a_new_response(idp, client):
 def test_an_answer_to_nothing_is_not_taken(idp, client):
     attempt = Attempt(client)
     unasked = idp.signed(idp.assertion("", recipient=attempt.acs, audience=OURS))
-    assert "not begun here" in refused(client, idp.response(unasked, "", attempt.acs))
+    assert "started in another browser" in refused(client, idp.response(unasked, "", attempt.acs))
 
 
 @pytest.mark.parametrize("place", ["before", "after", "inside"])

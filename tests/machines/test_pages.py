@@ -96,7 +96,7 @@ def test_revoking_on_the_page(joined, olga, as_user):
     machine.refresh_from_db()
     assert machine.state == MachineState.REVOKED
     page = browser.post(f"/machines/{machine.pk}/delete/", follow=True).content.decode()
-    assert "Redis does not answer" in page
+    assert "Redis is not responding" in page
     assert "gpu-07" not in browser.get("/pools/this-machine/").content.decode()
 
 

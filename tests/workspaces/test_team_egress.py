@@ -287,4 +287,4 @@ def test_the_page_says_why_an_owner_cannot_open(as_user, alice, team):
     url = reverse("accounts:team-egress", args=[team.slug])
     answer = as_user(alice).post(url, {"egress": "", "egress_allow": ""})
     assert answer.status_code == 400
-    assert "not open it" in answer.content.decode()
+    assert "can only restrict network access" in answer.content.decode()

@@ -172,5 +172,5 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.WORKSPACES_CHOICE: Text(
         _("Unknown value for workspaces. Send “delete”, or omit the parameter.")
     ),
-    AccountCode.WRONG_PASSWORD: Text(_("Current password is wrong.")),
+    AccountCode.WRONG_PASSWORD: Text(_("The current password is wrong.")),
 }
