@@ -383,7 +383,7 @@ def test_it_is_revoked(pair: Pair) -> None:
     assert found.returncode == 1 and "it was revoked" in found.stdout, found.stdout
     b = pair.b.known()
     door = Door(b.answer.portal_url, b.answer.authority, Proof(pair.b.folder.certificate, pair.b.folder.key))
-    with pytest.raises(Problem, match="no node of the portal"):
+    with pytest.raises(Problem, match="not a node of the portal"):
         door.rotate({"csr": "x", "signing_key": "x"})
 
     eventually(

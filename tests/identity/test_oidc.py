@@ -176,10 +176,10 @@ def test_a_state_works_once_and_in_its_own_browser(op, client):
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
     stranger = Client()
-    assert "not begun here" in said(stranger.get(back))
+    assert "started in another browser" in said(stranger.get(back))
     assert client.get(back).status_code == 302
     client.post("/sign-out/")
-    assert "not begun here" in said(client.get(back))
+    assert "started in another browser" in said(client.get(back))
     assert who(client) == who(stranger) == ""
 
 
@@ -188,14 +188,14 @@ def test_a_state_of_one_provider_is_none_of_anothers(op, configure, client):
     configure(op_settings(op) + second)
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
-    assert "not begun here" in said(client.get(back.replace("/corp/", "/other/")))
+    assert "started in another browser" in said(client.get(back.replace("/corp/", "/other/")))
 
 
 @pytest.mark.parametrize(
     "query", ["", "?code=x", "?code=x&state=y", "?error=access_denied", "?state=x&error=x"]
 )
 def test_coming_back_from_nowhere(op, client, query):
-    assert "not begun here" in said(client.get(f"/sign-in/oidc/corp/callback/{query}"))
+    assert "started in another browser" in said(client.get(f"/sign-in/oidc/corp/callback/{query}"))
 
 
 def test_a_code_is_of_no_use_to_who_has_it_alone(op, client):
@@ -242,10 +242,10 @@ def test_a_provider_that_is_down_says_so_and_passwords_work(op, configure, clien
     op.tell(lies={"down": True})
     answer = client.get("/sign-in/by/corp/")
     assert answer.status_code == 503
-    assert "does not answer" in said(answer)
+    assert "is not responding" in said(answer)
     configure(op_settings(op).replace(op.issuer, "http://127.0.0.1:1"))
     assert client.get("/sign-in/by/corp/").status_code == 503
-    assert "does not answer" in said(client.get("/sign-in/by/corp/"))
+    assert "is not responding" in said(client.get("/sign-in/by/corp/"))
     client.post("/sign-in/", {"username": "ada", "password": PASSWORD})
     assert who(client) == "ada"
 
@@ -254,7 +254,7 @@ def test_a_provider_that_goes_down_on_the_way(op, client):
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
     op.tell(lies={"down": True})
-    assert "does not answer" in said(client.get(back))
+    assert "is not responding" in said(client.get(back))
 
 
 def test_a_provider_that_is_off_or_unknown_is_not_there(op, configure, client):
