@@ -45,7 +45,7 @@ def test_a_team_without_quota_says_so(as_bob):
 def test_a_foreign_team_is_missing(as_bob):
     TeamFactory(slug="secret")
     ran = as_bob("quota", "secret")
-    assert ran.code == 5 and "no team “secret” that you may see" in ran.err
+    assert ran.code == 5 and "Team “secret” not found" in ran.err
 
 
 def test_budgets_in_money(as_bob, vision):

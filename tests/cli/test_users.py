@@ -47,7 +47,7 @@ def test_a_viewer_and_an_auditor(as_ada):
     assert as_ada("user", "invite", "una", "--role", "auditor").code == 0
     assert User.objects.get(username="una").roles == ["auditor"]
     both = as_ada("user", "invite", "uma", "--role", "auditor", "--role", "operator")
-    assert both.code != 0 and "no other role" in both.err
+    assert both.code != 0 and "cannot have another portal role" in both.err
 
 
 def test_it_is_for_administrators(as_bob):
