@@ -13,9 +13,9 @@ from portal.gpu_checks.codes import CheckCode
 NOUNS = {
     "check": _("check"),
     "scrub": _("scrub"),
-    "repartition": _("change of MIG layout"),
+    "repartition": _("MIG layout change"),
     "reset": _("reset"),
-    "pair": _("check of a link"),
+    "pair": _("link check"),
 }
 """Nouns of runs within a sentence, by kind."""
 
@@ -35,100 +35,107 @@ def _check_failed(params: Params) -> Params:
 
 
 TEXTS: dict[StrEnum, Text] = {
-    CheckCode.CANCELLED: Text(_("Cancelled before it began.")),
+    CheckCode.CANCELLED: Text(_("Cancelled before the start.")),
     CheckCode.CHECK_BEGUN: Text(
-        _("It has begun, or somebody waits for it, and goes on to its end."), _("Wait for its verdict.")
+        _("The check has started or a workspace needs it, so it cannot be cancelled."),
+        _("Wait for its result."),
     ),
     CheckCode.CHECK_UNDER_WAY: Text(
-        _("A %(noun)s of %(device)s is under way."),
-        _("Wait until it has ended, then ask again."),
+        _("A %(noun)s of %(device)s is in progress."),
+        _("Wait until it is complete, then try again."),
         prepare=_noun,
     ),
-    CheckCode.DEVICE_GONE: Text(_("%(device)s is gone."), _("Look whether the node sees it: nvidia-smi -L.")),
+    CheckCode.DEVICE_GONE: Text(
+        _("%(device)s is missing."), _("Check on the node that nvidia-smi -L lists the GPU.")
+    ),
     CheckCode.DEVICE_IN_USE: Text(
         _("%(device)s is in use by a workspace."),
-        _("Cordon the device and ask for the %(noun)s when it is free."),
+        _("Cordon the device, and request the %(noun)s when the device is free."),
         prepare=_noun,
     ),
     CheckCode.DEVICE_PARTITIONED: Text(
-        _("%(device)s is partitioned into instances, so it cannot be worked on as a whole."),
-        _("Ask for a %(noun)s of its instances."),
+        _("%(device)s is partitioned, so a %(noun)s of the whole GPU is not possible."),
+        _("Request a %(noun)s of its MIG instances."),
         prepare=_noun,
     ),
     CheckCode.HOURS_NOT_WHOLE: Text(
-        _("Hours are whole numbers; 0 is never."), _("Correct the number and set it again.")
+        _("Hours must be whole numbers."), _("Correct the number, or enter 0 for never.")
     ),
-    CheckCode.HOURS_TOO_MANY: Text(_("At most %(max)d, which is a year; 0 is never.")),
+    CheckCode.HOURS_TOO_MANY: Text(_("Enter up to %(max)d hours (1 year), or 0 for never.")),
     CheckCode.LAYOUT_CHANGE_LOST: Text(
-        _("A change of its MIG layout was lost."),
-        _("Look at its instances on the node, scrub them, then return it to service."),
+        _("The result of a MIG layout change was lost."),
+        _("Check the instances on the node, scrub them, then return the GPU to service."),
     ),
     CheckCode.LINK_NEEDS_TWO_NODES: Text(
-        _("A link goes from %(node)s to another node of its pool."), _("Choose another node.")
+        _("A link check needs %(node)s and another node of its pool."), _("Choose another node.")
     ),
     CheckCode.LINK_NODE_BUSY: Text(
-        _("%(node)s has as many checks under way as it takes at a time."), _("Wait until one has ended.")
+        _("%(node)s has reached its limit of simultaneous checks."), _("Wait until a check is complete.")
     ),
     CheckCode.LINK_NOT_AS_IT_SHOULD_BE: Text("%(words)s"),
     CheckCode.LINK_NOT_BY_DRIVER: Text(
-        _("The GPUs of %(pool)s are not checked by its nodes' own workers."),
+        _("The node workers of %(pool)s do not check its GPUs."),
         _("Check the link on the two nodes themselves: python -m provisioning.gpu.check --meet."),
     ),
     CheckCode.LINK_NO_ADDRESS: Text(
-        _("The portal knows no address at which %(node)s or %(other)s is reached by the other."),
-        _("Let one of them join, or set BERTH_NODES_ADDRESS."),
+        _("The portal has no address at which %(node)s and %(other)s can reach each other."),
+        _("Join one of the nodes, or set BERTH_NODES_ADDRESS."),
     ),
     CheckCode.LINK_NO_IDLE_GPU: Text(
-        _("%(node)s has no whole GPU that is idle and has passed a check."),
-        _("Wait until one is free, or check one first."),
+        _("%(node)s has no idle whole GPU that has passed a check."),
+        _("Wait until a GPU is free, or check one first."),
     ),
     CheckCode.LINK_NO_OTHER_NODE: Text(
         _("No other node of the pool of %(node)s has an RDMA port that is up."),
-        _("Bring a port of another node up (ibstat shows them), then refresh the inventory."),
+        _("Bring up a port of another node (see ibstat), then refresh the inventory."),
     ),
     CheckCode.LINK_NO_RDMA: Text(
         _("%(node)s has no RDMA port that is up."),
-        _("Bring a port up (ibstat shows them), then refresh the inventory."),
+        _("Bring up a port (see ibstat), then refresh the inventory."),
     ),
-    CheckCode.LINK_OTHER_END: Text(_("%(node)s has ended its part before this one began.")),
-    CheckCode.LINK_OTHER_END_SAYS: Text(_("Right at this end. At the other, %(node)s: %(words)s")),
+    CheckCode.LINK_OTHER_END: Text(_("%(node)s ended its part of the check before this end started.")),
+    CheckCode.LINK_OTHER_END_SAYS: Text(_("This end passed. The other end, %(node)s, reported: %(words)s")),
     CheckCode.LINK_PORTS_IN_USE: Text(
-        _("All ports for such checks are in use at %(address)s."),
-        _("Wait until a check of a link has ended, or allow more ports in BERTH_CHECK_PORTS."),
+        _("All ports for link checks at %(address)s are in use."),
+        _("Wait until a link check is complete, or allow more ports in BERTH_CHECK_PORTS."),
     ),
-    CheckCode.LINK_WRONG_AT_BOTH: Text(_("Both nodes saw wrong words. %(words)s")),
-    CheckCode.LINK_WRONG_AT_ONE: Text(_("%(node)s alone saw wrong words, %(other)s none. %(words)s")),
+    CheckCode.LINK_WRONG_AT_BOTH: Text(_("Both nodes received wrong data. %(words)s")),
+    CheckCode.LINK_WRONG_AT_ONE: Text(_("Only %(node)s received wrong data, %(other)s did not. %(words)s")),
     CheckCode.NODE_NOT_ANSWERING: Text(
-        _("%(node)s has not answered."), _("Look whether its node worker runs.")
+        _("%(node)s is not responding."), _("Check that its node worker is running.")
     ),
-    CheckCode.NO_SUCH_CHECK: Text(_("There is no such check."), _("Look at the checks of the device.")),
-    CheckCode.NO_SUCH_LEVEL: Text(_("There is no such level.")),
-    CheckCode.NO_VERDICT: Text(_("No verdict came within %(within_s)d s.")),
+    CheckCode.NO_SUCH_CHECK: Text(_("GPU check not found."), _("Check the list on the page of the device.")),
+    CheckCode.NO_SUCH_LEVEL: Text(_("Unknown check level.")),
+    CheckCode.NO_VERDICT: Text(_("The check gave no result within %(within_s)d s.")),
     CheckCode.REPORT_UNSOUND: Text(
-        _("Its node sent no sound report of the %(noun)s: %(problem)s"), prepare=_noun
+        _("The node sent an invalid report of the %(noun)s: %(problem)s"), prepare=_noun
     ),
-    CheckCode.RESET_ASKED: Text(_("An operator has asked for its reset.")),
+    CheckCode.RESET_ASKED: Text(_("An operator requested a reset.")),
     CheckCode.RESET_LOSES_INSTANCES: Text(
-        _("%(device)s is partitioned into instances, which a reset would destroy."),
-        _("Cordon its instances, destroy them on the node, and take it out of MIG mode first."),
+        _("%(device)s is partitioned into MIG instances, which a reset would destroy."),
+        _("Cordon its instances, destroy them on the node, and disable MIG mode first."),
     ),
     CheckCode.RESET_LOST: Text(
-        _("A reset of it was lost: nobody knows whether it was done."),
-        _("Look whether the node's worker runs, then check the device."),
+        _("The result of a reset was lost, so its outcome is unknown."),
+        _("Check that the node worker is running, then check the device."),
     ),
     CheckCode.RESET_NOT_ADVISED: Text(
-        _("%(device)s takes work, and no check advises a reset of it."), _("Cordon it first.")
+        _("%(device)s is in service, and no check recommends a reset."), _("Cordon the device first.")
     ),
     CheckCode.RESET_OF_INSTANCE: Text(
-        _("%(device)s is a part of a GPU, which is reset as a whole."), _("Ask for a reset of its GPU.")
+        _("%(device)s is part of a GPU, and a reset applies to the whole GPU."),
+        _("Request a reset of its GPU."),
     ),
-    CheckCode.SETTINGS_NOT_VALID: Text(_("The pool's checks cannot be set like this.")),
-    CheckCode.WRITE_HOURS: Text(_("Write a whole number of hours; 0 is never.")),
-    CheckCode.CHECK_FAILED: Text(_("%(what)s; another one is taken."), prepare=_check_failed),
+    CheckCode.SETTINGS_NOT_VALID: Text(
+        _("The check settings were not saved because some fields are not valid."),
+        _("Correct the marked fields."),
+    ),
+    CheckCode.WRITE_HOURS: Text(_("Enter a whole number of hours, or 0 for never.")),
+    CheckCode.CHECK_FAILED: Text(_("%(what)s. The workspace is queued again."), prepare=_check_failed),
     CheckCode.REPARTITION_FAILED: Text(
-        _("The MIG layout of %(device)s could not be changed: %(problem)s It waits for another place.")
+        _("The MIG layout of %(device)s could not be changed: %(problem)s The workspace is queued again.")
     ),
     CheckCode.SHARE_WITHDRAWN: Text(
-        _("The GPU of which it got a part is scrubbed first, as somebody has left it. It waits again.")
+        _("The GPU has to be scrubbed after an earlier workspace, so this workspace is queued again.")
     ),
 }

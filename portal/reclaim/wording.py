@@ -23,11 +23,13 @@ TEXTS: dict[StrEnum, Text] = {
         durations,
     ),
     LifetimeCode.NOT_NEAR_ITS_END: Text(
-        _("%(name)s has more than %(near_s)s left."), _("Extend it on its page in the portal."), durations
+        _("%(name)s has more than %(near_s)s left."),
+        _("Extend the workspace on its page in the portal."),
+        durations,
     ),
     LifetimeCode.HOURS_SPENT: Text(
         _("%(team)s has no GPU-hours left, so GPU workspaces cannot be extended."),
-        _("Ask for more GPU-hours."),
+        _("Request more GPU-hours."),
     ),
     LifetimeCode.BOOKED_BEFORE: Text(
         _("A reservation needs this capacity on %(until)s, and the workspace cannot be preempted."),
@@ -94,7 +96,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     LifetimeCode.POLICY_DAYS_UNKNOWN: Text(_("Unknown day."), _("Use mon, tue, wed, thu, fri, sat or sun.")),
     LifetimeCode.POLICY_DAYS_MISSING: Text(
-        _("The hours have no days or no time zone."), _("Select the days and the time zone.")
+        _("Working hours and stop times need days and a time zone."), _("Select the days and the time zone.")
     ),
     LifetimeCode.POLICY_HOURS_INCOMPLETE: Text(
         _("Working hours need a start, a later end, and an outside limit or a stop time."),

@@ -117,7 +117,7 @@ def test_the_link_of_two_nodes_has_the_verdict_of_both(
     thread.join(30)
     assert ran.code == 1, ran.err
     assert ran.out.startswith(
-        "node-1 – node-2  GPU-node-1-0  DEGRADED: Right at this end. At the other, node-2:"
+        "node-1 – node-2  GPU-node-1-0  DEGRADED: This end passed. The other end, node-2, reported:"
     )
 
 

@@ -33,7 +33,7 @@ def test_what_lies_there_and_where_it_can_go(as_operator):
     assert as_operator("homes", "move", "gpu-x", "--to", "gpu-b").code == 5
     assert as_operator("homes", "move", "gpu-a", "--to", "gpu-b").code == 2, "nobody was there to be asked"
     refused = as_operator("homes", "move", "gpu-b", "--dry-run").out
-    assert "No home folder that could be moved lies on gpu-b." in refused
+    assert "gpu-b has no home folders to move." in refused
     assert not HomeEvacuation.objects.exists()
 
 

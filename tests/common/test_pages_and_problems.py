@@ -26,7 +26,7 @@ def test_a_page_that_is_not_there(page):
     assert answered.status_code == 404
     text = answered.content.decode()
     assert answered["X-Request-Id"] in text
-    assert "There is no such workspace" in text
+    assert "Workspace not found" in text
 
 
 def test_a_given_request_id_is_kept_when_it_is_a_plain_one(page):

@@ -175,18 +175,18 @@ def test_states_read_as_their_labels() -> None:
         (AccountCode.MEMBER_HAS_WORKSPACES, {"username": "ben", "count": 3, "team": "Vision"},
          "ben still has 3 workspaces charged to Vision."),
         (WorkspaceCode.APP_EXITED, {"template": "marimo", "exit_code": 3},
-         "marimo ended by itself (exit code 3)."),
-        (WorkspaceCode.APP_EXITED, {"template": "marimo"}, "marimo ended by itself."),
+         "marimo exited unexpectedly (exit code 3)."),
+        (WorkspaceCode.APP_EXITED, {"template": "marimo"}, "marimo exited unexpectedly."),
         (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"]},
-         "GPU 0 of a has disappeared: the driver does not list it any more."),
+         "GPU 0 of a has disappeared: the driver no longer lists it."),
         (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a", "GPU 1 of a", "GPU 2 of a"]},
-         "GPU 0 of a, GPU 1 of a and GPU 2 of a have disappeared: the driver does not list them any more."),
+         "GPU 0 of a, GPU 1 of a and GPU 2 of a have disappeared: the driver no longer lists them."),
         (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"], "replaced": True},
-         "GPU 0 of a has disappeared; another one is taken."),
+         "GPU 0 of a has disappeared. The workspace is queued for another one."),
         (CheckCode.CHECK_FAILED, {"devices": ["GPU 0 of a", "GPU 1 of a"]},
-         "GPU 0 of a failed its check and GPU 1 of a failed its check; another one is taken."),
+         "GPU 0 of a failed its check and GPU 1 of a failed its check. The workspace is queued again."),
         (CheckCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
-         "GPU 0 of a could not be checked; another one is taken."),
+         "GPU 0 of a could not be checked. The workspace is queued again."),
         (CommonCode.CHOOSE_ONE_OF, {"known": ["a", "b"]}, "Choose one of: a, b."),
         (InventoryCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},
          "100 % of the disk is %(used)s."),
@@ -200,7 +200,7 @@ def test_a_reason_survives_a_row() -> None:
     reason = Reason(WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"]})
     kept = Reason.from_json(reason.as_json())
     assert kept == reason
-    assert next_action_of(kept) == "Start it again to get another device; its files are kept."
+    assert next_action_of(kept) == "Start the workspace again to get another device. Its files are kept."
     with pytest.raises(LookupError):
         Reason.from_json({"code": "of another version"})
 

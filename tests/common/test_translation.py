@@ -51,7 +51,7 @@ def test_makemessages_runs_clean(made: tuple[subprocess.CompletedProcess[str], s
 @pytest.mark.parametrize(
     "text",
     [
-        'msgid "There is no such workspace, or it is not yours to see."',
+        'msgid "Workspace not found, or you do not have access to it."',
         'msgid "%(username)s still has %(count)d workspace charged to %(team)s."',
         'msgid_plural "%(username)s still has %(count)d workspaces charged to %(team)s."',
         'msgid "Name and password do not match. The password is case-sensitive."',

@@ -298,7 +298,7 @@ def test_drained_with_its_homes(site: Site) -> None:
     site.admin.shot("drain-with-homes")
     admin.get_by_role("button", name="Drain node-x").click()
     admin.get_by_role("heading", name="They are being moved to node-a").wait_for()
-    expect(admin.locator("#live")).to_contain_text("Workspaces use the 1 home folder that is left")
+    expect(admin.locator("#live")).to_contain_text("1 remaining home folder is in use by workspaces")
     site.admin.shot("homes-wait")
     expect(admin.locator("#live")).to_contain_text("1 of 1 moved", timeout=LIMIT_MS)
     expect(admin.locator("#live")).to_contain_text("Done", timeout=LIMIT_MS)

@@ -100,7 +100,7 @@ def test_another_level_has_to_wait_and_says_for_what(operator, h100, sent):
     refused = problem(
         operator.post("gpu-checks", {"device": h100.uuid, "level": "extended"}), 409, "check_under_way"
     )
-    assert "is under way" in refused["detail"] and refused["next_action"]
+    assert "is in progress" in refused["detail"] and refused["next_action"]
     assert operator.post(f"gpu-checks/{run['id']}/cancel").json()["state"] == "lost"
     problem(operator.post(f"gpu-checks/{run['id']}/cancel"), 409, "conflict")
 
@@ -180,7 +180,7 @@ def test_a_queued_one_can_be_taken_back_on_its_page(olga, as_user, h100, sent):
     assert "Scrub of GPU 0" in text(as_user(olga).get(where))
     as_user(olga).post(where)
     assert GpuCheckRun.objects.get().state == RunState.LOST
-    assert "Cancelled before it began" in text(as_user(olga).get(where))
+    assert "Cancelled before the start" in text(as_user(olga).get(where))
 
 
 def test_what_could_not_run_names_the_library_and_the_fix(olga, as_user, h100, sent):
@@ -234,7 +234,7 @@ def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100
     assert "every 24 hours" in told and "Not before hand-out" in told
     page = as_user(olga)
     page.post(f"{url}checks/", form | {"check_every_hours": "often"})
-    assert "Hours are whole numbers" in text(page.get(url))
+    assert "Hours must be whole numbers" in text(page.get(url))
     assert operator.put("pools/this-machine/checks", {"check_required": False}).json() == {
         "check_every_hours": 168,
         "check_level": "standard",

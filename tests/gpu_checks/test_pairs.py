@@ -182,7 +182,7 @@ def test_nothing_else_is_done_with_either(nodes, two):
         device = Device.objects.get(uuid=command.uuid)
         with pytest.raises(StateConflict) as error:
             runs.request_check(actor=SYSTEM, device_id=device.pk)
-        assert error.value.code == "check_under_way" and "check of a link" in error.value.sentence
+        assert error.value.code == "check_under_way" and "link check" in error.value.sentence
         cordon_device(actor=SYSTEM, device_id=device.pk, reason="looked at")
         with pytest.raises(StateConflict):
             resets.request_reset(actor=SYSTEM, device_id=device.pk)
@@ -288,7 +288,7 @@ def test_wrong_words_at_both_ends_take_nobody_out(nodes, two, end, olga, order):
     assert not Device.objects.exclude(warning="").exists()
     (notice,) = notices()
     assert notice.title == "The link between node-1 and node-2 is degraded"
-    assert notice.body.startswith("Both nodes saw wrong words.") and THIRD_NODE in notice.body
+    assert notice.body.startswith("Both nodes received wrong data.") and THIRD_NODE in notice.body
 
 
 @pytest.mark.parametrize("wrong_at", [0, 1])
@@ -299,10 +299,10 @@ def test_wrong_words_at_one_end_are_told_as_that(nodes, two, end, olga, wrong_at
     bad, good = (f"node-{wrong_at + 1}", f"node-{2 - wrong_at}")
     right = run_of(two[1 - wrong_at])
     assert right.verdict == CheckVerdict.DEGRADED
-    assert right.summary.startswith(f"Right at this end. At the other, {bad}: 7 wrong words")
+    assert right.summary.startswith(f"This end passed. The other end, {bad}, reported: 7 wrong words")
     assert (wrong_words(run_of(two[wrong_at])), wrong_words(right)) == (7, 0)
     (notice,) = notices()
-    assert notice.body.startswith(f"{bad} alone saw wrong words, {good} none.")
+    assert notice.body.startswith(f"Only {bad} received wrong data, {good} did not.")
     assert not Device.objects.filter(cordoned=True).exists()
 
 
@@ -345,7 +345,7 @@ def test_an_end_that_waits_for_its_node_ends_with_the_other(nodes, two, end):
     GpuCheckRun.objects.filter(pk=two[1].run).update(lease="", lease_expires_at=None)
     end(two[0], skipped="Not run: node-2 did not come.")
     waiting = run_of(two[1])
-    assert waiting.state == RunState.LOST and "node-1 has ended its part" in waiting.summary
+    assert waiting.state == RunState.LOST and "node-1 ended its part" in waiting.summary
     assert not Device.objects.filter(checking=True).exists()
 
 
@@ -459,7 +459,7 @@ def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
     Node.objects.update(provides=["rdma"])
     Device.objects.filter(node=nodes[0]).update(passed_at=None)
     page = client.get(where).content.decode()
-    assert "node-1 has no whole GPU that is idle" in page and 'id="with-node"' not in page
+    assert "node-1 has no idle whole GPU" in page and 'id="with-node"' not in page
     Node.objects.update(provides=[])
     assert "Link to another node" not in client.get(where).content.decode()
 

@@ -138,12 +138,12 @@ def test_a_bad_device_goes_out_and_another_one_is_taken(workspace, sent, settle,
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
     assert (workspace.requested_at, workspace.pool) == (requested, None)
-    assert "failed its check; another one is taken" in error_message(workspace)
+    assert "failed its check. The workspace is queued again" in error_message(workspace)
     assert not held(bad) and fresh(bad).cordoned
     # No scrub: nobody has been on it. And the queue is told.
     assert not sent.of("node.gpu_scrub")
     assert sent.of("control.schedule")
-    assert any("another one is taken" in text for text in messages_of(workspace))
+    assert any("queued again" in text for text in messages_of(workspace))
     check_invariants()
     cycle.run()
     workspace.refresh_from_db()

@@ -186,7 +186,7 @@ def test_nothing_else_is_placed_on_the_gpu_meanwhile(waiting, small, make, alice
 
 def test_an_instance_of_it_is_not_checked_meanwhile(waiting):
     for device in Device.objects.filter(mig_profile=SMALL):
-        with pytest.raises(StateConflict, match="change of MIG layout"):
+        with pytest.raises(StateConflict, match="MIG layout change"):
             runs.request_scrub(actor=SYSTEM, device_id=device.pk)
 
 

@@ -266,7 +266,7 @@ def is_lost(run: GpuCheckRun, device: Device) -> None:
     now = fresh(device)
     assert (run.state, run.verdict) == (RunState.LOST, "")
     assert (now.cordoned, now.checking, now.recovery) == (True, False, "reset")
-    assert "nobody knows whether it was done" in now.cordon_reason
+    assert "its outcome is unknown" in now.cordon_reason
     assert "device.reset_lost" in kinds(device)
 
 
@@ -322,7 +322,7 @@ def test_an_old_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) 
     again = client.post(link, {"version": version}, follow=True)
     assert message_of(Reason(CommonCode.CHANGED_SINCE, {"name": "GPU 0 of node-1"})) in text(again)
     # It asks no more.
-    assert "takes work, and no check advises a reset" in text(again)
+    assert "is in service, and no check recommends a reset" in text(again)
     assert 'class="btn danger-fill"' not in text(again)
     assert not GpuCheckRun.objects.exists()
 

@@ -102,7 +102,7 @@ def test_what_is_asked_twice_is_one_run_and_something_else_has_to_wait(gpu, sent
 
 def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
     Device.objects.filter(pk=gpu.pk).update(present=False)
-    with pytest.raises(StateConflict, match="is gone"):
+    with pytest.raises(StateConflict, match="is missing"):
         ask(gpu)
     Device.objects.filter(pk=gpu.pk).update(present=True, mig_mode=True)
     with pytest.raises(NotPossible, match="partitioned"):

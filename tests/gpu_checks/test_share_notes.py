@@ -77,7 +77,7 @@ def test_who_goes_over_is_told_once_and_again_only_the_next_time(runs, alice, cl
     entry = Event.objects.get(kind="workspace.gpu_share_over")
     assert entry.data["code"] == "gpu_share_over"
     assert (entry.data["used_mib"], entry.data["part_mib"]) == (61 * GIB, 40 * GIB)
-    assert "holds 61 GiB" in entry.why and "40 GiB are its part" in entry.why and "after 20 s" in entry.why
+    assert "uses 61 GiB" in entry.why and "limit of 40 GiB" in entry.why and "after 20 s" in entry.why
     (notice,) = notices()
     assert notice.user == alice and notice.url == f"/workspaces/{runs.pk}/" and "after 20 s" in notice.body
     assert shown(runs) == [("gpu_share_over", 61 * GIB, 40 * GIB)]
@@ -99,11 +99,11 @@ def test_what_was_ended_stands_in_the_timeline_and_in_a_notice(runs, clock):
     told(note(runs, "killed", process="python"))
     assert kinds(runs) == ["over", "ended", "ended"]
     asked, killed = Event.objects.filter(kind="workspace.gpu_share_ended").order_by("pk")
-    assert "took 61 of its 40 GiB" in asked.why and "“python” was asked to end" in asked.why
-    assert "“python” was ended" in killed.why and killed.data["code"] == "gpu_share_process_killed"
+    assert "used 61 GiB" in asked.why and "asked process “python” to exit" in asked.why
+    assert "killed process “python”" in killed.why and killed.data["code"] == "gpu_share_process_killed"
     _over, asked_of, ended = notices()
     assert "was asked to end" in asked_of.title and "was ended" in ended.title, "though at the same second"
-    assert "Take less" in ended.body
+    assert "Use less" in ended.body
     assert [code for code, *_ in shown(runs)] == ["gpu_share_process_killed"]
 
 
@@ -123,7 +123,7 @@ def test_a_gpu_whose_driver_does_not_tell_is_said_to_be_so(runs, alice, as_user,
     assert kinds(runs) == ["unknown"] and not notices()
     clock.shift(3600)
     assert shown(runs) == [("gpu_share_unknown", 0, 40 * GIB)]
-    assert "not held to their part" in as_user(alice).get(f"/workspaces/{runs.pk}/").content.decode()
+    assert "is not enforced" in as_user(alice).get(f"/workspaces/{runs.pk}/").content.decode()
     told(note(runs, "back", 1))
     assert shown(runs) == []
 

@@ -349,7 +349,10 @@ def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, se
     report(pool, without(device))
     row = again(row)
     assert (row.state, error_code(row)) == (State.PENDING, "device_lost")
-    assert error_message(row) == f"GPU {device.index} of node-1 has disappeared; another one is taken."
+    assert (
+        error_message(row)
+        == f"GPU {device.index} of node-1 has disappeared. The workspace is queued for another one."
+    )
     sent.take("node.gpu_check")
     sent.run()
     assert AllocatedDevice.objects.get(active=True, allocation__workspace=row).device != device

@@ -209,7 +209,7 @@ def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
     assert "700 MiB" in page or "0.7 GiB" in page
     assert "Stays until somebody removes it" in page
     wrong = browser.post(f"/orphans/{home.pk}/delete/", {"confirm": "ghost"})
-    assert wrong.status_code == 400 and "has to be typed" in wrong.content.decode()
+    assert wrong.status_code == 400 and "is not the name of the home folder" in wrong.content.decode()
     done = program.post(f"orphans/{home.pk}/delete", {"confirm": home.name})
     assert (done.status_code, done.json()["state"]) == (202, "removing")
     assert "Being removed" in browser.get("/orphans/").content.decode()

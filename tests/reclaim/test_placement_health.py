@@ -42,7 +42,7 @@ def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
     found = placement_health(View((HOT,)))
     assert (found.score, codes(found)) == (50, [RebalanceCode.SLOWED])
     assert message_of(found.reasons[0]) == (
-        "Heat or hardware slowed its GPU for 80 % of 10 minutes: 1000 MHz instead of 1980 MHz."
+        "Heat or hardware slowed the GPU for 80 % of 10 minutes: 1000 MHz instead of 1980 MHz."
     )
 
 
@@ -99,7 +99,7 @@ def test_neighbours_are_no_reason_where_it_gets_its_share_or_nobody_knows(change
 def test_a_node_that_has_given_out_more_than_it_has():
     found = placement_health(View((), "n", 32_000, 64_000, 100, 110))
     assert (found.score, codes(found)) == (50, [RebalanceCode.OVERCOMMITTED])
-    assert message_of(found.reasons[0]) == "Its node has allocated 64 cores but has only 32 cores."
+    assert message_of(found.reasons[0]) == "The node has allocated 64 cores but has only 32 cores."
     assert placement_health(View((), "n", 32_000, 32_000, None, None)) == PlacementHealth()
 
 
@@ -124,7 +124,7 @@ def test_a_node_without_cpu_gives_each_its_part():
     assert (found.score, codes(found), node_score(NO_CPU)) == (50, [RebalanceCode.SHORT_OF_CPU], 50)
     assert is_of_node(found.reasons[0])
     assert message_of(found.reasons[0]) == (
-        "Its node is short of CPU: 0.5 % idle over 5 minutes, 64 runnable processes on 32 cores."
+        "The node is short of CPU: 0.5 % idle over 5 minutes, 64 runnable processes on 32 cores."
     )
 
 
@@ -153,7 +153,7 @@ def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
     found = placement_health(View((), "n", headroom=NO_MEMORY))
     assert (found.score, codes(found), node_score(NO_MEMORY)) == (70, [RebalanceCode.SHORT_OF_MEMORY], 70)
     assert message_of(found.reasons[0]) == (
-        "Its node is short of memory: at most 1.5 % free over 5 minutes, stalled 30 % of the time."
+        "The node is short of memory: at most 1.5 % free over 5 minutes, stalled 30 % of the time."
     )
 
 

@@ -103,7 +103,7 @@ def test_with_a_sign_of_the_place_a_move_is_proposed_and_nobody_asked(slow, alic
     assert (found.score, found.reason["code"]) == (60, RebalanceCode.WORK_SLOWER)
     read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()["discontent"]
     assert read["message"] == (
-        "Its work runs at 60 % of its best speed (60 of 100 tokens/s): heat or hardware slowed its GPU for "
+        "The work runs at 60 % of its best speed (60 of 100 tokens/s): heat or hardware slowed the GPU for "
         "part of the time."
     )
     (proposal,) = RebalanceProposal.objects.all()

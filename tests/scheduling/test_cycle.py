@@ -81,7 +81,7 @@ def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob,
     assert states(first, second) == ["provisioning", "pending"]
     assert (
         error_message(again(second))
-        == "Needs 1 × Simulated H100. The limit of Vision is 2 × Simulated H100, with 0 left."
+        == "The workspace needs 1 × Simulated H100. The limit of Vision is 2 × Simulated H100, with 0 left."
     )
     assert again(second).queue_entry.blocker["rule"] == "team_limit"
     services.stop(actor=alice, workspace_id=first.pk)

@@ -437,7 +437,7 @@ def test_a_right_taken_away_takes_the_page_away(
     page.goto(f"/workspaces/{workspace.pk}/")
     page.get_by_role("heading", name="of-bob").wait_for()
     team.memberships.filter(user=alice).update(role="member")
-    page.get_by_text("There is no such workspace, or it is not yours to see.").wait_for(timeout=20_000)
+    page.get_by_text("Workspace not found, or you do not have access to it.").wait_for(timeout=20_000)
     assert "of-bob" not in page.content()
 
 

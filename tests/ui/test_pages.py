@@ -361,7 +361,7 @@ def test_an_action_that_comes_too_late_says_so(
 ) -> None:
     workspace = workspace_in("stopping", alice)
     answer = as_user(alice).post(f"/workspaces/{workspace.pk}/start/", follow=True)
-    assert "cannot be started now. Wait until it has come to rest" in text_of(answer)
+    assert "cannot be started now. Wait until it is stopped" in text_of(answer)
 
 
 def test_simulated_says_so_wherever_it_appears_and_nothing_else_does(

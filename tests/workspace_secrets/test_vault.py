@@ -302,7 +302,7 @@ def test_by_pages(server, as_user, bob, settings):
     browser = as_user(bob)
     typed = {"name": "TOKEN_A", "kind": "env", "value": "", "vault_path": "berth/users/bob/wandb"}
     wrong = browser.post("/account/secrets/", typed)
-    assert wrong.status_code == 400 and b"A key in Vault has" in wrong.content
+    assert wrong.status_code == 400 and b"A Vault key must have" in wrong.content
     assert browser.post("/account/secrets/", {**typed, "vault_key": "api_key"}).status_code == 302
     row = Secret.objects.get()
     assert (row.vault_path, row.vault_key) == ("berth/users/bob/wandb", "api_key")

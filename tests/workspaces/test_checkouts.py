@@ -178,13 +178,13 @@ def test_a_failure_says_why_and_what_to_do_and_the_workspace_goes_on(clock, make
     workspace = make(bob, git=source())
     tell(workspace, what="repository", state="failed", code="egress", detail="<b>CONNECT</b> 403")
     (row,) = rows(workspace)
-    assert row.message == f"Could not clone {URL}: this workspace may not reach git.example."
+    assert row.message == f"Could not clone {URL}: the workspace has no network access to git.example."
     assert row.next_action
     workspace.refresh_from_db()
     assert workspace.state == "provisioning"
     client.force_login(bob)
     page = client.get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "may not reach git.example" in page and "&lt;b&gt;CONNECT" in page
+    assert "no network access to git.example" in page and "&lt;b&gt;CONNECT" in page
     shown = client.get(f"/api/v1/workspaces/{workspace.pk}").json()
     assert shown["git"] == {"url": URL, "ref": "", "secret": ""}
     assert [(each["state"], each["code"]) for each in shown["checkouts"]] == [("failed", "not_cloned_egress")]

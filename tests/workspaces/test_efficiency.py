@@ -149,7 +149,7 @@ def test_on_its_page_and_over_rest(runs, gpus, bob, as_user, with_token, clock):
     body = api.get(f"{there}/efficiency").json()
     assert (body["used"], body["hint"]["reason"]["code"]) == (0.0, "no_gpu_used")
     page = as_user(bob).get(f"/workspaces/{runs.pk}/").content.decode()
-    assert "Its GPUs (2) did nothing." in page
+    assert "The workspace did not use its GPUs (2)." in page
     runs.state = State.STOPPED
     runs.save()
     assert api.get(f"{there}/efficiency").json() == {

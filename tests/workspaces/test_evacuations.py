@@ -270,11 +270,11 @@ def test_its_page_and_the_drain_s(node, homes, olga, as_user, sent):
     assert polled.status_code == 200 and 'id="live"' in polled.content.decode()
     fail(active()[0])
     page = browser.get(f"/homes/nodes/{node.pk}/").content.decode()
-    assert "1 stayed" in page and "user-0" in page and "gpu-b, where 1 MiB may be used" in page
+    assert "1 stayed" in page and "user-0" in page and "gpu-b, but only 1 MiB is available" in page
     browser.post(f"/homes/evacuations/{how(olga).pk}/cancel/")
     assert how(olga).state == "cancelled"
     answer = browser.post(f"/homes/nodes/{node.pk}/", {"to": "gpu-x"}, follow=True).content.decode()
-    assert "No home folder can go to" in answer
+    assert "Home folders cannot be moved to" in answer
     assert "5 home folders" not in as_user(homes[0].owner).get(f"/gpus/nodes/{node.pk}/").content.decode()
 
 

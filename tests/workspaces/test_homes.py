@@ -235,7 +235,7 @@ def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, cloc
         asked(sent)
         clock.shift(3700)
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
-    assert "did not answer" in notice.body
+    assert "did not respond" in notice.body
 
 
 def test_what_an_operator_has_to_do_is_told_at_once(deletion, ada, sent, clock):

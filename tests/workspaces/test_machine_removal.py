@@ -153,7 +153,7 @@ def test_homes_are_not_given_up_by_the_way(pool, machine, make, alice, olga, sen
     revoked(machine, olga)
     refused = api(olga).send("DELETE", f"machines/{machine.pk}")
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "node_has_homes")
-    assert "1 home folder lies only on gpu-07" in refused.json()["detail"]
+    assert "1 home folder exists only on gpu-07" in refused.json()["detail"]
     assert HomePlace.objects.exists() and Machine.objects.exists()
     HomePlace.objects.all().delete()
     assert api(olga).send("DELETE", f"machines/{machine.pk}").status_code == 204
@@ -217,13 +217,13 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
     assert "vision/alice/paper" in page and "1 home folder that lies only there" in page
     assert "2 devices, which leave the inventory" in page
     wrong = browser.post(url, {"confirm": "gpu-08"})
-    assert wrong.status_code == 400 and "is not its name" in wrong.content.decode()
+    assert wrong.status_code == 400 and "is not the name of this machine" in wrong.content.decode()
     assert Machine.objects.exists()
     done = browser.post(url, {"confirm": " gpu-07 ", "note": "stolen"}, follow=True).content.decode()
     assert "gpu-07 is removed." in done and not Machine.objects.exists()
     own = as_user(alice)
     page = own.get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "Its machine, gpu-07, was removed" in page and "See home folders" in page
+    assert "gpu-07 was removed" in page and "See home folders" in page
     refused = own.post(f"/workspaces/{workspace.pk}/start/", follow=True).content.decode()
     assert "Your home folder was on gpu-07, which was removed." in refused
     assert "Begin with an empty one" in own.get("/homes/").content.decode()

@@ -234,7 +234,7 @@ def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
     sweep()
     workspace.refresh_from_db()
     assert (workspace.state, error_code(workspace)) == (State.TERMINATING, "start_timeout")
-    assert "did not answer within 120 s" in error_message(workspace)
+    assert "did not respond within 120 s" in error_message(workspace)
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.FAILED

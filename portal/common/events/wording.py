@@ -12,7 +12,7 @@ from portal.common.reasons.wording import Text
 TEXTS: dict[StrEnum, Text] = {
     EventCode.TOO_MANY_STREAMS: Text(
         _("Limit of %(limit)s open event streams reached."),
-        _("Close one, then connect again."),
+        _("Close a stream, then connect again."),
     ),
     EventCode.NO_SUCH_NOTICE: Text(_("Notice not found."), _("Check your list of notices.")),
 }

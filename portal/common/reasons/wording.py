@@ -120,7 +120,9 @@ _CHOICES = {
 
 def _parameters(params: Params) -> Params:
     names = ", ".join(params["known"])
-    known = gettext("Known: %(names)s.") % {"names": names} if names else gettext("None exist.")
+    known = (
+        gettext("Use one of: %(names)s.") % {"names": names} if names else gettext("Remove all parameters.")
+    )
     return {"known": known}
 
 
@@ -132,7 +134,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(name)s” changed after you opened it."), _("Reload it, then try again.")
     ),
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
-    CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
+    CommonCode.CHOOSE_WHAT_TO_DO: Text(_("No action was chosen."), _("Use one of the buttons.")),
     CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),
     CommonCode.FIRST_CHOICE_MISSING: Text(
         "%(choose)s",

@@ -43,7 +43,7 @@ class PairHandler(JudgedHandler):
     """
 
     kind = CheckKind.PAIR
-    noun = "check of a link"
+    noun = "link check"
     cordon_cause = CordonCause.CHECK
     trend_kind = CheckKind.PAIR
 
@@ -105,7 +105,7 @@ def _conclude(run: GpuCheckRun) -> None:
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
     runs.end(run, RunState.LOST, summary=summary)
-    what = f"does not begin the check of a link of {display_name(run.device)}: {summary}"
+    what = f"does not begin the link check of {display_name(run.device)}: {summary}"
     runs.record(run, run.device, "lost", what)
 
 

@@ -53,7 +53,7 @@ class RepartitionHandler(KindHandler):
     """
 
     kind = CheckKind.REPARTITION
-    noun = "change of MIG layout"
+    noun = "MIG layout change"
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINE_S

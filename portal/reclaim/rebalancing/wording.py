@@ -28,10 +28,10 @@ def _room(params: Params) -> Params:
 
 def _pace(params: Params) -> Params:
     signs = {
-        "held_down": _("heat or hardware slowed its GPU for part of the time"),
-        "neighbours": _("other workspaces were busy on its GPU"),
-        "overcommitted": _("its node is overcommitted"),
-        "node_short": _("its node is short of CPU or memory"),
+        "held_down": _("heat or hardware slowed the GPU for part of the time"),
+        "neighbours": _("other workspaces were busy on the GPU"),
+        "overcommitted": _("the node is overcommitted"),
+        "node_short": _("the node is short of CPU or memory"),
     }
     return {
         **params,
@@ -44,33 +44,33 @@ def _pace(params: Params) -> Params:
 TEXTS: dict[StrEnum, Text] = {
     RebalanceCode.SLOWED: Text(
         _(
-            "Heat or hardware slowed its GPU for %(percent)s %% of 10 minutes: %(clock_mhz)s MHz "
+            "Heat or hardware slowed the GPU for %(percent)s %% of 10 minutes: %(clock_mhz)s MHz "
             "instead of %(best_mhz)s MHz."
         )
     ),
     RebalanceCode.CROWDED: Text(
         _(
-            "Its GPU is %(percent)s %% busy with %(neighbours)s other workspaces, so it gets "
+            "The GPU is %(percent)s %% busy with %(neighbours)s other workspaces, so this workspace gets "
             "less than its %(share)s %%."
         ),
         prepare=_share,
     ),
     RebalanceCode.OVERCOMMITTED: Text(
-        _("Its node has allocated %(given)s but has only %(has)s."), prepare=_capacity
+        _("The node has allocated %(given)s but has only %(has)s."), prepare=_capacity
     ),
     RebalanceCode.WORK_SLOWER: Text(
-        _("Its work runs at %(percent)s %% of its best speed (%(rate)s of %(best)s %(name)s/s): %(sign)s."),
+        _("The work runs at %(percent)s %% of its best speed (%(rate)s of %(best)s %(name)s/s): %(sign)s."),
         prepare=_pace,
     ),
     RebalanceCode.SHORT_OF_CPU: Text(
         _(
-            "Its node is short of CPU: %(idle)s %% idle over 5 minutes, %(runnable)s runnable "
+            "The node is short of CPU: %(idle)s %% idle over 5 minutes, %(runnable)s runnable "
             "processes on %(cores)s cores."
         )
     ),
     RebalanceCode.SHORT_OF_MEMORY: Text(
         _(
-            "Its node is short of memory: at most %(left)s %% free over 5 minutes, stalled "
+            "The node is short of memory: at most %(left)s %% free over 5 minutes, stalled "
             "%(stalled)s %% of the time."
         )
     ),

@@ -125,7 +125,9 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.NO_NODE_REPORTED: Text(
         gettext_lazy("No node has reported yet."),
-        gettext_lazy("Wait a few seconds. If this persists, ask an operator to check the node workers."),
+        gettext_lazy(
+            "Wait a few seconds. If the problem persists, ask an operator to check the node workers."
+        ),
     ),
     AdmissionCode.NO_NODE_HAS_PROGRAM: Text(
         gettext_lazy("%(template)s needs %(program)s, which is not installed on any node."),
@@ -155,27 +157,35 @@ TEXTS: dict[StrEnum, Text] = {
         _blocker,
     ),
     Rule.USER_CAP: Text(
-        gettext_lazy("Needs %(wanted)s. Your limit in %(team)s is %(limit)s, with %(free)s left."),
+        gettext_lazy(
+            "The workspace needs %(wanted)s. Your limit in %(team)s is %(limit)s, with %(free)s left."
+        ),
         "%(action)s",
         _blocker,
     ),
     Rule.TEAM_LIMIT: Text(
-        gettext_lazy("Needs %(wanted)s. The limit of %(team)s is %(limit)s, with %(free)s left."),
+        gettext_lazy(
+            "The workspace needs %(wanted)s. The limit of %(team)s is %(limit)s, with %(free)s left."
+        ),
         "%(action)s",
         _blocker,
     ),
     Rule.COHORT: Text(
-        gettext_lazy("Needs %(wanted)s. %(team)s can borrow %(free)s from its cohort.%(holders)s"),
+        gettext_lazy(
+            "The workspace needs %(wanted)s. %(team)s can borrow %(free)s from its cohort.%(holders)s"
+        ),
         "%(action)s",
         _blocker,
     ),
     Rule.SITE_LIMIT: Text(
-        gettext_lazy("Needs %(wanted)s. The site limit is %(limit)s, with %(free)s left.%(holders)s"),
+        gettext_lazy(
+            "The workspace needs %(wanted)s. The site limit is %(limit)s, with %(free)s left.%(holders)s"
+        ),
         "%(action)s",
         _blocker,
     ),
     Rule.BOOKING: Text(
-        gettext_lazy("Needs %(wanted)s. %(free)s free, but reserved for other teams."),
+        gettext_lazy("The workspace needs %(wanted)s. %(free)s free, but reserved for other teams."),
         "%(action)s",
         _blocker,
     ),

@@ -131,11 +131,11 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     PlacementCode.NODE_OVERCOMMITTED: Text(_("is overcommitted")),
     PlacementCode.POOL_UNREACHABLE: Text(_("is unreachable because its pool does not respond")),
-    PlacementCode.POOL_DISABLED: Text(_("is in a pool that is switched off")),
+    PlacementCode.POOL_DISABLED: Text(_("is in a disabled pool")),
     PlacementCode.DEVICE_CORDONED: Text(_("cordoned%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_UNHEALTHY: Text(_("unhealthy%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_CHECKING: Text(_("is being checked")),
-    PlacementCode.DEVICE_UNSCRUBBED: Text(_("waits to be scrubbed after its last use")),
+    PlacementCode.DEVICE_UNSCRUBBED: Text(_("has to be scrubbed after its last use")),
     PlacementCode.PARENT_UNUSABLE: Text(_("its GPU is out of service: %(parent)s"), prepare=_parent),
     PlacementCode.LABEL_MISSING: Text(_("lacks the label %(name)s=%(value)s")),
     PlacementCode.HOME_ELSEWHERE: Text(
@@ -149,7 +149,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
     PlacementCode.FOLDER_MISSING: Text(_("lacks the folder %(name)s")),
     PlacementCode.SHARES_NOT_HELD: Text(_("cannot enforce GPU shares")),
-    PlacementCode.ENVIRONMENT_MISSING: Text(_("does not have its software environment yet")),
+    PlacementCode.ENVIRONMENT_MISSING: Text(_("the software environment is not installed yet")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
         _("lacks compute capability %(version)s or newer%(on_model)s"), prepare=_version

@@ -29,8 +29,8 @@ def _room(params: Params) -> Params:
 
 def _homes_in_use(params: Params) -> Params:
     text = ngettext(
-        "Workspaces use the %(count)d home folder that is left.",
-        "Workspaces use the %(count)d home folders that are left.",
+        "%(count)d remaining home folder is in use by workspaces.",
+        "%(count)d remaining home folders are in use by workspaces.",
         params["count"],
     )
     return {**params, "text": text % {"count": params["count"]}}
@@ -38,120 +38,119 @@ def _homes_in_use(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     ArchiveCode.AWAY: Text(
-        _("The home folder is archived, as it was not used for long."),
-        _("Restore it first, on the page of home folders or by starting a workspace."),
+        _("The home folder is archived because it was unused."),
+        _("Restore it on the Home folders page, or start a workspace to restore it."),
     ),
     ArchiveCode.BAD_NAME: Text(
-        _("This is no name for an archive."), _("Choose one of at most %(maximum)d characters.")
+        _("The name of the archive is not valid."), _("Enter up to %(maximum)d printable characters.")
     ),
     ArchiveCode.BEING_WORKED_ON: Text(
-        _("An archive of this home folder is being made, restored or deleted."),
-        _("Wait until that is over, or cancel it."),
+        _("An archive or a move of this home folder is in progress."),
+        _("Wait until it is complete, or cancel it."),
     ),
     ArchiveCode.CHANGED: Text(
-        _("“%(name)s” in the home folder was changed while it was archived, so it was not emptied."),
-        _("Nothing has to be done: the home folder is as it was."),
+        _("“%(name)s” changed while the home folder was archived, so the folder was not emptied."),
+        _("You do not need to do anything. The home folder is unchanged."),
     ),
     ArchiveCode.DAMAGED: Text(
-        _("The archive has been damaged on its disk. The home folder is as it was."),
-        _("Delete the archive, and tell an operator about the disk."),
+        _("The archive is damaged. The home folder is unchanged."),
+        _("Delete the archive, and ask an operator to check the disk."),
     ),
     ArchiveCode.DISK_FULL: Text(
-        _("The disk of %(node)s has no room for it: %(free)s may be used there. Nothing has changed."),
-        _("Delete archives or files that you no longer need, or ask your operator."),
+        _("The disk of %(node)s has only %(free)s available, which is not enough. Nothing was changed."),
+        _("Delete archives or files that you no longer need, or ask an operator."),
         prepare=_amounts,
     ),
     ArchiveCode.FULL: Text(
-        _("It would take more than the %(limit)s that the archives of a home folder may take together."),
+        _("The archives of this home folder would exceed their limit of %(limit)s."),
         _("Delete an archive, or files that you no longer need."),
         prepare=_amounts,
     ),
     ArchiveCode.GONE: Text(
-        _("The archive is not on the disk of %(node)s any more."), _("Delete it here, and tell an operator.")
+        _("The archive is missing on the disk of %(node)s."),
+        _("Delete the archive here, and contact an operator."),
     ),
     ArchiveCode.HOME_ELSEWHERE: Text(
-        _("The archive lies on %(node)s, and your home folder on another machine."),
-        _("Move the home folder to %(node)s first, on the page of home folders."),
+        _("The archive is on %(node)s, but your home folder is on another machine."),
+        _("Move the home folder to %(node)s on the Home folders page first."),
     ),
     ArchiveCode.HOLDS_HOME: Text(
-        _("This archive is all that there is of the home folder."),
-        _("Restore it first; then it can be deleted."),
+        _("This archive is the only copy of the home folder."), _("Restore the archive, then delete it.")
     ),
-    ArchiveCode.IN_USE: Text(
-        _("Workspaces use the home folder."),
-        _("Stop them first: archives are made and restored while nothing uses it."),
-    ),
+    ArchiveCode.IN_USE: Text(_("Workspaces are using the home folder."), _("Stop these workspaces first.")),
     ArchiveCode.KEEPS_ENDING: Text(
-        _("What makes it on %(node)s ended again and again before it was done. Nothing has changed."),
-        _("Try again; if it stays, tell an operator."),
+        _("The archive process on %(node)s was interrupted several times. Nothing was changed."),
+        _("Try again. If the problem persists, contact an operator."),
     ),
     ArchiveCode.NODE_GONE: Text(
-        _("%(node)s, where it lies, has left or was removed."), _("Ask an operator whether it comes back.")
+        _("%(node)s has left or was removed."), _("Ask an operator whether the machine will return.")
     ),
-    ArchiveCode.NODE_SILENT: Text(_("%(node)s does not answer."), _("Wait, or cancel it.")),
+    ArchiveCode.NODE_SILENT: Text(
+        _("%(node)s is not responding."), _("Wait until it responds, or cancel the operation.")
+    ),
     ArchiveCode.NOT_HERE: Text(
-        _("Home folders of this pool do not lie on one machine each, so no archives are made of them."),
-        _("Ask your operator for snapshots of the file system."),
+        _("Archives are not available in this pool: its machines do not keep separate home folders."),
+        _("Ask an operator for snapshots of the file system."),
     ),
-    ArchiveCode.NOT_READY: Text(_("This archive cannot be restored."), _("Choose another one.")),
-    ArchiveCode.NO_SUCH_ARCHIVE: Text(_("There is no such archive."), _("Look at the list of archives.")),
+    ArchiveCode.NOT_READY: Text(_("This archive cannot be restored."), _("Choose another archive.")),
+    ArchiveCode.NO_SUCH_ARCHIVE: Text(_("Archive not found."), _("Check the list of archives.")),
     ArchiveCode.NOTHING_TO_CANCEL: Text(
-        _("Nothing is under way that could be cancelled."), _("Look at the list of archives.")
+        _("No operation of this archive is in progress."), _("Check the list of archives.")
     ),
     ArchiveCode.REPORTED: Text("%(text)s"),
     ArchiveCode.RESTORE_CANCELLED: Text(
-        _("That was cancelled."), _("Restore it when you need the home folder.")
+        _("The restore was cancelled."), _("Restore the archive when you need the home folder.")
     ),
     ArchiveCode.TOO_MANY: Text(
-        _("This home folder has %(count)d archives, as many as it may have."), _("Delete one first.")
+        _("Limit of %(count)d archives of a home folder reached."), _("Delete an archive first.")
     ),
     ArchiveCode.UNREADABLE: Text(
-        _("“%(name)s” in the home folder cannot be read, is too large, or is nested too deep."),
-        _("Move or delete it, then try again: an archive has all or nothing."),
+        _("“%(name)s” in the home folder is unreadable, too large or nested too deep."),
+        _("Move or delete it, then try again."),
     ),
     HomeMoveCode.ALREADY_EVACUATED: Text(
-        _("The home folders of %(node)s are being moved to %(to)s."),
-        _("Wait until that is over, or cancel it."),
+        _("The home folders of %(node)s are already being moved to %(to)s."),
+        _("Wait until the move is complete, or cancel it."),
     ),
     HomeMoveCode.HOMES_IN_USE: Text(
         "%(text)s",
-        _("Drain the machine to have their workspaces stop; the moves go on by themselves."),
+        _("Drain the machine to stop these workspaces. The moves then continue automatically."),
         prepare=_homes_in_use,
     ),
     HomeMoveCode.HOMES_NOT_APART: Text(
-        _("The machines of %(pool)s do not keep home folders each for itself: nothing has to be moved.")
+        _("The machines of %(pool)s do not keep separate home folders, so no move is needed.")
     ),
-    HomeMoveCode.NO_HOMES_THERE: Text(_("No home folder that could be moved lies on %(node)s.")),
+    HomeMoveCode.NO_HOMES_THERE: Text(_("%(node)s has no home folders to move.")),
     HomeMoveCode.NO_SUCH_EVACUATION: Text(
-        _("There is no such move of home folders."), _("Look at the page of the machine.")
+        _("Move of home folders not found."), _("Check the page of the machine.")
     ),
     HomeMoveCode.NO_TARGETS: Text(
-        _("No other machine of %(pool)s takes home folders now."),
-        _("One has to be online and take work: add one, or put one back."),
+        _("No other machine of %(pool)s can receive home folders now."),
+        _("Add a machine, or return one to service."),
     ),
     HomeMoveCode.ALREADY_MOVING: Text(
-        _("The home folder is being moved to %(node)s, or what that has left is being taken away."),
-        _("Wait until that is over, or cancel it."),
+        _("A move of the home folder to %(node)s is in progress or being cleaned up."),
+        _("Wait until it is complete, or cancel it."),
     ),
-    HomeMoveCode.ALREADY_THERE: Text(_("The home folder lies on %(node)s already.")),
-    HomeMoveCode.ENDED: Text(_("The move has ended.")),
+    HomeMoveCode.ALREADY_THERE: Text(
+        _("The home folder is already on %(node)s."), _("Choose another machine.")
+    ),
+    HomeMoveCode.ENDED: Text(_("The move has already ended.")),
     HomeMoveCode.HOME_BEING_MOVED: Text(
-        _("The home folder is being moved to %(node)s."), _("Wait until that is over.")
+        _("The home folder is being moved to %(node)s."), _("Wait until the move is complete.")
     ),
-    HomeMoveCode.IN_USE: Text(
-        _("Workspaces use the home folder."), _("Stop them first: a home is moved while nothing uses it.")
-    ),
+    HomeMoveCode.IN_USE: Text(_("Workspaces are using the home folder."), _("Stop these workspaces first.")),
     HomeMoveCode.NODE_GONE: Text(_("%(node)s has left or was removed.")),
-    HomeMoveCode.NO_SUCH_MOVE: Text(_("There is no such move."), _("Look at the list of home folders.")),
+    HomeMoveCode.NO_SUCH_MOVE: Text(_("Move not found."), _("Check the Home folders page.")),
     HomeMoveCode.NO_SUCH_TARGET: Text(
-        _("No home folder can go to “%(node)s”."),
-        _("Choose another machine of the pool that is online and takes work."),
+        _("Home folders cannot be moved to “%(node)s”."),
+        _("Choose another machine of the pool that is online and accepts workspaces."),
     ),
-    HomeMoveCode.OLD_SILENT: Text(_("%(node)s, where the home folder lies, does not answer.")),
-    HomeMoveCode.NEW_SILENT: Text(_("%(node)s, where the home folder goes, does not answer.")),
+    HomeMoveCode.OLD_SILENT: Text(_("%(node)s, from which the home folder is moved, is not responding.")),
+    HomeMoveCode.NEW_SILENT: Text(_("%(node)s, to which the home folder is moved, is not responding.")),
     HomeMoveCode.NO_ROOM: Text(
-        _("The home folder needs %(needed)s more on %(node)s, where %(free)s may be used."),
-        _("Make room there, or choose another machine."),
+        _("The home folder needs %(needed)s more on %(node)s, but only %(free)s is available."),
+        _("Free space there, or choose another machine."),
         prepare=_room,
     ),
     HomeMoveCode.REPORTED: Text("%(text)s"),

@@ -11,12 +11,16 @@ from portal.workspaces.orphans.codes import OrphanCode
 
 TEXTS: dict[StrEnum, Text] = {
     OrphanCode.ENDS_BY_ITSELF: Text(
-        _("%(name)s is being ended already: no workspace stands behind it."), _("Look again in a minute.")
+        _("%(name)s belongs to no workspace, and its node is already ending it."),
+        _("Check again in 1 minute."),
     ),
-    OrphanCode.GONE_ALREADY: Text(_("%(name)s is no longer there."), _("Look at the list again.")),
-    OrphanCode.HAS_OWNER: Text(_("%(name)s has an owner now, so it stays."), _("Look at the list again.")),
+    OrphanCode.GONE_ALREADY: Text(_("%(name)s no longer exists."), _("Reload the list.")),
+    OrphanCode.HAS_OWNER: Text(
+        _("%(name)s now has an owner, so it cannot be removed here."), _("Reload the list.")
+    ),
     OrphanCode.NAME_NOT_TYPED: Text(
-        _("Nothing brings this home folder back, so its name has to be typed."), _("Type %(name)s.")
+        _("This is not the name of the home folder. Its removal is permanent."),
+        _("Type %(name)s to confirm."),
     ),
-    OrphanCode.NO_SUCH_ORPHAN: Text(_("This is none of what is left over."), _("Look at the list again.")),
+    OrphanCode.NO_SUCH_ORPHAN: Text(_("Orphan not found."), _("Reload the list.")),
 }

@@ -11,78 +11,75 @@ from portal.workspaces.codes import GitCode
 
 TEXTS: dict[StrEnum, Text] = {
     GitCode.NOT_INSTALLED: Text(
-        _("Git is not installed on any node, so no repository can be cloned."),
-        _("Leave the repository out, or ask an operator to install git on the nodes."),
+        _("Git is not installed on any node, so repositories cannot be cloned."),
+        _("Leave the repository empty, or ask an operator to install Git on the nodes."),
     ),
     GitCode.SECRET_UNKNOWN: Text(
-        _("There is no secret “%(name)s” that can open the repository."),
-        _("Save it first, or leave the credential out."),
+        _("Secret “%(name)s” not found."), _("Save the secret first, or leave the credential empty.")
     ),
     GitCode.NOT_CLONED: Text(
-        _("Could not clone %(url)s: Git ended with an error."), _("Read what it said in the log.")
+        _("Could not clone %(url)s: Git failed."), _("Check the message from Git on the workspace's page.")
     ),
     GitCode.NOT_CLONED_AUTH: Text(
-        _("Could not clone %(url)s: the server did not accept the credential, or asks for one."),
-        _("Choose a secret with a token or key that may read the repository."),
+        _("Could not clone %(url)s: the server requires a valid credential."),
+        _("Choose a secret with a token or SSH key that can read the repository."),
     ),
     GitCode.NOT_CLONED_CERTIFICATE: Text(
-        _("Could not clone %(url)s: the certificate of its server is not trusted here."),
-        _("Ask an operator to add its authority to the certificates of the node."),
+        _("Could not clone %(url)s: the server's certificate is not trusted."),
+        _("Ask an operator to add its certificate authority to the node."),
     ),
     GitCode.NOT_CLONED_DISK_FULL: Text(
         _("Could not clone %(url)s: the disk of the home folder is full."),
-        _("Delete some files, then start it again."),
+        _("Delete files that you no longer need, then start the workspace again."),
     ),
     GitCode.NOT_CLONED_EGRESS: Text(
-        _("Could not clone %(url)s: this workspace may not reach %(host)s."),
-        _("Ask an operator or an owner of the team to allow it."),
+        _("Could not clone %(url)s: the workspace has no network access to %(host)s."),
+        _("Ask an operator or an owner of the team to allow %(host)s."),
     ),
     GitCode.NOT_CLONED_HOST_KEY: Text(
-        _("Could not clone %(url)s: the key of %(host)s is not known."),
-        _("Add its line of known_hosts below the key in the secret."),
+        _("Could not clone %(url)s: host key verification failed for %(host)s."),
+        _("Add the known_hosts line of %(host)s below the key in the secret."),
     ),
     GitCode.NOT_CLONED_NO_GIT: Text(
-        _("Could not clone %(url)s: git is not installed on the node."), _("Ask an operator to install it.")
+        _("Could not clone %(url)s: Git is not installed on the node."), _("Ask an operator to install Git.")
     ),
     GitCode.NOT_CLONED_NO_PLACE: Text(
-        _("Could not clone %(url)s: the node has no sandbox, so there is no safe place for a credential."),
-        _("Choose a pool whose nodes have one."),
+        _("Could not clone %(url)s: the node has no sandbox, which credentials require."),
+        _("Choose a pool whose nodes have a sandbox."),
     ),
     GitCode.NOT_CLONED_NO_REF: Text(
-        _("Could not clone %(url)s: it has no branch, tag or commit “%(ref)s”."),
-        _("Make a workspace with a name that it has."),
+        _("Could not clone %(url)s: the repository has no branch, tag or commit “%(ref)s”."),
+        _("Create a workspace with an existing branch, tag or commit."),
     ),
     GitCode.NOT_CLONED_NO_SECRET: Text(
-        _("Could not clone %(url)s: the secret “%(secret)s” is not there, or cannot be read."),
-        _("Save it again, then restart the workspace."),
+        _("Could not clone %(url)s: the secret “%(secret)s” is missing or unreadable."),
+        _("Save the secret again, then restart the workspace."),
     ),
     GitCode.NOT_CLONED_NOT_FOUND: Text(
-        _("Could not clone %(url)s: there is no such repository, or the credential may not see it."),
+        _("Could not clone %(url)s: the repository does not exist, or the credential has no access to it."),
         _("Check the address and the credential."),
     ),
     GitCode.NOT_CLONED_TIMED_OUT: Text(
-        _("Could not clone %(url)s: it took too long."), _("Clone it in a terminal, which may take its time.")
+        _("Could not clone %(url)s: the time limit was exceeded."),
+        _("Clone the repository in a terminal, which has no time limit."),
     ),
     GitCode.NOT_CLONED_TOO_LARGE: Text(
-        _("Could not clone %(url)s: it is larger than a home folder may be."),
-        _("Clone a part of it in a terminal: git clone --depth 1."),
+        _("Could not clone %(url)s: the repository exceeds the size limit of the home folder."),
+        _("Clone a part of it in a terminal, for example with git clone --depth 1."),
     ),
     GitCode.NOT_CLONED_UNREACHABLE: Text(
-        _("Could not clone %(url)s: %(host)s does not answer."),
+        _("Could not clone %(url)s: %(host)s is not responding."),
         _("Check the address, then start the workspace again."),
     ),
     GitCode.NOT_CLONED_WRONG_SECRET: Text(
-        _(
-            "Could not clone %(url)s: the secret “%(secret)s” is a token where a key is needed, or a key "
-            "where a token is."
-        ),
-        _("Use a private key for an address of SSH, and a token for one of HTTPS."),
+        _("Could not clone %(url)s: the secret “%(secret)s” does not match the type of address."),
+        _("Use a private key for an SSH address, and a token for an HTTPS address."),
     ),
     GitCode.SCRIPT_FAILED: Text(
-        _("The script of the dotfiles %(url)s failed."), _("Read what it said in the log, and mend it there.")
+        _("The script of the dotfiles %(url)s failed."), _("Check the log, and fix the script.")
     ),
     GitCode.SCRIPT_TIMED_OUT: Text(
-        _("The script of the dotfiles %(url)s took too long and was ended."),
-        _("Have it do less, or run it in a terminal."),
+        _("The script of the dotfiles %(url)s exceeded the time limit and was stopped."),
+        _("Shorten the script, or run it in a terminal."),
     ),
 }

@@ -11,19 +11,19 @@ from portal.workspaces.codes import EfficiencyCode
 
 TEXTS: dict[StrEnum, Text] = {
     EfficiencyCode.NONE_USED: Text(
-        _("Its GPUs (%(held)s) did nothing."),
-        _("Release them until you need them, or check that your code uses them."),
+        _("The workspace did not use its GPUs (%(held)s)."),
+        _("Release the GPUs until you need them, or check that your code uses them."),
     ),
     EfficiencyCode.SOME_UNUSED: Text(
-        _("Of its %(held)s GPUs only %(used)s did something."),
-        _("Resize it to fewer, or have your code use all of them."),
+        _("The workspace used only %(used)s of its %(held)s GPUs."),
+        _("Resize the workspace to fewer GPUs, or change your code to use all of them."),
     ),
     EfficiencyCode.SMALLER_WOULD_DO: Text(
-        _("Its GPU memory never passed %(memory)s %% of the device, which was used at %(percent)s %%."),
-        _("A share, a smaller MIG instance or a smaller GPU would do: resize it."),
+        _("GPU memory use peaked at %(memory)s %%, and GPU utilisation was %(percent)s %%."),
+        _("Resize the workspace to a GPU share, a smaller MIG instance or a smaller GPU."),
     ),
     EfficiencyCode.MOSTLY_IDLE: Text(
-        _("Its GPUs were used at %(percent)s %%."),
-        _("Release them between stretches of work, or see whether loading data holds them up."),
+        _("GPU utilisation was %(percent)s %%."),
+        _("Release the GPUs between runs, or check whether loading data slows them down."),
     ),
 }

@@ -11,20 +11,21 @@ from portal.workspaces.codes import ExtensionCode
 
 TEXTS: dict[StrEnum, Text] = {
     ExtensionCode.EXTENSION_TOO_SHORT: Text(
-        _("A workspace is extended by %(least_s)s at least."), _("Extend it by more."), durations
+        _("An extension must be at least %(least_s)s."), _("Enter a longer extension."), durations
     ),
     ExtensionCode.EXTENSION_TOO_LONG: Text(
-        _("It may be extended by %(most_s)s at most; %(asked_s)s were asked for."),
-        _("Extend it by less."),
+        _("The workspace can be extended by up to %(most_s)s, not by %(asked_s)s."),
+        _("Enter a shorter extension."),
         durations,
     ),
     ExtensionCode.AT_LONGEST_LIFETIME: Text(
-        _("%(name)s has the longest life that its size may have, %(max_s)s, and cannot be extended."),
-        _("Stop it when it suits you, and start it again."),
+        _("%(name)s has reached its maximum lifetime of %(max_s)s and cannot be extended."),
+        _("Save your work, then stop the workspace and start it again."),
         durations,
     ),
-    ExtensionCode.HAS_NO_END: Text(_("%(name)s has no end time."), _("Nothing to do.")),
+    ExtensionCode.HAS_NO_END: Text(_("%(name)s has no end time."), _("You do not need to extend it.")),
     ExtensionCode.NOT_RUNNING_NOW: Text(
-        _("%(name)s is not running, so it cannot be extended."), _("Start it. It then gets its full time.")
+        _("%(name)s is not running, so it cannot be extended."),
+        _("Start the workspace to get its full lifetime."),
     ),
 }

@@ -11,7 +11,7 @@ from portal.common.formatting import MIB_PER_GIB, format_reading
 from portal.common.reasons.wording import Params, Text
 from portal.workspaces.codes import ShareCode
 
-_TAKE_LESS = _("Take less of it, or choose a larger part or a whole GPU.")
+_USE_LESS = _("Use less GPU memory, or choose a larger share or a whole GPU.")
 
 
 def _amounts(params: Params) -> Params:
@@ -24,44 +24,48 @@ def _amounts(params: Params) -> Params:
 
 def _over(params: Params) -> Params:
     if seconds := params.get("ends_in_s"):
-        follows = _now("after %(seconds)s s the process that holds most of it is ended") % {
+        follows = _now("Otherwise the node ends the largest process after %(seconds)s s.") % {
             "seconds": seconds
         }
     else:
-        follows = _now("processes that hold it may be ended at any time")
+        follows = _now("Otherwise the node may end its processes at any time.")
     return {**_amounts(params), "follows": follows}
 
 
 def _ended(params: Params) -> Params:
     name = params.get("process", "")
-    process = _now("its process “%(name)s”") % {"name": name} if name else _now("a process of it")
+    process = _now("process “%(name)s”") % {"name": name} if name else _now("one process")
     return {**_amounts(params), "process": process}
 
 
 TEXTS: dict[StrEnum, Text] = {
     ShareCode.OVER: Text(
-        _("It holds %(used)s GiB of the memory of %(device)s, of which %(part)s GiB are its part."),
-        _("Free some of it: %(follows)s."),
+        _("The workspace uses %(used)s GiB on %(device)s, above its limit of %(part)s GiB."),
+        _("Free GPU memory now. %(follows)s"),
         _over,
     ),
     ShareCode.ASKED: Text(
-        _("It took %(used)s of its %(part)s GiB of the memory of %(device)s: %(process)s was asked to end."),
-        _TAKE_LESS,
+        _(
+            "The node asked %(process)s to exit: the workspace used %(used)s GiB on %(device)s, above its "
+            "limit of %(part)s GiB."
+        ),
+        _USE_LESS,
         _ended,
     ),
     ShareCode.KILLED: Text(
-        _("It took %(used)s of its %(part)s GiB of the memory of %(device)s: %(process)s was ended."),
-        _TAKE_LESS,
+        _(
+            "The node killed %(process)s: the workspace used %(used)s GiB on %(device)s, above its limit "
+            "of %(part)s GiB."
+        ),
+        _USE_LESS,
         _ended,
     ),
     ShareCode.BACK: Text(
-        _("It holds %(used)s of its %(part)s GiB of the memory of %(device)s."), prepare=_amounts
+        _("The workspace is within its limit again, with %(used)s of %(part)s GiB on %(device)s."),
+        prepare=_amounts,
     ),
     ShareCode.UNKNOWN: Text(
-        _(
-            "The driver does not tell how much of the memory of %(device)s its processes hold: "
-            "they are not held to their part."
-        ),
-        _("Take no more than your part, or choose a whole GPU."),
+        _("The limit on %(device)s is not enforced: its driver does not report the memory of processes."),
+        _("Stay within your share, or choose a whole GPU."),
     ),
 }

@@ -45,17 +45,17 @@ def _device_lost(params: Params) -> Params:
     count = len(params["devices"])
     if params.get("replaced"):
         text = ngettext(
-            "%(names)s has disappeared; another one is taken.",
-            "%(names)s have disappeared; another one is taken.",
+            "%(names)s has disappeared. The workspace is queued for another one.",
+            "%(names)s have disappeared. The workspace is queued for others.",
             count,
         )
         return {"text": text % values, "next": ""}
     text = ngettext(
-        "%(names)s has disappeared: the driver does not list it any more.",
-        "%(names)s have disappeared: the driver does not list them any more.",
+        "%(names)s has disappeared: the driver no longer lists it.",
+        "%(names)s have disappeared: the driver no longer lists them.",
         count,
     )
-    following = gettext("Start it again to get another device; its files are kept.")
+    following = gettext("Start the workspace again to get another device. Its files are kept.")
     return {"text": text % values, "next": following}
 
 
@@ -65,165 +65,167 @@ def _used(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.CHANGED_MEANWHILE: Text(
-        _("The workspace changed at the same moment."), _("Reload the page and look at its state.")
+        _("Another request changed the workspace at the same time."), _("Reload the page, then try again.")
     ),
     WorkspaceCode.EXPECTED_BY_END: Text(
-        _("%(name)s has an end, which says for how long it is needed."),
-        _("Extend it, or stop it when you are done."),
+        _("%(name)s has an end time, so its expected duration cannot be changed."),
+        _("Extend the workspace, or stop it when you are done."),
     ),
-    WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Say from one minute to 30 days.")),
+    WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Enter a duration from 1 minute to 30 days.")),
     WorkspaceCode.HOME_IS_PRIVATE: Text(
-        _("What is in the home folder of %(owner)s is shown to nobody else."),
-        _("Ask %(owner)s to share what you need."),
+        _("The home folder of %(owner)s is private."), _("Ask %(owner)s to share the files that you need.")
     ),
-    WorkspaceCode.LOG_NOT_READ: Text("%(message)s", _("Try again later.")),
+    WorkspaceCode.LOG_NOT_READ: Text(_("The log could not be read. %(message)s"), _("Try again later.")),
     WorkspaceCode.NOTHING_INSTALLED: Text(
-        _("You have installed nothing on top of the environment of %(name)s."),
-        _("Install packages in the workspace first, or make an environment from a list."),
+        _("%(name)s has no packages beyond those of its environment."),
+        _("Install packages in the workspace first, or create an environment from a list."),
     ),
-    WorkspaceCode.PACKAGES_NOT_READ: Text("%(message)s", _("Try again later.")),
+    WorkspaceCode.PACKAGES_NOT_READ: Text(
+        _("The installed packages could not be read. %(message)s"), _("Try again later.")
+    ),
     WorkspaceCode.NAME_TAKEN: Text(
         _("You already have a workspace “%(name)s” in %(team)s."),
-        _("Open that one, or choose another name."),
+        _("Open that workspace, or choose another name."),
     ),
     WorkspaceCode.NODE_SILENT: Text(
-        _("The node did not answer in time."),
-        _("Try again in a few seconds; if this stays, tell an operator."),
+        _("The node did not respond in time."),
+        _("Try again in a few seconds. If the problem persists, contact an operator."),
     ),
     WorkspaceCode.NOT_POSSIBLE_NOW: Text(
-        _("The workspace is %(state)s, so this is not possible now."),
-        _("Reload the page and choose what is offered there."),
+        _("The workspace is %(state)s, so this action is not available."),
+        _("Reload the page to see the available actions."),
         prepare=_state,
     ),
     WorkspaceCode.NOT_RUNNING: Text(
-        _("%(name)s is %(state)s."), _("Start it, or wait until it is ready."), prepare=_state
+        _("%(name)s is %(state)s."), _("Start the workspace, or wait until it is running."), prepare=_state
     ),
     WorkspaceCode.NOT_STARTABLE: Text(
         _("%(name)s is %(state)s and cannot be started now."),
-        _("Wait until it has come to rest, then try again."),
+        _("Wait until it is stopped, or create another workspace."),
         prepare=_state,
     ),
     WorkspaceCode.TOO_MANY_STARTS: Text(
-        _("You have started as many workspaces as one user may in this time."),
-        _("Try again in %(seconds)d seconds."),
+        _("You have started too many workspaces in a short time."), _("Try again in %(seconds)d seconds.")
     ),
     WorkspaceCode.NOT_CHANGEABLE: Text(
         _("%(name)s is %(state)s and cannot be changed now."),
-        _("Wait until it has come to rest, then try again."),
+        _("Wait until it is stopped, then try again."),
         prepare=_state,
     ),
     WorkspaceCode.NOT_RENAMEABLE: Text(
-        _("%(name)s is %(state)s, and what runs keeps its name."),
-        _("Stop it, rename it, and start it again."),
+        _("%(name)s is %(state)s and cannot be renamed now."),
+        _("Stop the workspace, then rename it."),
         prepare=_state,
     ),
     WorkspaceCode.NOT_STOPPABLE: Text(
-        _("%(name)s is %(state)s and cannot be stopped now."),
-        _("Wait until it has come to rest, then try again."),
+        _("%(name)s is %(state)s and cannot be stopped."),
+        _("Reload the page to see the available actions."),
         prepare=_state,
     ),
-    WorkspaceCode.NO_SUCH_WORKSPACE: Text(
-        _("There is no such workspace."), _("Look at your list of workspaces.")
+    WorkspaceCode.NO_SUCH_WORKSPACE: Text(_("Workspace not found."), _("Check your list of workspaces.")),
+    WorkspaceCode.NOT_VALID: Text(
+        _("The workspace was not saved because some fields are not valid."), _("Correct the marked fields.")
     ),
-    WorkspaceCode.NOT_VALID: Text(_("The workspace cannot be made like this.")),
     WorkspaceCode.NOT_VISIBLE: Text(
-        _("There is no such workspace, or it is not yours to see."), _("Look at your list of workspaces.")
+        _("Workspace not found, or you do not have access to it."), _("Check your list of workspaces.")
     ),
     WorkspaceCode.ONLY_ITS_OPERATORS: Text(
-        _("Only its user, an owner of its team or an operator may do this."), _("Ask %(owner)s.")
+        _("Only %(owner)s, owners of the team and operators can do this."), _("Ask %(owner)s.")
     ),
     WorkspaceCode.ONLY_ITS_USER: Text(
-        _("Only its own user may work in a workspace."), _("Ask %(owner)s to share the files instead.")
+        _("Only %(owner)s can open this workspace."), _("Ask %(owner)s to share the files instead.")
     ),
     WorkspaceCode.PRIORITY_NOT_ALLOWED: Text(
-        _("Only an owner of %(team)s or an operator gives a priority above 0."),
-        _("Leave the priority out, or ask an owner."),
+        _("Only owners of %(team)s and operators can set a priority above 0."),
+        _("Leave the priority at 0, or ask an owner of the team."),
     ),
-    WorkspaceCode.PRIORITY_OUT_OF_RANGE: Text(_("Choose from %(min)d to %(max)d.")),
+    WorkspaceCode.PRIORITY_OUT_OF_RANGE: Text(_("Enter a priority from %(min)d to %(max)d.")),
     WorkspaceCode.SIMULATED: Text(
-        _("This is a simulated workspace: nothing runs behind it."),
+        _("This workspace is simulated. It has no app and no files."),
         _("Choose a flavor that is not simulated."),
     ),
     WorkspaceCode.TICKET_NOT_ISSUED: Text(
-        _("The portal's message store does not answer, so you cannot be signed in to the workspace."),
+        _("Redis is not responding, so the portal cannot sign you in to the workspace."),
         _("Try again in a few seconds."),
     ),
     WorkspaceCode.SOME_CHANGED_MEANWHILE: Text(
-        _("Some of the workspaces changed at the same moment."), _("Try again.")
+        _("Another request changed some of the workspaces at the same time."),
+        _("Reload the page, then try again."),
     ),
     WorkspaceCode.APP_EXITED: Text(
-        _("%(template)s ended by itself%(ending)s."),
-        _("Look at the log below, then try again."),
+        _("%(template)s exited unexpectedly%(ending)s."),
+        _("Check the log, then start the workspace again."),
         prepare=_exit_code,
     ),
     WorkspaceCode.DEVICE_LOST: Text("%(text)s", "%(next)s", prepare=_device_lost),
     WorkspaceCode.LOST: Text(
-        _("Its processes have disappeared, as after a restart of the machine."),
-        _("Try it again: your files are still there."),
+        _("The processes of the workspace have disappeared, for example because the machine restarted."),
+        _("Start the workspace again. Its files are kept."),
     ),
     WorkspaceCode.MACHINE_GONE: Text(
-        _("Its machine, %(node)s, was revoked: nobody can enter it, or see whether it goes on."),
-        _("Ask an operator about its files, which are on that machine."),
+        _("%(node)s was revoked, so the portal can no longer reach or monitor this workspace."),
+        _("Ask an operator about its files on %(node)s."),
     ),
     WorkspaceCode.MACHINE_REMOVED: Text(
-        _("Its machine, %(node)s, was removed: nothing of it counts any more."),
-        _("Start it again; where its home folder was there, you are asked about that first."),
+        _("%(node)s was removed while the workspace was on it."),
+        _("Start the workspace again. If its home folder is lost, create one on the Home folders page."),
     ),
-    WorkspaceCode.NO_SUCH_HOME: Text(
-        _("There is no such home folder."), _("Look at the list of home folders.")
-    ),
+    WorkspaceCode.NO_SUCH_HOME: Text(_("Home folder not found."), _("Check the list of home folders.")),
     # A driver's own report: `code` is its code, `text` its message (`provisioning.errors`).
     WorkspaceCode.REPORTED: Text("%(text)s"),
     WorkspaceCode.NOT_STARTED_IN_TIME: Text(
-        _("It could not be started within %(limit_s)d s: %(cause)s"), prepare=_cause
+        _("The workspace did not start within %(limit_s)d s: %(cause)s"), prepare=_cause
     ),
     WorkspaceCode.START_TIMEOUT: Text(
-        _("%(template)s did not answer within %(limit_s)d s."), _("Look at the log below, then try again.")
+        _("%(template)s did not respond within %(limit_s)d s."),
+        _("Check the log, then start the workspace again."),
     ),
     WorkspaceCode.LINES_INVALID: Text(
         _("The number of lines is not valid."), _("Choose a number from 1 to %(maximum)d.")
     ),
     WorkspaceCode.VERSION_CHANGED: Text(
-        _("%(name)s has changed since you opened it. It is %(label)s now."), _("Reload it, then try again.")
+        _("%(name)s changed after you read it and is now %(label)s."),
+        _("Read it again, then retry with its new ETag."),
     ),
     WorkspaceCode.TEAM_MISSING: Text(
-        _("Say which team pays."), _("Choose one of: %(known)s."), prepare=listed("known")
+        _("A workspace must be charged to a team."), _("Choose one of: %(known)s."), prepare=listed("known")
     ),
     WorkspaceCode.IN_NO_TEAM: Text(
-        _("You are in no team, and every workspace is charged to one."),
+        _("You are not a member of any team, and every workspace is charged to a team."),
         _("Ask an owner of a team to add you."),
     ),
     WorkspaceCode.NO_GPU_TO_RELEASE: Text(
-        _("%(name)s has no GPUs to release."), _("Stop it to free what it has.")
+        _("%(name)s has no GPUs to release."), _("Stop the workspace to free its other resources.")
     ),
     WorkspaceCode.NO_GPU_TO_ATTACH: Text(
-        _("%(name)s has released no GPUs."), _("Start another one of a flavor with GPUs.")
+        _("%(name)s has no released GPUs to attach."), _("Resize the workspace to a flavor with GPUs.")
     ),
     WorkspaceCode.GPU_NOT_CHANGEABLE: Text(
-        _("%(name)s is on its way from one state to another, so its GPUs stay as they are."),
-        _("Wait until it runs or has stopped, then try again."),
+        _("The GPUs of %(name)s cannot change while the workspace starts, stops or is deleted."),
+        _("Wait until it is running or stopped, then try again."),
     ),
     WorkspaceCode.NOT_RESIZABLE_NOW: Text(
-        _("%(name)s is on its way from one state to another, so its size stays as it is."),
-        _("Wait until it runs or has stopped, then try again."),
+        _("%(name)s cannot be resized while it starts, stops or is deleted."),
+        _("Wait until it is running or stopped, then try again."),
     ),
     WorkspaceCode.FILES_IN_ANOTHER_POOL: Text(
-        _("%(flavor)s cannot be had in %(pool)s, where the files of %(name)s are."),
-        _("Choose a flavor of that pool, or start another workspace."),
+        _("%(flavor)s is not available in %(pool)s, where the files of %(name)s are."),
+        _("Choose a flavor of %(pool)s, or create another workspace."),
     ),
     WorkspaceCode.MACHINE_NOT_NAMED: Text(
-        _("“%(given)s” is not its name."), _("Type %(node)s to say that you mean this machine.")
+        _("“%(given)s” is not the name of this machine."), _("Type %(node)s to confirm.")
     ),
     WorkspaceCode.NODE_HAS_HOMES: Text(
         ngettext_lazy(
-            "%(count)d home folder lies only on %(node)s.",
-            "%(count)d home folders lie only on %(node)s.",
+            "%(count)d home folder exists only on %(node)s.",
+            "%(count)d home folders exist only on %(node)s.",
             "count",
         ),
-        _("Copy what is needed; “Remove” on its pool's page says what is given up."),
+        _("Copy the files that you need, then choose “Remove” on the pool's list of machines."),
     ),
     WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM: Text(
-        _("“%(environment)s” is not for workspaces of %(team)s."), _("Choose another environment or team.")
+        _("Workspaces of %(team)s cannot use the environment “%(environment)s”."),
+        _("Choose another environment or team."),
     ),
     WorkspaceCode.USER_HAS_WORKSPACES: Text(
         ngettext_lazy(
@@ -231,7 +233,7 @@ TEXTS: dict[StrEnum, Text] = {
             "%(username)s still has %(count)d workspaces: %(names)s.",
             "count",
         ),
-        _("Say that they shall be deleted too; files in home folders stay unless you say otherwise."),
+        _("Choose to delete the workspaces too (API: workspaces=delete). Home folders are kept by default."),
         prepare=listed("names"),
     ),
     WorkspaceCode.ENTRY_IN_USE: Text(
@@ -240,7 +242,7 @@ TEXTS: dict[StrEnum, Text] = {
             "“%(name)s” is in use by %(count)s workspaces, such as %(names)s.",
             "count",
         ),
-        _("Switch it off, so that nobody chooses it any more, and delete it when they are gone."),
+        _("Disable it so that nobody chooses it, and delete it once these workspaces are deleted."),
         prepare=_used,
     ),
 }

@@ -73,7 +73,7 @@ def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
         services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     for found in (workspace, other):
         found.status.refresh_from_db()
-    assert trouble_of(workspace).startswith("Its machine, gpu-07, was revoked: nobody can enter it")
+    assert trouble_of(workspace).startswith("gpu-07 was revoked, so the portal can no longer reach")
     assert trouble_of(other) == ""
 
 
@@ -89,7 +89,7 @@ def test_its_page_is_told_and_says_what_to_do(
         services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     assert (workspace.pk, alice.pk, "workspace.cut_off") in told
     page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "Its machine, gpu-07, was revoked" in page and "Ask an operator about its files" in page
+    assert "gpu-07 was revoked" in page and "Ask an operator about its files" in page
     assert "act-open" not in page, "nobody can enter it"
     home = as_user(alice).get("/").content.decode()
     assert "Its machine was revoked" in home and f"open-{workspace.pk}" not in home
