@@ -110,7 +110,7 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
         if kind not in NAMES:
             continue
         if value is None:
-            words = _("not measured, counts as work")
+            words = _("not measured, counts as work") if signal["active"] else _("not measured for long")
         elif kind == SignalKind.GPU:
             words = _("%(value)s %% now; work from %(threshold)s %%") % signal
         elif kind == SignalKind.CPU:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.reclaim.engine.activity import MAX_GAP_S, IdleClock, Report, SignalKind, observe, signals_of
+from portal.reclaim.engine.activity import (
+    MAX_GAP_S,
+    UNMEASURED_S,
+    IdleClock,
+    Report,
+    SignalKind,
+    observe,
+    signals_of,
+)
 from portal.reclaim.observing import Seen, Used, report_of
 
 QUIET = Report(
@@ -136,6 +144,31 @@ def test_a_running_cell_of_marimo_is_work_and_its_quiet_notebook_is_not():
     notebook = replace(QUIET, kernels_stamp=None)
     assert idle_after(notebook, {}, {"kernels_busy": 1}) == 0
     assert idle_after(notebook, {"kernels_busy": 1}, {"kernels_busy": 0}, {}) == 120
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [{"kernels": None}, {"terminals": None}, {"jobs": None}, {"traffic_bytes": None}],
+)
+def test_what_an_app_never_reports_is_active_for_a_limited_time(missing):
+    minutes = int(UNMEASURED_S / 60)
+    assert idle_after(QUIET, *[missing] * minutes) == 0
+    assert idle_after(QUIET, *[missing] * (minutes + 1)) == 60
+    measured = {name: getattr(QUIET, name) for name in missing}
+    assert idle_after(QUIET, *[missing] * minutes, measured, measured, missing) == 0
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"kernels": None, "cpu_seconds": None},
+        {"kernels": None, "gpu_percent": None},
+        {"gpu_percent": None},
+        {"jobs": None, "kernels_busy": 1},
+    ],
+)
+def test_without_cpu_and_gpus_or_with_work_nothing_is_assumed(missing):
+    assert idle_after(ON_GPU, *[missing] * 40) == 0
 
 
 def test_the_same_report_again_is_no_time():

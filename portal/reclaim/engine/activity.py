@@ -1,13 +1,14 @@
 """Activity signals, one function each, and a clock that adds up observed idle time.
 
-Missing data never counts as idle: unmeasured signals are active, and unobserved time, such as an outage of
-the portal or the agent, resets the clock.
+Missing data does not count as idle: unmeasured signals are active, and unobserved time, such as an outage of
+the portal or the agent, resets the clock. What an app does not report for `UNMEASURED_S` is ignored while
+the other signals are measured: otherwise a broken app would be active forever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 CPU_CORES = 0.05
@@ -16,6 +17,8 @@ TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
+UNMEASURED_S = 1800.0
+"""Seconds for which an app's own signals may be unmeasured and count as active."""
 
 
 class SignalKind(StrEnum):
@@ -36,6 +39,7 @@ class Report:
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
     Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
+    `unmeasured_since_s`: since when some of `BY_APP` has been unmeasured in every report, set by `observe`.
     """
 
     at_s: float
@@ -53,11 +57,12 @@ class Report:
     terminals_stamp: str | None = None
     jobs: int | None = None
     traffic_bytes: int | None = None
+    unmeasured_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A value against its threshold. None: not measured, which counts as active."""
+    """A value against its threshold. None: not measured, which counts as active for a limited time."""
 
     kind: SignalKind
     value: float | None
@@ -147,9 +152,19 @@ SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kern
 """All signals. Connections do not count: an open tab is not work."""
 
 
+BY_APP = frozenset({SignalKind.KERNELS, SignalKind.TERMINALS, SignalKind.JOBS, SignalKind.TRAFFIC})
+"""Signals that may be missing because an app or a user's program is broken. CPU and GPUs always count."""
+
+
 def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
     """Return all signals that apply to this workspace."""
-    return tuple(found for each in SIGNALS if (found := each(report, before)) is not None)
+    signals = [signal for read in SIGNALS if (signal := read(report, before)) is not None]
+    since_s = report.unmeasured_since_s
+    if since_s is None or report.at_s - since_s < UNMEASURED_S:
+        return tuple(signals)
+    if any(signal.value is None for signal in signals if signal.kind not in BY_APP):
+        return tuple(signals)
+    return tuple(replace(signal, active=False) if signal.value is None else signal for signal in signals)
 
 
 def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[Signal, ...]]:
@@ -159,15 +174,24 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     over_s = report.at_s - clock.last.at_s
     if over_s == 0:
         return clock, ()
-    found = signals_of(report, clock.last)
+    report = replace(report, unmeasured_since_s=_unmeasured_since(report, clock.last))
+    signals = signals_of(report, clock.last)
     if not 0 < over_s <= MAX_GAP_S:
-        return IdleClock(report), found
-    gpu_active = next((each.active for each in found if each.kind is SignalKind.GPU), True)
+        return IdleClock(report), signals
+    gpu_active = next((signal.active for signal in signals if signal.kind is SignalKind.GPU), True)
     return (
         IdleClock(
             report,
-            idle_s=0.0 if any(each.active for each in found) else clock.idle_s + over_s,
+            idle_s=0.0 if any(signal.active for signal in signals) else clock.idle_s + over_s,
             gpu_idle_s=0.0 if gpu_active else clock.gpu_idle_s + over_s,
         ),
-        found,
+        signals,
     )
+
+
+def _unmeasured_since(report: Report, before: Report) -> float | None:
+    """Return since when some signal of `BY_APP` has been unmeasured; None if all are measured."""
+    signals = (signal for read in SIGNALS if (signal := read(report, before)) is not None)
+    if not any(signal.value is None and signal.kind in BY_APP for signal in signals):
+        return None
+    return before.unmeasured_since_s if before.unmeasured_since_s is not None else report.at_s

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import calendar
+import time
+
 from .http_json import http_json
 
 TYPE_CHECKING = False
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_ITEMS = 10000  # kernels or terminals to count
 MAX_STAMP = 40  # characters of a timestamp
+TRANSITION_S = 120.0  # how long a kernel may start or restart without a message
 
 
 def jupyter_activity(port: int, token: str) -> dict[str, Any]:
@@ -31,6 +35,30 @@ def jupyter_activity(port: int, token: str) -> dict[str, Any]:
         stamps = [stamp for stamp in stamps if isinstance(stamp, str) and len(stamp) <= MAX_STAMP]
         summary["last_activity"] = max(stamps) if stamps else None
         if name == "kernels":
-            summary["busy"] = sum(1 for item in items if item.get("execution_state") not in ("idle", "dead"))
+            now = time.time()
+            summary["busy"] = sum(_is_busy(item, now) for item in items)
         result[name] = summary
     return result
+
+
+def _is_busy(kernel: dict[str, Any], now: float) -> bool:
+    """Return whether a kernel runs a cell, or changed to a state other than `idle` or `dead` recently.
+
+    A kernel that restarts while nobody is connected stays `starting`: nobody reads its messages.
+    """
+    state = kernel.get("execution_state")
+    if state == "busy":
+        return True
+    if state in ("idle", "dead"):
+        return False
+    return now - _seconds_of(kernel.get("last_activity")) < TRANSITION_S
+
+
+def _seconds_of(stamp: object) -> float:
+    """Return the UTC seconds of a timestamp such as `2026-01-02T03:04:05.678Z`, or 0."""
+    if not isinstance(stamp, str) or len(stamp) > MAX_STAMP:
+        return 0.0
+    try:
+        return float(calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return 0.0

@@ -273,6 +273,33 @@ def test_jupyter_activity_counts_kernels(monkeypatch):
     }
 
 
+@pytest.mark.parametrize(
+    ("state", "quiet_s", "busy"),
+    [
+        ("busy", 7200, 1),
+        ("idle", 1, 0),
+        ("dead", 1, 0),
+        ("starting", 5, 1),
+        ("starting", 660, 0),
+        ("restarting", 660, 0),
+        ("unknown", 660, 0),
+        (None, 660, 0),
+    ],
+)
+def test_a_kernel_that_restarts_is_busy_for_a_limited_time(monkeypatch, state, quiet_s, busy):
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() - quiet_s))
+    kernels = [{"execution_state": state, "last_activity": stamp}, {"execution_state": "idle"}]
+    monkeypatch.setattr(jupyter, "http_json", lambda *_: (200, kernels))
+    assert jupyter.jupyter_activity(1, "t")["kernels"]["busy"] == busy
+
+
+@pytest.mark.parametrize("stamp", [None, 7, "", "yesterday", "2" * 50])
+def test_a_kernel_in_transition_without_a_time_is_not_busy(monkeypatch, stamp):
+    kernels = [{"execution_state": "starting", "last_activity": stamp}]
+    monkeypatch.setattr(jupyter, "http_json", lambda *_: (200, kernels))
+    assert jupyter.jupyter_activity(1, "t")["kernels"]["busy"] == 0
+
+
 def test_imports_stay_small_until_the_app_has_been_started():
     """The start of a workspace waits for what is read until then, and later for its compiling."""
     code = (
