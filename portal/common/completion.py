@@ -34,8 +34,8 @@ class Offered:
 
 def offered(options: Iterable[Option]) -> Offered:
     """Truncate `options` to `MOST_IN_A_LIST`. Pass at least one more than that if more exist."""
-    found = list(options)
-    return Offered(found[:MOST_IN_A_LIST], len(found) > MOST_IN_A_LIST)
+    first_options = list(options)
+    return Offered(first_options[:MOST_IN_A_LIST], len(first_options) > MOST_IN_A_LIST)
 
 
 class CompletedInput(forms.TextInput):

@@ -131,8 +131,8 @@ def answer_once(request: Request, act: Callable[[], Response]) -> Response:
     if not key:
         return act()
     endpoint = f"{request.method} {request.path.rstrip('/')}"[:300]
-    asked = (request.META.get("QUERY_STRING", ""), request.headers.get("If-Match", ""), request.data)
-    use = KeyUse(request.user, endpoint, key, digest_of(*asked))
+    content = (request.META.get("QUERY_STRING", ""), request.headers.get("If-Match", ""), request.data)
+    use = KeyUse(request.user, endpoint, key, digest_of(*content))
     try:
         with transaction.atomic():
             if (answer := use.answer()) is not None:

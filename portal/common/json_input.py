@@ -43,15 +43,15 @@ def _constant(name: str) -> None:
 
 def _whole(digits: str) -> int:
     # Checked before parsing: parsing is slow, and Python raises an error of its own for very long numbers.
-    if len(digits) > 20 or abs(found := int(digits)) > LARGEST_WHOLE:
+    if len(digits) > 20 or abs(number := int(digits)) > LARGEST_WHOLE:
         raise InvalidJson("a number has more than 64 bits")
-    return found
+    return number
 
 
 def _finite(digits: str) -> float:
-    if len(digits) > 400 or not math.isfinite(found := float(digits)):
+    if len(digits) > 400 or not math.isfinite(number := float(digits)):
         raise InvalidJson("a number is too large")
-    return found
+    return number
 
 
 def _check(value: Any, strict: bool) -> None:

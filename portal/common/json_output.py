@@ -25,8 +25,8 @@ class JsonRenderer(JSONRenderer):
             return b""
         context = renderer_context or {}
         if (accepted_media_type and ";" in accepted_media_type) or "indent" in context:
-            found: bytes = super().render(data, accepted_media_type, context)
-            return found
+            content: bytes = super().render(data, accepted_media_type, context)
+            return content
         written = _encoder.encode(data)
         # Like DRF, escape characters that are invalid in JavaScript strings.
         if b"\xe2\x80\xa8" in written or b"\xe2\x80\xa9" in written:

@@ -106,16 +106,16 @@ def connection() -> redis.Redis:
     )
 
 
-def count(what: str, *limits: Limit) -> int:
-    """Count one use of `what`, such as `starts:<user>`.
+def count(subject: str, *limits: Limit) -> int:
+    """Count one use of `subject`, such as `starts:<user>`.
 
     Returns 0 if all limits hold, else the number of seconds to wait.
     """
-    held = [limit for limit in limits if limit.count > 0]
-    if not held or time.monotonic() < _away_until:
+    enforced = [limit for limit in limits if limit.count > 0]
+    if not enforced or time.monotonic() < _away_until:
         return 0
-    keys = [f"{PREFIX}{what}:{limit.window_s}" for limit in held]
-    values = [value for limit in held for value in (limit.count, limit.window_s)]
+    keys = [f"{PREFIX}{subject}:{limit.window_s}" for limit in enforced]
+    values = [value for limit in enforced for value in (limit.count, limit.window_s)]
     try:
         waits: Any = connection().eval(_COUNT, len(keys), *keys, *map(str, values))
     except (redis.RedisError, OSError) as error:
@@ -142,14 +142,14 @@ def policy_of_requests(user_id: UUID | None) -> str:
     return f'"{name}";q={limit};w={MINUTE_S}' if limit > 0 else ""
 
 
-def _count_by_share(what: str, limit: int) -> int:
+def _count_by_share(subject: str, limit: int) -> int:
     """Count in a window of one minute, with one Redis command per share.
 
     Returns the seconds to wait, or 0.
     """
     if limit <= 0:
         return 0
-    key, now = (what, limit), time.monotonic()
+    key, now = (subject, limit), time.monotonic()
     with _lock:
         share = _shares.get(key)
         if share is not None and now < share.until:
@@ -164,7 +164,7 @@ def _count_by_share(what: str, limit: int) -> int:
             _taking.add(key)
     taken = None
     try:
-        taken = _take(what, limit, at_most)
+        taken = _take(subject, limit, at_most)
     finally:
         with _lock:
             if at_most > 1:
@@ -187,11 +187,11 @@ def _keep(key: tuple[str, int], left: int, now: float, until: float, *, refuses:
     _shares[key] = _Share(left, until, refuses)
 
 
-def _take(what: str, limit: int, at_most: int) -> tuple[int, float] | None:
+def _take(subject: str, limit: int, at_most: int) -> tuple[int, float] | None:
     """Reserve a share. Returns its size and the seconds left in the window; None if Redis is unavailable."""
     if time.monotonic() < _away_until:
         return None
-    key = f"{PREFIX}{what}:{MINUTE_S}"
+    key = f"{PREFIX}{subject}:{MINUTE_S}"
     try:
         taken: Any = connection().eval(_TAKE, 1, key, *map(str, (limit, MINUTE_S, SHARES, at_most)))
     except (redis.RedisError, OSError) as error:

@@ -82,13 +82,13 @@ def lag(cursor: Cursor) -> int:
 
 
 def _ids(position: Position) -> list[int]:
-    found = Event.objects.filter(pk__gt=position.last_id).order_by("pk")
-    return list(found.values_list("pk", flat=True)[:STRIDE])
+    entries = Event.objects.filter(pk__gt=position.last_id).order_by("pk")
+    return list(entries.values_list("pk", flat=True)[:STRIDE])
 
 
 def _rows(cursor: Cursor, limit: int) -> list[Event]:
-    found = Event.objects.filter(pk__gt=cursor.last_id).select_related("team", "pool", "workspace")
-    return list(found.prefetch_related("targets").order_by("pk")[:limit])
+    entries = Event.objects.filter(pk__gt=cursor.last_id).select_related("team", "pool", "workspace")
+    return list(entries.prefetch_related("targets").order_by("pk")[:limit])
 
 
 def _gap(ids: list[int], cursor: Cursor | Position) -> int | None:

@@ -229,8 +229,8 @@ async def _written(channel: str, source: _Source, user_id: UUID, every_s: float)
                 sent, more = 0, True
                 while more:
                     turn = await source(hinted)
-                    for each in turn.messages:
-                        yield each
+                    for message in turn.messages:
+                        yield message
                     if turn.over:
                         return
                     sent, more = sent + len(turn.messages), turn.more

@@ -120,8 +120,8 @@ _CHOICES = {
 
 def _parameters(params: Params) -> Params:
     names = ", ".join(params["known"])
-    known = gettext("Known: %(names)s.") % {"names": names} if names else gettext("None exist.")
-    return {"known": known}
+    listing = gettext("Known: %(names)s.") % {"names": names} if names else gettext("None exist.")
+    return {"known": listing}
 
 
 TEXTS: dict[StrEnum, Text] = {
