@@ -114,13 +114,13 @@ def _with_room(channels: QuerySet[Channel]) -> QuerySet[Channel]:
 
 def _of_entry(entry: Event, channel: Channel) -> Message:
     kind = TYPE_OF_KIND[entry.kind]
-    what = entry.workspace.name if entry.workspace else str(channel.team)
+    subject = entry.workspace.name if entry.workspace else str(channel.team)
     url = reverse("workspaces:detail", args=[entry.workspace_id]) if entry.workspace_id else ""
     now = timezone.now()
     return Message(
         channel=channel,
         kind=kind.name,
-        title=f"{what}: {kind.summary}"[:200],
+        title=f"{subject}: {kind.summary}"[:200],
         body=f"{entry.actor_label} {entry.sentence}",
         url=url or (reverse("home:team", args=[entry.team.slug]) if entry.team else ""),
         due_at=now,
@@ -242,15 +242,15 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> 
     if row is None:
         # Deleted meanwhile, together with its messages.
         return
-    said = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
+    result = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
     for message in messages:
         mine = Message.objects.filter(pk=message.pk, attempts=message.attempts)
         if outcome.ok:
-            mine.update(state=MessageState.SENT, due_at=None, ended_at=now, **said)
+            mine.update(state=MessageState.SENT, due_at=None, ended_at=now, **result)
         elif message.attempts >= _max_attempts(message):
-            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now, **said)
+            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now, **result)
         else:
-            mine.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **said)
+            mine.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **result)
     if outcome.ok:
         row.failing_since, row.failures, row.not_before = None, 0, None
     else:

@@ -105,8 +105,8 @@ def change(
             row.failing_since, row.failures, row.not_before = None, 0, None
         if changed:
             row.save()
-            said = {"changed": changed, "enabled": row.enabled}
-            _record(actor, AuditKind.CHANNEL_CHANGED, row, f"changed the channel “{row.name}”", **said)
+            details = {"changed": changed, "enabled": row.enabled}
+            _record(actor, AuditKind.CHANNEL_CHANGED, row, f"changed the channel “{row.name}”", **details)
     return row
 
 
@@ -138,7 +138,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
     if row.messages.filter(kind=TEST, state=MessageState.PENDING).exists():
         raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
-    made = Message.objects.create(
+    message = Message.objects.create(
         channel=row,
         kind=TEST,
         title=_("A test of the channel “%(name)s”") % {"name": row.name},
@@ -147,7 +147,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
         created_at=now,
     )
     transaction.on_commit(hint)
-    return made
+    return message
 
 
 def hint() -> None:
@@ -169,10 +169,10 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
     name = " ".join(strip_nul(name).split())[:80]
     if not name:
         errors["name"] = [Reason(ChannelCode.NAMELESS)]
-    known = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
-    unknown = sorted({strip_nul(kind)[:60] for kind in kinds} - set(known))
+    allowed = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
+    unknown = sorted({strip_nul(kind)[:60] for kind in kinds} - set(allowed))
     if unknown:
-        errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": known})]
+        errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": allowed})]
     elif not kinds:
         errors["kinds"] = [Reason(ChannelCode.CHOOSE_KINDS)]
     if url is not None and len(url.strip()) > MAX_URL:
@@ -185,7 +185,7 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
             errors["url"] = [_url_reason(check.error)]
     if errors:
         raise InvalidInput(Reason(ChannelCode.NOT_VALID), errors=errors)
-    channel.name, channel.kinds = name, [kind for kind in known if kind in set(kinds)]
+    channel.name, channel.kinds = name, [kind for kind in allowed if kind in set(kinds)]
 
 
 def _url_reason(error: str) -> Reason:

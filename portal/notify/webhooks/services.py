@@ -122,8 +122,10 @@ def change(
         endpoint.failing_since, endpoint.timeouts, endpoint.not_before = None, 0, None
     if changed:
         endpoint.save()
-        said = {"changed": changed, "enabled": endpoint.enabled}
-        _record(actor, AuditKind.WEBHOOK_CHANGED, endpoint, f"changed the webhook “{endpoint.name}”", **said)
+        details = {"changed": changed, "enabled": endpoint.enabled}
+        _record(
+            actor, AuditKind.WEBHOOK_CHANGED, endpoint, f"changed the webhook “{endpoint.name}”", **details
+        )
     return endpoint
 
 
@@ -167,7 +169,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
     if endpoint.deliveries.filter(entry_id=None, state=DeliveryState.PENDING).exists():
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
-    made = Delivery.objects.create(
+    delivery = Delivery.objects.create(
         endpoint=endpoint,
         type="berth.test",
         payload=payloads.of_test(now, endpoint.name),
@@ -175,7 +177,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
         created_at=now,
     )
     transaction.on_commit(hint)
-    return made
+    return delivery
 
 
 @transaction.atomic
@@ -233,12 +235,12 @@ def _checked(
     problem = url_problem(url)
     if problem is not None:
         errors["url"] = [Reason(URL_CODES[problem])]
-    known = {
+    allowed = {
         event_type.name
         for event_type in TYPES.values()
         if team is None or event_type.audience is Audience.TEAM
     }
-    unknown = sorted(set(types) - known)
+    unknown = sorted(set(types) - allowed)
     if unknown:
         errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [kind[:60] for kind in unknown[:10]]})]
     elif not types:
