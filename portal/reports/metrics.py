@@ -94,16 +94,16 @@ def _newest(now: datetime) -> dict[str, Sample]:
 
 
 def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[Family]:
-    found = {name: _as_exported(name, text) for name, text in dcgm_names.help_texts().items()}
+    families = {name: _as_exported(name, text) for name, text in dcgm_names.help_texts().items()}
     for device in devices:
         sample = samples.get(device.uuid)
         if sample is None:
             continue
         labels: dict[str, str] = {}
-        for name, its, value in dcgm_names.readings(sample, _info(device), hostname=device.node.name):
-            labels = labels or its | _whose(device.node.pool)
-            found[name].add_sample(name, labels, value)
-    return list(found.values())
+        for name, own_labels, value in dcgm_names.readings(sample, _info(device), hostname=device.node.name):
+            labels = labels or own_labels | _whose(device.node.pool)
+            families[name].add_sample(name, labels, value)
+    return list(families.values())
 
 
 def _info(device: Device) -> DeviceInfo:
@@ -151,14 +151,14 @@ _AMOUNTS = {
 def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
     """Return the amounts of each resource and pool, in base units."""
     by_pool = counting.by_pool(Node.objects.all(), now, counting.counted(devices))
-    found = []
+    families = []
     for amount, text in _AMOUNTS.items():
         gauge = _gauge(f"berth_resource_{amount}", f"{text}, in thousandths of a device or core and in MiB.")
         for pool in pools:
             for name, count in sorted(by_pool.get(pool.pk, {}).items()):
                 gauge.add_sample(gauge.name, {"resource": name, **_whose(pool)}, getattr(count, amount))
-        found.append(gauge)
-    return found
+        families.append(gauge)
+    return families
 
 
 def _pools(pools: Iterable[Pool]) -> list[GaugeMetricFamily]:
@@ -187,11 +187,11 @@ def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]
             key = wanted or ANY_POOL
             waiting[key] += number
             since[key] = min(first, since.get(key, first))
-    known = {pool.slug: _whose(pool) for pool in pools}
+    pool_labels = {pool.slug: _whose(pool) for pool in pools}
     any_pool = {"pool": ANY_POOL, "simulated": "false"}
     for (pool, state), number in sorted(states.items()):
-        by_state.add_sample(by_state.name, {"state": state, **known.get(pool, any_pool)}, number)
-    for key, labels in {ANY_POOL: any_pool, **known}.items():
+        by_state.add_sample(by_state.name, {"state": state, **pool_labels.get(pool, any_pool)}, number)
+    for key, labels in {ANY_POOL: any_pool, **pool_labels}.items():
         length.add_sample(length.name, labels, waiting[key])
         wait_s = (now - since[key]).total_seconds() if key in since else 0
         oldest.add_sample(oldest.name, labels, max(0, round(wait_s)))
