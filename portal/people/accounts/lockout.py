@@ -35,12 +35,12 @@ HARD = 4
 def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
     """Render the page after too many wrong passwords. Called by django-axes with unused arguments."""
     minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
-    words = _(
+    text = _(
         "There were %(count)d wrong passwords for this name from here. "
         "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
         "for a new one."
     )
-    return _page(request, words % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
+    return _page(request, text % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
 
 
 def refuses(request: HttpRequest, username: str) -> bool:
@@ -71,11 +71,11 @@ def count_failure(username: str) -> None:
 def too_many(request: HttpRequest) -> HttpResponse:
     """Render the page for refused sign-ins."""
     minutes = _minutes(WINDOW)
-    words = _(
+    text = _(
         "Too many sign-ins have failed from this address, or for this name. Wait %(minutes)d minutes, then "
         "try again; in a browser that you have signed in with before you can sign in now."
     )
-    return _page(request, words % {"minutes": minutes}, minutes)
+    return _page(request, text % {"minutes": minutes}, minutes)
 
 
 def _key() -> str:

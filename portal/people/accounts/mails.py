@@ -70,8 +70,10 @@ def send_forgotten(name: str) -> bool:
     """Send a link to the user with this name or address and a password. Returns whether one was sent."""
     if not name:
         return False
-    asked = Q(username=name.lower()) | Q(email__iexact=name)
-    user = User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
+    matching = Q(username=name.lower()) | Q(email__iexact=name)
+    user = (
+        User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, matching).exclude(email="").first()
+    )
     if user is None:
         return False
     lately = Event.objects.filter(

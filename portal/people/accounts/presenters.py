@@ -11,16 +11,16 @@ from portal.people.accounts.models import Team, User
 
 def rights(user: User) -> list[str]:
     """Return the user's site roles as short descriptions."""
-    found = []
+    labels = []
     if user.is_superuser:
-        found.append(_("Administrator: may do everything"))
+        labels.append(_("Administrator: may do everything"))
     if user.is_operator:
-        found.append(_("Operator: runs the pools"))
+        labels.append(_("Operator: runs the pools"))
     if user.is_approver:
-        found.append(_("Approver: decides quota requests"))
+        labels.append(_("Approver: decides quota requests"))
     if user.is_auditor:
-        found.append(_("Auditor: reads everything, changes nothing"))
-    return found or [_("Member: starts workspaces for your teams")]
+        labels.append(_("Auditor: reads everything, changes nothing"))
+    return labels or [_("Member: starts workspaces for your teams")]
 
 
 def leaving_question(team: Team) -> dict[str, Any]:

@@ -217,9 +217,9 @@ def keep_only(request: HttpRequest, user: User) -> int:
     ended = end_all(user)
     user.save(update_fields=["password", "session_salt"])
     # The current session continues under a new key, with its original age.
-    kept = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT)}
+    values = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT)}
     login(request, user, backend=BACKEND)
-    request.session.update(kept)
+    request.session.update(values)
     _note(request, user)
     return max(0, ended - 1)
 

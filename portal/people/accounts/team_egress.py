@@ -56,7 +56,7 @@ def set_egress(
     row.egress = row.egress if egress is None else egress
     row.egress_allow = row.egress_allow if egress_allow is None else egress_allow.strip()
     after = document_of(row)
-    changed = [each.field for each in history.differences(before, after)]
+    changed = [difference.field for difference in history.differences(before, after)]
     if not changed:
         return row
     new = _checked(row)
@@ -89,12 +89,12 @@ def restore(
 ) -> Team:
     """Restore an earlier version as a new change. Raises like `set_egress`, and `NotFound`."""
     policies.require_manage_team(actor, team)
-    kept = history.revision(SubjectKind.TEAM, team.pk, number).data
+    data = history.revision(SubjectKind.TEAM, team.pk, number).data
     return set_egress(
         actor=actor,
         team=team,
-        egress=kept["egress"],
-        egress_allow=kept["egress_allow"],
+        egress=data["egress"],
+        egress_allow=data["egress_allow"],
         expected=expected,
         restored_from=number,
     )

@@ -21,14 +21,14 @@ LOOKS = {
 
 def question(action: str, actor: User, user: User) -> dict[str, Any]:
     """Return the context of the confirmation page for an action of `user_views.ACTIONS`."""
-    asked: dict[str, Any] = {
+    context: dict[str, Any] = {
         "deactivate": _deactivate,
         "delete": _delete,
         "reset-password": _reset,
         "reset-mfa": _reset_mfa,
         "end-sessions": _end_sessions,
     }[action](actor, user)
-    return asked
+    return context
 
 
 def _deactivate(actor: User, user: User) -> dict[str, Any]:
@@ -78,14 +78,14 @@ def _workspaces_choice(user: User) -> list[dict[str, str]]:
     left = list(user.workspaces.live().order_by("name").values_list("name", flat=True))
     if not left:
         return []
-    words = ngettext(
+    text = ngettext(
         "Delete %(count)d workspace too: %(names)s", "Delete %(count)d workspaces too: %(names)s", len(left)
     )
     return [
         {
             "name": "workspaces",
             "value": "delete",
-            "label": words % {"count": len(left), "names": ", ".join(left[:20])},
+            "label": text % {"count": len(left), "names": ", ".join(left[:20])},
             "hint": _("Without it the account is not deleted. This deletes no files in home folders."),
         }
     ]
@@ -96,7 +96,7 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
     homes = [f"{row['team__slug']}/{user.username} ({row['node']})" for row in user.workspaces.homes()]
     if not homes:
         return []
-    words = ngettext(
+    text = ngettext(
         "Delete %(count)d home folder with all its files, for good: %(names)s",
         "Delete %(count)d home folders with all their files, for good: %(names)s",
         len(homes),
@@ -106,7 +106,7 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
         {
             "name": "homes",
             "value": "delete",
-            "label": words % {"count": len(homes), "names": names},
+            "label": text % {"count": len(homes), "names": names},
             "hint": _(
                 "Without it the files stay there, in the folder “homes” of Berth on the node, where an "
                 "operator finds them. Backups are not touched."
@@ -157,40 +157,40 @@ def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
 def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
     named = {"username": user.username}
     count = user.tokens.filter(revoked_at=None).count()
-    asked: dict[str, Any] = {
+    context: dict[str, Any] = {
         "title": _("Sign %(username)s out everywhere?") % named,
         "loses": [_("all sessions, in the portal and in open notebooks")],
         "stays": [_("the password, to sign in again"), _("workspaces, which continue")],
         "yes": _("End all sessions"),
     }
     if count:
-        asked["choice"] = {
+        context["choice"] = {
             "name": "tokens",
             "value": "on",
             "label": ngettext("Revoke %(count)d API token too", "Revoke %(count)d API tokens too", count)
             % {"count": count},
             "hint": "",
         }
-    return asked
+    return context
 
 
 def _tokens(user: User) -> list[str]:
     count = user.tokens.filter(revoked_at=None).count()
-    words = ngettext("%(count)d API token", "%(count)d API tokens", count)
-    return [words % {"count": count}] if count else []
+    text = ngettext("%(count)d API token", "%(count)d API tokens", count)
+    return [text % {"count": count}] if count else []
 
 
 def _workspaces_stop(user: User) -> list[str]:
     names = list(user.workspaces.running_or_waiting().order_by("name").values_list("name", flat=True))
     if not names:
         return []
-    words = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
+    text = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
     shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-    return [words % {"names": shown}]
+    return [text % {"names": shown}]
 
 
 def _ownership(actor: User, user: User) -> list[str]:
-    found = []
+    lines = []
     for handover in deactivation.heirs_of(actor, user):
         heir = handover.heir
         if heir and actor.pk == user.pk:
@@ -199,12 +199,12 @@ def _ownership(actor: User, user: User) -> list[str]:
             continue
         named = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
         if heir:
-            found.append(_("ownership of %(team)s, which passes to %(heir)s") % named)
+            lines.append(_("ownership of %(team)s, which passes to %(heir)s") % named)
         elif handover.others:
-            found.append(_("ownership of %(team)s, which has another owner") % named)
+            lines.append(_("ownership of %(team)s, which has another owner") % named)
         else:
-            found.append(_("ownership of %(team)s, which nobody else is in: operators look after it") % named)
-    return found
+            lines.append(_("ownership of %(team)s, which nobody else is in: operators look after it") % named)
+    return lines
 
 
 def session_rows(user: User, key: str = "") -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def people(request: SignedInRequest) -> HttpResponse:
     """List accounts and invite users. The invitation link is shown only once."""
     if request.method == "POST":
         policies.require_administrator(request.user)
-    found = factors.with_factors(selectors.users_for(request.user))
+    rows = factors.with_factors(selectors.users_for(request.user))
     form = InviteForm(request.POST or None)
     link = None
     if request.method == "POST" and form.is_valid():
@@ -57,18 +57,18 @@ def people(request: SignedInRequest) -> HttpResponse:
     q = strip_nul(request.GET.get("q", "")).strip()
     state, role = request.GET.get("state", ""), request.GET.get("role", "")
     if q:
-        found = selectors.search_users(found, q)
+        rows = selectors.search_users(rows, q)
     if state in AccountState.values:
-        found = found.with_state(state)
+        rows = rows.with_state(state)
     if role in SiteRole.values:
-        found = found.with_role(role)
+        rows = rows.with_role(role)
     kind = request.GET.get("kind", "")
     if kind in AccountKind.values:
-        found = found.of_kind(kind)
+        rows = rows.of_kind(kind)
     factor = request.GET.get("second_factor", "")
     if factor in dict(FACTORS):
-        found = factors.having(found, factor)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+        rows = factors.having(rows, factor)
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "rows": [(person, factors.kinds_of(person)) for person in page],
@@ -219,8 +219,8 @@ def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse
     user = selectors.user_by_name(request.user, username)
     back = reverse("accounts:user", args=[username])
     if request.method != "POST":
-        asked = user_presenters.question(action, request.user, user)
-        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+        question = user_presenters.question(action, request.user, user)
+        return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     try:
         return _done(request, user, action)
     except PortalError as error:

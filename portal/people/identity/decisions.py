@@ -130,21 +130,21 @@ def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy 
 
     Never an account with site roles, because the operator of the provider would gain them. Raises `Refused`.
     """
-    found: User | None = None
+    user: User | None = None
     how: LinkedBy | None = None
     if "email" in provider.link and person.email and person.email.isascii():
-        found, how = _with_verified_email(person.email), LinkedBy.EMAIL
-    if found is None and "username" in provider.link:
-        found, how = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
-    if found is None:
+        user, how = _with_verified_email(person.email), LinkedBy.EMAIL
+    if user is None and "username" in provider.link:
+        user, how = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
+    if user is None:
         return None, None
-    _require_open(found)
-    named = {"username": found.username, "provider": provider.name}
-    if found.roles:
+    _require_open(user)
+    named = {"username": user.username, "provider": provider.name}
+    if user.roles:
         raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, named))
-    if IdentityLink.objects.filter(provider=provider.id, user=found).exists():
+    if IdentityLink.objects.filter(provider=provider.id, user=user).exists():
         raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, named))
-    return found, how
+    return user, how
 
 
 def _with_verified_email(email: str) -> User | None:
@@ -178,15 +178,15 @@ def place(decision: Decision, granted: rules.Grants) -> None:
     """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
     wanted = _possible(decision, granted)
-    held: dict[str, str] = {}
-    given: dict[str, GivenPlace] = {}
+    current_roles: dict[str, str] = {}
+    given_places: dict[str, GivenPlace] = {}
     if user is not None:
         places = Membership.objects.filter(user=user).values_list("team__slug", "role")
-        held = dict(places)
+        current_roles = dict(places)
         mine = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related("team")
-        given = {each.team.slug: each for each in mine}
-    for slug in sorted({*wanted, *given}):
-        change = place_change(wanted.get(slug, ""), held.get(slug, ""), given.get(slug))
+        given_places = {place.team.slug: place for place in mine}
+    for slug in sorted({*wanted, *given_places}):
+        change = place_change(wanted.get(slug, ""), current_roles.get(slug, ""), given_places.get(slug))
         if change is not None:
             new = slug in granted.may_create and not Team.objects.filter(slug=slug).exists()
             decision.places.append(PlaceChange(slug, *change, create_team=new))
@@ -205,33 +205,41 @@ def place(decision: Decision, granted: rules.Grants) -> None:
             decision.roles.append(RoleChange(role.value, Effect.LOST))
 
 
-def place_change(wanted: str, held: str, given: GivenPlace | None) -> tuple[str, Effect, bool] | None:
+def place_change(
+    wanted: str, current_role: str, given_place: GivenPlace | None
+) -> tuple[str, Effect, bool] | None:
     """Return the new role, its effect, and whether the rules manage the membership afterwards.
 
-    `held` is the current role. A membership changed manually since the rules gave it is no longer managed by
-    them. Returns None if the rules do not affect the membership.
+    A membership changed manually since the rules gave it is no longer managed by them. Returns None if the
+    rules do not affect the membership.
     """
-    if given is not None and given.role != held:
-        given = None
+    if given_place is not None and given_place.role != current_role:
+        given_place = None
     if wanted:
-        if given is not None or not held:
-            effect = Effect.GAINED if not held else Effect.KEPT if wanted == held else Effect.CHANGED
+        if given_place is not None or not current_role:
+            effect = (
+                Effect.GAINED
+                if not current_role
+                else Effect.KEPT
+                if wanted == current_role
+                else Effect.CHANGED
+            )
             return wanted, effect, True
-        if TEAM_ROLES.index(held) >= TEAM_ROLES.index(wanted):
-            return held, Effect.KEPT, False
+        if TEAM_ROLES.index(current_role) >= TEAM_ROLES.index(wanted):
+            return current_role, Effect.KEPT, False
         return wanted, Effect.CHANGED, True
-    if given is None:
+    if given_place is None:
         return None
-    return (given.before, Effect.CHANGED, False) if given.before else ("", Effect.LOST, False)
+    return (given_place.before, Effect.CHANGED, False) if given_place.before else ("", Effect.LOST, False)
 
 
 def _possible(decision: Decision, granted: rules.Grants) -> dict[str, str]:
     """Return the wanted memberships in teams that exist or that a rule may create."""
-    there = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
+    existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
     wanted = {}
     for slug, role in granted.places.items():
         named = {"slug": slug[:80], "provider": decision.provider_name}
-        if slug in there or (slug in granted.may_create and _is_slug(slug)):
+        if slug in existing or (slug in granted.may_create and _is_slug(slug)):
             wanted[slug] = role
         else:
             code = (

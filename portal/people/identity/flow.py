@@ -109,8 +109,8 @@ def _tested(
 
 def test_result(request: HttpRequest, provider: Provider) -> dict[str, Any] | None:
     """Return claims and outcome of the administrator's last test of the provider, or None."""
-    kept = request.session.pop("identity_test", None)
-    if not isinstance(kept, dict) or kept.get("provider") != provider.id:
+    stored = request.session.pop("identity_test", None)
+    if not isinstance(stored, dict) or stored.get("provider") != provider.id:
         return None
-    claims = kept["claims"]
+    claims = stored["claims"]
     return {"claims": claims, "outcome": presenters.decision_shown(decide(provider, claims))}

@@ -66,5 +66,5 @@ def shown(claims: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, list):
-        return [_shortened(each) for each in value[:MAX_SHOWN]]
+        return [_shortened(item) for item in value[:MAX_SHOWN]]
     return f"{value[:MAX_SHOWN]}…" if isinstance(value, str) and len(value) > MAX_SHOWN else value

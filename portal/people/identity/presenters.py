@@ -89,10 +89,11 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
         (_("Groups from"), claims.groups),
         (_("New accounts"), _("are made") if provider.create_accounts else _("are not made")),
         (_("Links accounts by"), ", ".join(provider.link) or _("administrators only")),
-        (_("Asks for"), "; ".join(each.words() for each in provider.require) or _("nothing")),
+        (_("Asks for"), "; ".join(condition.words() for condition in provider.require) or _("nothing")),
         (
             _("Second factor"),
-            _("there, where %(rule)s") % {"rule": _(" or ").join(each.words() for each in provider.mfa)}
+            _("there, where %(rule)s")
+            % {"rule": _(" or ").join(condition.words() for condition in provider.mfa)}
             if provider.mfa
             else _("here, as for everybody"),
         ),
@@ -121,8 +122,8 @@ def rule_rows(provider: Provider) -> list[dict[str, Any]]:
 def _then(rule: Rule) -> str:
     if rule.site_role:
         return _("%(role)s in the portal") % {"role": rule.site_role}
-    made = f" ({_('made if missing')})" if rule.create_team else ""
-    return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + made
+    suffix = f" ({_('made if missing')})" if rule.create_team else ""
+    return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + suffix
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:
@@ -140,11 +141,11 @@ def decision_json(decision: Decision) -> dict[str, Any]:
         "groups": list(person.groups) if person is not None else [],
         "mfa": person.mfa if person is not None else False,
         "teams": [
-            {"team": each.team, "role": each.role, "effect": each.effect.value, "by_rule": each.given}
-            for each in decision.places
+            {"team": place.team, "role": place.role, "effect": place.effect.value, "by_rule": place.given}
+            for place in decision.places
         ],
-        "roles": [{"role": each.role, "effect": each.effect.value} for each in decision.roles],
-        "problems": [reason_json(each) for each in decision.problems],
+        "roles": [{"role": role.role, "effect": role.effect.value} for role in decision.roles],
+        "problems": [reason_json(reason) for reason in decision.problems],
     }
 
 
@@ -166,7 +167,7 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
         "refused": decision.refusal is not None,
         "headline": headline,
         "refusal": sentence_of(decision.refusal) if decision.refusal is not None else "",
-        "problems": [sentence_of(each) for each in decision.problems],
+        "problems": [sentence_of(reason) for reason in decision.problems],
         "facts": []
         if person is None
         else [
@@ -184,12 +185,12 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
         if decision.refusal is not None
         else [
             *(
-                {"what": _("Team %(team)s") % {"team": each.team}, "role": each.role, **_look(each.effect)}
-                for each in decision.places
+                {"what": _("Team %(team)s") % {"team": place.team}, "role": place.role, **_look(place.effect)}
+                for place in decision.places
             ),
             *(
-                {"what": _("In the portal"), "role": each.role, **_look(each.effect)}
-                for each in decision.roles
+                {"what": _("In the portal"), "role": role.role, **_look(role.effect)}
+                for role in decision.roles
             ),
         ],
     }

@@ -105,15 +105,15 @@ def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str,
     if condition.everyone:
         return [True]
     if condition.claim:
-        found = _value(claims, condition.claim)
-        values = found if isinstance(found, list | tuple) else [found]
+        claim = _value(claims, condition.claim)
+        values = claim if isinstance(claim, list | tuple) else [claim]
         if condition.pattern:
             texts = [_text(value) for value in values if isinstance(value, str | int)]
             return _matching(condition.pattern, texts)
         # In Python `True == 1`, but not in claims.
-        return [True for each in values if each == condition.equals and type(each) is type(condition.equals)][
-            :1
-        ]
+        return [
+            True for value in values if value == condition.equals and type(value) is type(condition.equals)
+        ][:1]
     if condition.group:
         return [True] if condition.group in groups else []
     return _matching(condition.group_pattern, groups)
@@ -142,10 +142,10 @@ def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
     value = _needed(provider, claims, claim)
     name = value
     if provider.username_pattern:
-        found = _matching(provider.username_pattern, [value])
-        if not found:
+        matches = _matching(provider.username_pattern, [value])
+        if not matches:
             raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
-        name = found[0].group(1) or ""
+        name = matches[0].group(1) or ""
     # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
     if not name.isascii():
         raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))
@@ -158,8 +158,8 @@ def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
     elsewhere = claims.get("_claim_names")
     if (isinstance(elsewhere, Mapping) and name in elsewhere) or claims.get("hasgroups") is True:
         raise Refused(Reason(IdentityCode.GROUPS_LEFT_OUT, {"provider": provider.name, "claim": name}))
-    found = _value(claims, name)
-    values = found if isinstance(found, list | tuple) else [found]
+    claim = _value(claims, name)
+    values = claim if isinstance(claim, list | tuple) else [claim]
     return tuple(sorted({value for value in values if isinstance(value, str) and value}))
 
 
@@ -174,12 +174,12 @@ def _value(claims: Mapping[str, Any], name: str) -> Any:
     """Return the claim with exactly this name, else the nested claim, else None."""
     if name in claims:
         return claims[name]
-    here: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        if not isinstance(here, Mapping) or part not in here:
+        if not isinstance(value, Mapping) or part not in value:
             return None
-        here = here[part]
-    return here
+        value = value[part]
+    return value
 
 
 def _text(value: Any) -> str:

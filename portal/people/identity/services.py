@@ -170,33 +170,39 @@ def _give_all(actor: SystemActor, user: User, decision: Decision) -> None:
 
 def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Sequence[PlaceChange]) -> None:
     for change in changes:
-        given = GivenPlace.objects.filter(user=user, provider=decision.provider_id, team__slug=change.team)
+        given_places = GivenPlace.objects.filter(
+            user=user, provider=decision.provider_id, team__slug=change.team
+        )
         if change.create_team and not Team.objects.filter(slug=change.team).exists():
             accounts.create_team(actor=actor, slug=change.team, name=change.team)
         team = Team.objects.get(slug=change.team)
-        held = Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first() or ""
+        current_role = (
+            Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first() or ""
+        )
         if change.effect is Effect.LOST:
             if accounts.withdraw_member(actor=actor, team=team, user=user):
-                given.delete()
+                given_places.delete()
             else:
                 named = {"username": user.username, "slug": team.slug}
                 decision.problems.append(Reason(IdentityCode.LAST_OWNER_KEPT, named))
             continue
-        if change.role != held and not _set_place(actor, user, team, change.role, decision):
+        if change.role != current_role and not _set_place(actor, user, team, change.role, decision):
             continue
         if change.given:
-            present = given.first()
+            present = given_places.first()
             GivenPlace.objects.update_or_create(
                 user=user,
                 provider=decision.provider_id,
                 team=team,
                 defaults={
                     "role": change.role,
-                    "before": present.before if present is not None and present.role == held else held,
+                    "before": present.before
+                    if present is not None and present.role == current_role
+                    else current_role,
                 },
             )
         else:
-            given.delete()
+            given_places.delete()
 
 
 def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: Decision) -> bool:
@@ -215,7 +221,7 @@ def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: 
 
 def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
     """Apply role changes. Losses come first, because an auditor has no other role."""
-    for change in sorted(decision.roles, key=lambda each: each.effect is not Effect.LOST):
+    for change in sorted(decision.roles, key=lambda role_change: role_change.effect is not Effect.LOST):
         if change.effect is Effect.KEPT:
             continue
         roles = [role.value for role in user.roles if role != change.role]
@@ -227,11 +233,11 @@ def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
             continue
         for role, column in ROLE_FIELDS.items():
             setattr(user, column, role in changed.roles)
-        given: dict[str, Any] = {"user": user, "provider": decision.provider_id, "role": change.role}
+        key: dict[str, Any] = {"user": user, "provider": decision.provider_id, "role": change.role}
         if gained:
-            GivenRole.objects.get_or_create(**given)
+            GivenRole.objects.get_or_create(**key)
         else:
-            GivenRole.objects.filter(**given).delete()
+            GivenRole.objects.filter(**key).delete()
 
 
 def _take_all(user: User, provider_id: str) -> None:
@@ -249,22 +255,26 @@ def _take_all(user: User, provider_id: str) -> None:
 
 def _tell_administrators(decision: Decision, path: str) -> None:
     """Record grants that cannot be applied, and notify administrators unless they have an unread notice."""
-    words = " ".join(sentence_of(problem) for problem in decision.problems)
+    sentences = " ".join(sentence_of(problem) for problem in decision.problems)
     events.record(
         actor=SystemActor(f"The rules of {decision.provider_name}"),
         kind=AuditKind.USER_RULES_NOT_MET,
         message=f"could not be carried out for {decision.username}",
-        reason=words[:500],
+        reason=sentences[:500],
         data={
             "provider": decision.provider_id,
             "problems": [problem.as_json() for problem in decision.problems],
         },
     )
     administrators = User.objects.filter(is_superuser=True, is_active=True)
-    recipients = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
+    recipients = [
+        administrator
+        for administrator in administrators
+        if not unread_of(administrator, RULES_NOT_MET).exists()
+    ]
     if recipients:
         title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
-        events.notify(recipients, RULES_NOT_MET, title, words, path)
+        events.notify(recipients, RULES_NOT_MET, title, sentences, path)
 
 
 @transaction.atomic
@@ -325,12 +335,12 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
     Raises `NotAllowed` unless an administrator, `NotFound`, and `StateConflict` (the last administrator).
     """
     require_administrator(actor)
-    found = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
-    if found is None:
+    link = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
+    if link is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_LINK))
-    user = deactivation.locked(found.user)
+    user = deactivation.locked(link.user)
     _take_all(user, provider_id)
-    found.delete()
+    link.delete()
     ended = sessions.end_all(user)
     user.linked = IdentityLink.objects.filter(user=user).exclude(subject="").exists()
     user.save(update_fields=["linked", "session_salt"])
@@ -358,10 +368,10 @@ def tested(*, actor: User, provider: Provider, username: str = "") -> None:
 @transaction.atomic
 def signed_out_there(*, provider: Provider, subject: str) -> int:
     """End the sessions of a user who signed out at the provider. Returns how many were listed."""
-    found = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
-    if found is None or not subject:
+    link = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
+    if link is None or not subject:
         return 0
-    user = deactivation.locked(found.user)
+    user = deactivation.locked(link.user)
     ended = sessions.end_all(user)
     user.save(update_fields=["session_salt"])
     events.record(

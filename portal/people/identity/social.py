@@ -43,13 +43,13 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         extra_context: dict[str, Any] | None = None,
     ) -> None:
         """Handle a protocol error. Raises the response, an error page."""
-        known: Provider = provider.known
+        provider_: Provider = provider.known
         context = extra_context or {}
         detail = str(exception or context.get("saml_last_error_reason", ""))[:300]
-        log.warning("sign-in by %s failed: %s %s", known.id, error, detail)
+        log.warning("sign-in by %s failed: %s %s", provider_.id, error, detail)
         began = "state" in context or "saml_errors" in context
-        reason = _reason(known, error, exception, began=began, saml=context.get("saml_errors"))
-        raise ImmediateHttpResponse(flow.failed(request, known, reason))
+        reason = _reason(provider_, error, exception, began=began, saml=context.get("saml_errors"))
+        raise ImmediateHttpResponse(flow.failed(request, provider_, reason))
 
     def get_requests_session(self) -> requests.Session:
         """Return a requests session with a timeout, and without following redirects."""

@@ -62,10 +62,12 @@ def deciders_of(request: JoinRequest) -> Iterable[User]:
 
     Never includes the requester.
     """
-    found = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER, is_active=True)
-    if not found.exists():
-        found = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
-    return found.exclude(pk=request.requester_id)
+    deciders = User.objects.filter(
+        memberships__team=request.team, memberships__role=Role.OWNER, is_active=True
+    )
+    if not deciders.exists():
+        deciders = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    return deciders.exclude(pk=request.requester_id)
 
 
 def _owned(actor: User) -> QuerySet[Team]:

@@ -93,22 +93,22 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
         return present, False
     _refuse_too_soon(theirs, team, now)
     _refuse_too_many(theirs, now)
-    made = JoinRequest.objects.create(
+    join_request = JoinRequest.objects.create(
         team=team,
         team_name=team.name,
         requester=actor,
         message=text,
         expires_at=now + timedelta(days=settings.BERTH_JOIN_REQUEST_DAYS),
     )
-    _record(actor, made, AuditKind.TEAM_JOIN_ASKED, f"asked to join {team.name}", reason=text)
+    _record(actor, join_request, AuditKind.TEAM_JOIN_ASKED, f"asked to join {team.name}", reason=text)
     events.notify(
-        policies.deciders_of(made),
+        policies.deciders_of(join_request),
         "team.join_asked",
         _("%(username)s asks to join %(team)s") % {"username": actor.username, "team": team.name},
         text,
-        url_of(made),
+        url_of(join_request),
     )
-    return made, True
+    return join_request, True
 
 
 def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
@@ -263,9 +263,9 @@ def _team_deleted(*, instance: Team, **_more: Any) -> None:
 
 def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest]:
     """Return the open requests, locked in a fixed order."""
-    found = JoinRequest.objects.all() if requests is None else requests
+    rows = JoinRequest.objects.all() if requests is None else requests
     return (
-        found.filter(state=JoinState.OPEN)
+        rows.filter(state=JoinState.OPEN)
         .select_related("team", "requester")
         .select_for_update(of=("self",))
         .order_by("created_at", "pk")
@@ -274,8 +274,8 @@ def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest
 
 def _locked(actor: User, request_id: UUID) -> JoinRequest:
     """Return the request, locked. Raises `NotFound` if it is not visible to the actor."""
-    found = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
-    request = found.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
+    rows = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
+    request = rows.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
     if request is None:
         raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))
     return request

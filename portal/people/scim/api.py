@@ -66,12 +66,12 @@ class ScimParser(parsers.BaseParser):
             raise errors.too_large(Reason(ScimCode.TOO_LARGE))
         try:
             # NUL characters are stripped later, from texts that are stored.
-            found = parse_json(raw, strict=False)
+            document = parse_json(raw, strict=False)
         except InvalidJson:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise errors.invalid_syntax(Reason(ScimCode.BODY_NOT_JSON))
-        return found
+        return document
 
 
 class PlainJsonParser(ScimParser):
@@ -162,8 +162,8 @@ class ScimView(APIView):
 
 def _told(error: PortalError) -> str:
     """Return the message of the error, with messages of single fields."""
-    said = [sentence for found in error.field_errors.values() for sentence in found]
-    return " ".join(dict.fromkeys([error.sentence, *said]))
+    sentences = [sentence for items in error.field_errors.values() for sentence in items]
+    return " ".join(dict.fromkeys([error.sentence, *sentences]))
 
 
 def _error(status: int, detail: str, scim_type: str = "") -> dict[str, Any]:
@@ -194,10 +194,10 @@ class Described(Discovery):
         every = type(self).described()
         if not name:
             return Response(_listed(every, len(every), 1))
-        found = next((each for each in every if each["id"].lower() == name.lower()), None)
-        if found is None:
+        match = next((resource for resource in every if resource["id"].lower() == name.lower()), None)
+        if match is None:
             raise errors.no_such_resource()
-        return Response(found)
+        return Response(match)
 
 
 class ResourceTypes(Described):
@@ -260,15 +260,15 @@ class Resources(ScimView, ABC):
         return self.answer(scim_id) if scim_id is not None else self.page()
 
     def page(self) -> Response:
-        given = self.asked()
-        start = min(max(_number(given.get("startIndex"), "startIndex", 1), 1), MAX_START)
-        count = min(max(_number(given.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
+        params = self.asked()
+        start = min(max(_number(params.get("startIndex"), "startIndex", 1), 1), MAX_START)
+        count = min(max(_number(params.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
         rows = self.rows()
-        if asked := given.get("filter"):
-            rows = rows.filter(queries.condition_of(filters.parse(asked), self.attributes))
+        if filter_text := params.get("filter"):
+            rows = rows.filter(queries.condition_of(filters.parse(filter_text), self.attributes))
         total = rows.count()
-        found = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
-        return Response(_listed(found, total, start))
+        resources = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
+        return Response(_listed(resources, total, start))
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
         if scim_id is not None:
@@ -377,9 +377,9 @@ class Searched(Resources):
 
     def asked(self) -> Mapping[str, str]:
         body = _document(self.request, resources.SEARCH)
-        given = {key.lower(): value for key, value in body.items()}
-        found = {name: _searched(given[name.lower()], name) for name in SEARCHED if name.lower() in given}
-        return {name: text for name, text in found.items() if text}
+        values = {key.lower(): value for key, value in body.items()}
+        texts = {name: _searched(values[name.lower()], name) for name in SEARCHED if name.lower() in values}
+        return {name: text for name, text in texts.items() if text}
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
         return self.page()
@@ -401,7 +401,7 @@ def _searched(value: Any, name: str) -> str:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise errors.invalid_value(name)
     if isinstance(value, list):
-        if not all(isinstance(each, str) for each in value):
+        if not all(isinstance(item, str) for item in value):
             raise errors.invalid_value(name)
         return ",".join(value)
     return str(value)
@@ -419,20 +419,20 @@ class NotSupported(ScimView):
 def _document(request: Request, schema: str) -> dict[str, Any]:
     """Return the body, whose `schemas` must include `schema`. Raises `ScimRefusal` (invalidSyntax)."""
     body: Any = request.data
-    found = body.get("schemas")
-    if not isinstance(found, list) or schema.lower() not in {str(each).lower() for each in found}:
+    schemas = body.get("schemas")
+    if not isinstance(schemas, list) or schema.lower() not in {str(item).lower() for item in schemas}:
         raise errors.invalid_syntax(Reason(ScimCode.SCHEMA_MISSING, {"schema": schema}))
     document: dict[str, Any] = body
     return document
 
 
-def _listed(found: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
+def _listed(shown: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
     return {
         "schemas": [resources.LIST],
         "totalResults": total,
         "startIndex": start,
-        "itemsPerPage": len(found),
-        "Resources": found,
+        "itemsPerPage": len(shown),
+        "Resources": shown,
     }
 
 
@@ -447,8 +447,8 @@ def _number(text: str | None, name: str, default: int) -> int:
 
 def _versions(request: Request, header: str) -> list[str]:
     """Return the versions in a conditional header, in the form of `meta.version`."""
-    named = [each.strip() for each in request.headers.get(header, "").split(",") if each.strip()]
-    return [each if each == "*" or each.startswith("W/") else f"W/{each}" for each in named]
+    named = [tag.strip() for tag in request.headers.get(header, "").split(",") if tag.strip()]
+    return [tag if tag == "*" or tag.startswith("W/") else f"W/{tag}" for tag in named]
 
 
 # CSRF-exempt so that a POST gets 404 as well. The view changes nothing.

@@ -91,27 +91,27 @@ def matches(node: Node, value: Mapping[str, Any]) -> bool:
         case Not(inner):
             return not matches(inner, value)
         case Compare(attribute, operator, wanted):
-            found = next((held for key, held in value.items() if key.lower() == attribute), None)
-            return _holds(found, operator, wanted)
+            actual = next((item for key, item in value.items() if key.lower() == attribute), None)
+            return _holds(actual, operator, wanted)
         case Within():
             return False
 
 
-def _holds(found: Any, operator: str, wanted: Any) -> bool:
+def _holds(actual: Any, operator: str, wanted: Any) -> bool:
     if operator == "pr":
-        return found not in (None, "")
-    if isinstance(found, str) and isinstance(wanted, str):
-        held, asked = found.lower(), wanted.lower()
+        return actual not in (None, "")
+    if isinstance(actual, str) and isinstance(wanted, str):
+        text, term = actual.lower(), wanted.lower()
         tests = {
-            "eq": held == asked, "ne": held != asked, "co": asked in held, "sw": held.startswith(asked),
-            "ew": held.endswith(asked), "gt": held > asked, "ge": held >= asked, "lt": held < asked,
-            "le": held <= asked,
+            "eq": text == term, "ne": text != term, "co": term in text, "sw": text.startswith(term),
+            "ew": text.endswith(term), "gt": text > term, "ge": text >= term, "lt": text < term,
+            "le": text <= term,
         }  # fmt: skip
         return tests[operator]
     # Entra ID sends booleans as strings, such as "True".
-    if isinstance(found, bool) and isinstance(wanted, str):
+    if isinstance(actual, bool) and isinstance(wanted, str):
         wanted = {"true": True, "false": False}.get(wanted.lower())
-    same = found == wanted and type(found) is type(wanted)
+    same = actual == wanted and type(actual) is type(wanted)
     return same if operator == "eq" else not same if operator == "ne" else False
 
 
@@ -122,11 +122,11 @@ class _Parser:
         at = 0
         end = len(text.rstrip())
         while at < end:
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise self._wrong(at)
-            self._tokens.append((found.group(0).strip(), at))
-            at = found.end()
+            self._tokens.append((match.group(0).strip(), at))
+            at = match.end()
         self._next = 0
         self._comparisons = 0
 
@@ -153,11 +153,11 @@ class _Parser:
         return node
 
     def _one(self, depth: int) -> Node:
-        word = self._peek().lower()
-        if word == "not" and self._peek(1) == "(":
+        keyword = self._peek().lower()
+        if keyword == "not" and self._peek(1) == "(":
             self._take()
             return Not(self._grouped("(", ")", depth))
-        if word == "(":
+        if keyword == "(":
             return self._grouped("(", ")", depth)
         return self._comparison(depth)
 

@@ -55,10 +55,10 @@ def _constant(condition: Compare, value: str | bool) -> Q:
         wanted = _boolean(condition)
     elif isinstance(wanted, str):
         wanted = wanted.lower()
-    held = {"pr": True, "eq": wanted == value, "ne": wanted != value}.get(condition.operator)
-    if held is None:
+    outcome = {"pr": True, "eq": wanted == value, "ne": wanted != value}.get(condition.operator)
+    if outcome is None:
         raise _cannot(condition)
-    return EVERYBODY if held else NOBODY
+    return EVERYBODY if outcome else NOBODY
 
 
 def _in_group(condition: Compare) -> Q:
@@ -81,8 +81,8 @@ def _linked(condition: Compare, any_of: Callable[[], Q], with_key: Callable[[UUI
     if condition.operator not in ("eq", "ne"):
         raise _cannot(condition)
     key = _uuid(condition.value)
-    found = with_key(key) if key is not None else NOBODY
-    return found if condition.operator == "eq" else ~found
+    query = with_key(key) if key is not None else NOBODY
+    return query if condition.operator == "eq" else ~query
 
 
 Attributes = Mapping[str, Column | Callable[[Compare], Q]]
@@ -126,11 +126,11 @@ def condition_of(node: Node, attributes: Attributes, within: str = "") -> Q:
                 raise invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": attribute[:100]}))
             return condition_of(inner, attributes, f"{attribute}.")
         case Compare():
-            asked = Compare(within + node.attribute, node.operator, node.value)
-            column = attributes.get(asked.attribute)
+            comparison = Compare(within + node.attribute, node.operator, node.value)
+            column = attributes.get(comparison.attribute)
             if column is None:
-                raise _cannot(asked)
-            return _of_column(asked, column) if isinstance(column, Column) else column(asked)
+                raise _cannot(comparison)
+            return _of_column(comparison, column) if isinstance(column, Column) else column(comparison)
 
 
 def _of_column(condition: Compare, column: Column) -> Q:
@@ -159,8 +159,8 @@ def _of_text(condition: Compare, column: Column) -> Q:
         "eq": f"{loose}exact", "ne": f"{loose}exact", "co": f"{loose}contains", "sw": f"{loose}startswith",
         "ew": f"{loose}endswith", "gt": "gt", "ge": "gte", "lt": "lt", "le": "lte",
     }[condition.operator]  # fmt: skip
-    found = Q(**{f"{column.lookup}__{how}": value})
-    return ~found if condition.operator == "ne" else found
+    query = Q(**{f"{column.lookup}__{how}": value})
+    return ~query if condition.operator == "ne" else query
 
 
 def _of_boolean(condition: Compare, lookup: str) -> Q:
@@ -179,8 +179,8 @@ def _of_moment(condition: Compare, lookup: str) -> Q:
     moment = _moment(condition.value)
     if moment is None or condition.operator not in how:
         raise _cannot(condition)
-    found = Q(**{f"{lookup}{how[condition.operator]}": moment})
-    return ~found if condition.operator == "ne" else found
+    query = Q(**{f"{lookup}{how[condition.operator]}": moment})
+    return ~query if condition.operator == "ne" else query
 
 
 def _boolean(condition: Compare) -> bool | None:
@@ -193,10 +193,10 @@ def _boolean(condition: Compare) -> bool | None:
 
 def _moment(value: object) -> datetime | None:
     try:
-        found = parse_datetime(value) if isinstance(value, str) else None
-        if found is None or not 1970 <= found.year < 9000:
+        moment = parse_datetime(value) if isinstance(value, str) else None
+        if moment is None or not 1970 <= moment.year < 9000:
             return None
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except ValueError:
         return None
 

@@ -48,7 +48,7 @@ def _deactivate(account: User) -> dict[str, Any]:
 
 def _delete(account: User) -> dict[str, Any]:
     left = list(account.workspaces.live().order_by("name").values_list("name", flat=True))
-    asked: dict[str, Any] = {
+    context: dict[str, Any] = {
         "title": _("Delete %(username)s?") % {"username": account.username},
         "loses": [_("the account, for good, with its tokens and its token rules")],
         "stays": [
@@ -64,17 +64,17 @@ def _delete(account: User) -> dict[str, Any]:
             "Delete %(count)d workspaces too: %(names)s",
             len(left),
         )
-        asked["choice"] = {
+        context["choice"] = {
             "name": "workspaces",
             "value": "delete",
             "label": label % {"count": len(left), "names": ", ".join(left[:20])},
             "hint": _("Without it the account is not deleted. Files in home folders stay."),
         }
-    return asked
+    return context
 
 
 def _stops(names: list[str]) -> list[str]:
     if not names:
         return []
-    words = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
-    return [words % {"names": ", ".join(names[:10]) + (" …" if len(names) > 10 else "")}]
+    text = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
+    return [text % {"names": ", ".join(names[:10]) + (" …" if len(names) > 10 else "")}]

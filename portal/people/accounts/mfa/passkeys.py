@@ -66,15 +66,15 @@ def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
 
 def added(request: HttpRequest, answer: str) -> dict[str, Any]:
     """Return the credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
-    given = _parsed(answer)
+    parsed = _parsed(answer)
     state = _taken(request, Purpose.ADD)
     try:
-        response = RegistrationResponse.from_dict(given)
-        found = _server(request).register_complete(state, response)
+        response = RegistrationResponse.from_dict(parsed)
+        auth_data = _server(request).register_complete(state, response)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
     _require_top_level(response)
-    return {"credential": dict(response), "counter": found.counter, "rp": _place(request)[0]}
+    return {"credential": dict(response), "counter": auth_data.counter, "rp": _place(request)[0]}
 
 
 def options_to_use(
@@ -90,8 +90,8 @@ def options_to_use(
     if user is not None:
         named = [data for _row, data in _of(user)]
     elif name:
-        found = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
-        named = [data for _row, data in _of(found)] if found else []
+        account = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
+        named = [data for _row, data in _of(account)] if account else []
         named = named or [_nobodys(name)]
     strict = purpose is Purpose.SIGN_IN
     options, state = _server(request).authenticate_begin(
@@ -109,16 +109,16 @@ def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | No
 
     Without `user`, the response identifies the user and the signature proves it.
     """
-    given = _parsed(answer)
+    parsed = _parsed(answer)
     state = _taken(request, purpose)
     try:
-        response = AuthenticationResponse.from_dict(given)
+        response = AuthenticationResponse.from_dict(parsed)
         rows = _of(user) if user is not None else _by_id(response.raw_id)
-        found = _server(request).authenticate_complete(state, [data for _row, data in rows], response)
+        credential = _server(request).authenticate_complete(state, [data for _row, data in rows], response)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
     _require_top_level(response)
-    row = next(row for row, data in rows if data.credential_id == found.credential_id)
+    row = next(row for row, data in rows if data.credential_id == credential.credential_id)
     handle = response.response.user_handle
     if handle and handle != row.user.pk.bytes:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
@@ -163,7 +163,7 @@ def _nobodys(name: str) -> PublicKeyCredentialDescriptor:
 def _server(request: HttpRequest) -> Fido2Server:
     rp_id, origin = _place(request)
     rp = PublicKeyCredentialRpEntity(id=rp_id, name="Berth")
-    return Fido2Server(rp, verify_origin=lambda given: given == origin)
+    return Fido2Server(rp, verify_origin=lambda candidate: candidate == origin)
 
 
 def _place(request: HttpRequest) -> tuple[str, str]:
@@ -176,12 +176,12 @@ def _place(request: HttpRequest) -> tuple[str, str]:
 
 def _parsed(answer: str) -> dict[str, Any]:
     try:
-        given = parse_json(answer) if len(answer) <= MAX_ANSWER else None
+        parsed = parse_json(answer) if len(answer) <= MAX_ANSWER else None
     except InvalidJson:
-        given = None
-    if not isinstance(given, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
-    return given
+    return parsed
 
 
 def _keep(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
@@ -189,11 +189,13 @@ def _keep(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None
 
 
 def _taken(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
-    kept = request.session.pop(STATE, None)
-    good = isinstance(kept, dict) and kept["purpose"] == purpose and time.time() - kept["at"] < LIFETIME_S
+    stored = request.session.pop(STATE, None)
+    good = (
+        isinstance(stored, dict) and stored["purpose"] == purpose and time.time() - stored["at"] < LIFETIME_S
+    )
     if not good:
         raise InvalidInput(Reason(MfaCode.PASSKEY_LATE))
-    state: dict[str, Any] = kept["state"]
+    state: dict[str, Any] = stored["state"]
     return state
 
 

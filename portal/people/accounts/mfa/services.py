@@ -65,11 +65,11 @@ def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) ->
     name = _name(name)
     if Authenticator.objects.filter(user=user, type=Type.WEBAUTHN).count() >= factors.MAX_PASSKEYS:
         raise StateConflict(Reason(MfaCode.TOO_MANY_PASSKEYS, {"count": factors.MAX_PASSKEYS}))
-    found = passkeys.added(request, answer)
-    key = passkeys.credential_key(found["credential"])
+    added = passkeys.added(request, answer)
+    key = passkeys.credential_key(added["credential"])
     if Authenticator.objects.filter(type=Type.WEBAUTHN, data__key=key).exists():
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
-    data = {"name": name, "key": key, **found}
+    data = {"name": name, "key": key, **added}
     Authenticator.objects.create(user=user, type=Type.WEBAUTHN, data=data)
     return _added(request, user, "passkey", _("The passkey “%(name)s” was added") % {"name": name})
 
@@ -142,7 +142,7 @@ def remove_all(user: User) -> int:
     return int(count)
 
 
-def _added(request: HttpRequest, user: User, what: str, words: str) -> SetUp:
+def _added(request: HttpRequest, user: User, factor: str, message: str) -> SetUp:
     first = user.mfa_since is None
     codes = []
     if not Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).exists():
@@ -152,25 +152,25 @@ def _added(request: HttpRequest, user: User, what: str, words: str) -> SetUp:
         user.mfa_since = timezone.now()
         user.save(update_fields=["mfa_since"])
         ended = sessions.keep_only(request, user)
-    _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {what}",
-            {"factor": what, "sessions": ended})  # fmt: skip
-    _tell(user, words)
+    _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {factor}",
+            {"factor": factor, "sessions": ended})  # fmt: skip
+    _tell(user, message)
     return SetUp(codes)
 
 
-def _removed(user: User, what: str, words: str) -> None:
+def _removed(user: User, factor: str, message: str) -> None:
     if not _has_factor(user):
         remove_all(user)
         if user.must_set_up_mfa:
             raise StateConflict(Reason(MfaCode.LAST_FACTOR))
         user.save(update_fields=["mfa_since"])
-    _record(user, user, AuditKind.USER_MFA_REMOVED, f"removed a second factor: {what}", {"factor": what})
-    _tell(user, words)
+    _record(user, user, AuditKind.USER_MFA_REMOVED, f"removed a second factor: {factor}", {"factor": factor})
+    _tell(user, message)
 
 
 def _codes(user: User) -> list[str]:
-    made: list[str] = RecoveryCodes.activate(user).generate_codes()
-    return made
+    codes: list[str] = RecoveryCodes.activate(user).generate_codes()
+    return codes
 
 
 def _has_factor(user: User) -> bool:
@@ -199,11 +199,11 @@ def _record(
     events.record(actor=actor, kind=kind, message=message, targets=sessions.about(user), data=data)
 
 
-def _tell(user: User, words: str) -> None:
+def _tell(user: User, message: str) -> None:
     events.notify(
         [user],
         CHANGED,
-        words,
+        message,
         _("If that was not you, change your password and tell an administrator."),
         reverse("accounts:two-step"),
     )

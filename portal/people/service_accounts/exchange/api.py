@@ -107,16 +107,16 @@ class TokenExchange(ApiView):
     def post(self, request: Request) -> Response:
         body = self._given(request)
         try:
-            made = services.exchange(**body)
+            exchanged = services.exchange(**body)
         except Refused as refused:
             raise _error_of(refused) from refused
         return Response(
             {
-                "access_token": made.secret,
+                "access_token": exchanged.secret,
                 "issued_token_type": ACCESS_TOKEN,
                 "token_type": "Bearer",
-                "expires_in": made.lifetime_s,
-                "scope": " ".join(made.token.scopes),
+                "expires_in": exchanged.lifetime_s,
+                "scope": " ".join(exchanged.token.scopes),
             },
             headers=NO_STORE,
         )

@@ -64,9 +64,9 @@ def _count_here(key: str) -> int:
 def _network(address: str) -> str:
     """Return the key of an address: the IPv4 address, or the /64 network of an IPv6 address."""
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return "unknown"
-    if found.version == 4:
-        return str(found)
-    return str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)
+    if ip.version == 4:
+        return str(ip)
+    return str(ipaddress.ip_network(f"{ip}/64", strict=False).network_address)

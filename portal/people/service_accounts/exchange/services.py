@@ -74,14 +74,14 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
         raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
     spent = _spend(assertion, rule, about)
     now = timezone.now()
-    made = tokens.mint(
+    minted = tokens.mint(
         user=rule.account,
         name=f"{rule.name}: {assertion.subject}",
         scopes=sorted(scopes) or rule.scopes,
         expires_at=now + timedelta(seconds=rule.lifetime_s),
         created_by=None,
     )
-    Exchange.objects.filter(pk=spent.pk).update(token=made.token)
+    Exchange.objects.filter(pk=spent.pk).update(token=minted.token)
     TrustRule.objects.filter(pk=rule.pk).update(last_used_at=now)
     events.record(
         actor=rule.account,
@@ -89,9 +89,9 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
         team=rule.account.owning_team,
         message=f"got a token by the rule “{rule.name}” for {assertion.subject}"[:500],
         targets=sessions.about(rule.account),
-        data={**about, "token": str(made.token.pk), "scopes": made.token.scopes},
+        data={**about, "token": str(minted.token.pk), "scopes": minted.token.scopes},
     )
-    return Exchanged(made.token, made.secret, rule.lifetime_s)
+    return Exchanged(minted.token, minted.secret, rule.lifetime_s)
 
 
 def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: dict[str, Any]) -> TrustRule:
