@@ -112,8 +112,8 @@ def _of_engine() -> set[str]:
     return {node_queue(name) for name in settings.BERTH_ENGINE_NODES}
 
 
-def _refuse(what: str) -> None:
-    log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(what))
+def _refuse(problem: str) -> None:
+    log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(problem))
     notices.messages_refused(_line(sender()), "wrong_node")
 
 

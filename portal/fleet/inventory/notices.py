@@ -39,7 +39,7 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
     """Devices failed (`ill`), are unreported (`unseen`) or missing (`disappeared`), by node."""
     if not counts:
         return
-    count = sum(each for _node, each in counts)
+    count = sum(number for _node, number in counts)
     nodes = names_joined([node.name for node, _count in counts[:MAX_NAMED]])
     where = nodes if len(counts) <= MAX_NAMED else pool.name
     title = ngettext(

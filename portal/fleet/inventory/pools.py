@@ -74,7 +74,7 @@ def change(
     except ValidationError as error:
         raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
     require_driver(row, before["config"])
-    changed = [each.field for each in history.differences(before, document_of(row))]
+    changed = [difference.field for difference in history.differences(before, document_of(row))]
     if not changed:
         return row
     row.updated_at = timezone.now()
@@ -82,11 +82,11 @@ def change(
     row.save(update_fields=[*changed, "updated_at", "inventory_due_at"])
     act = Act.CHANGED if restored_from is None else Act.RESTORED
     _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
-    kind, words = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
+    kind, message = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
     if changed == ["retiring"]:
         kind = AuditKind.POOL_RETIRED if row.retiring else AuditKind.POOL_UNRETIRED
-        words = f"{'retired' if row.retiring else 'took back into service'} the pool {row.name}"
-    events.record(actor=actor, kind=kind, pool=row, message=words, data={"changed": changed})
+        message = f"{'retired' if row.retiring else 'took back into service'} the pool {row.name}"
+    events.record(actor=actor, kind=kind, pool=row, message=message, data={"changed": changed})
     emit(CapacityChanged())
     emit(CapacityFreed())
     return row
@@ -97,8 +97,8 @@ def restore(
 ) -> Pool:
     """Restore an earlier version as a new change. Raises like `change`."""
     require_operator(actor)
-    kept = history.revision(SubjectKind.POOL, pool.pk, number)
-    return change(actor=actor, pool=pool, given=kept.data, expected=expected, restored_from=number)
+    revision = history.revision(SubjectKind.POOL, pool.pk, number)
+    return change(actor=actor, pool=pool, given=revision.data, expected=expected, restored_from=number)
 
 
 @transaction.atomic
@@ -152,10 +152,10 @@ def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
     scalar = all(
         value is None or isinstance(value, str | int | float | bool) for value in pool.config.values()
     )
-    known = driver_class(pool.driver).settings
-    unknown = sorted(set(pool.config) - set(before) - known) if known else []
+    names = driver_class(pool.driver).settings
+    unknown = sorted(set(pool.config) - set(before) - names) if names else []
     if unknown:
-        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(known)}
+        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(names)}
         reason = Reason(InventoryCode.POOL_HAS_NO_SETTING, named)
         raise InvalidInput(reason, errors={"config": [reason]})
     try:
@@ -170,10 +170,10 @@ def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
 
 
 def _locked(pool: Pool) -> Pool:
-    found = Pool.objects.select_for_update().filter(pk=pool.pk, deleted_at=None).first()
-    if found is None:
+    locked = Pool.objects.select_for_update().filter(pk=pool.pk, deleted_at=None).first()
+    if locked is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": pool.slug}))
-    return found
+    return locked
 
 
 def _keep(actor: User | SystemActor, pool: Pool, act: Act, **more: Any) -> None:

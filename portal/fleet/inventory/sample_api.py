@@ -122,17 +122,17 @@ class DeviceSamples(ApiView):
         if device is None:
             raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
         now = timezone.now()
-        found: Series = series.device_series(device, span, now=now)
+        result: Series = series.device_series(device, span, now=now)
         body = {
             "device": device.pk,
             "uuid": device.uuid,
-            "simulated": found.simulated,
+            "simulated": result.simulated,
             "span": span,
-            "start": _at(found.start_s),
-            "end": _at(found.end_s),
-            "step_s": found.step_s,
+            "start": _at(result.start_s),
+            "end": _at(result.end_s),
+            "step_s": result.step_s,
             "idle_s": series.idle_s(device, now),
-            "points": [_row(point) for point in found.measured],
+            "points": [_row(point) for point in result.measured],
         }
         return Response(DeviceSamplesSerializer(body).data)
 

@@ -94,11 +94,11 @@ def apply_samples(
         key = (rollup.uuid, rollup.start_s)
         if key not in minutes or minutes[key].measured_s < row.measured_s:
             minutes[key] = row
-    known = _known_devices(str(pool_slug), str(node_name), {uuid for uuid, _ in minutes})
+    devices = _known_devices(str(pool_slug), str(node_name), {uuid for uuid, _ in minutes})
     by_device: dict[UUID, list[DeviceMinute]] = defaultdict(list)
     for (uuid, _), row in sorted(minutes.items()):
-        if uuid in known:
-            by_device[known[uuid]].append(row)
+        if uuid in devices:
+            by_device[devices[uuid]].append(row)
         else:
             log.warning("samples of %s on %s left out: no such device there", _short(uuid), _short(node_name))
             refused += 1
@@ -130,7 +130,7 @@ def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
         )
         rows |= {series.device_id: series for series in _locked(missing)}
     starts = [row.start_s for of_device in by_device.values() for row in of_device]
-    there = {
+    measured = {
         (series, start): measured
         for series, start, measured in DeviceMinute.objects.filter(
             series__in=[series.pk for series in rows.values()],
@@ -142,7 +142,7 @@ def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
     for device, of_device in by_device.items():
         series = rows[device]
         for row in of_device:
-            if there.get((series.pk, row.start_s), 0) < row.measured_s:
+            if measured.get((series.pk, row.start_s), 0) < row.measured_s:
                 row.series = series
                 fresh.append(row)
                 _advance(series, row)
@@ -229,10 +229,10 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
         ("pcie_tx_kib_s", "pcie_tx_kib_s", ""),
         ("pcie_rx_kib_s", "pcie_rx_kib_s", ""),
     ):
-        if found := rollup.metrics.get(metric_name):
-            setattr(row, mean, round(found.mean))
+        if distribution := rollup.metrics.get(metric_name):
+            setattr(row, mean, round(distribution.mean))
             if most_name:
-                setattr(row, most_name, found.max)
+                setattr(row, most_name, distribution.max)
     if rollup.throttle_n:
         row.throttle_s = rollup.throttle_n * step
         row.thermal_s, row.power_s, row.slowed_s = (
@@ -262,7 +262,7 @@ def _longest(rollup: Rollup, reasons: Iterable[str]) -> int:
 
 def roll_up_hours() -> int:
     """Roll up hours with new minutes. Returns the number of hours written."""
-    made = 0
+    total = 0
     after = 0
     while True:
         with transaction.atomic():
@@ -275,8 +275,8 @@ def roll_up_hours() -> int:
             )
             chunk = list(waiting)
             if not chunk:
-                return made
-            made += _roll(chunk)
+                return total
+            total += _roll(chunk)
         after = chunk[-1].pk
 
 
@@ -349,10 +349,10 @@ class _Hour:
 
     def columns(self) -> dict[str, int]:
         means = {name: round(total / self._weights[name]) for name, total in self._weighted.items()}
-        found = self._sum | self._max | means
+        columns = self._sum | self._max | means
         if self._bins:
-            found["gpu_p95_pct"] = _p95(self._bins)
-        return found
+            columns["gpu_p95_pct"] = _p95(self._bins)
+        return columns
 
 
 def _p95(bins: Mapping[int, int]) -> int:

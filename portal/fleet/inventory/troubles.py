@@ -52,14 +52,14 @@ def lost_devices(actor: User) -> QuerySet[Device]:
 
 def devices(actor: User) -> QuerySet[Device]:
     """Return `lost_devices` with `since` (time of detection) and `held` (allocated to a workspace)."""
-    found = Event.objects.filter(
+    entries = Event.objects.filter(
         targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_DEVICE_TROUBLES
     )
     return (
         lost_devices(actor)
         .annotate(
             since=Coalesce(
-                Subquery(found.order_by("-id").values("at")[:1]),
+                Subquery(entries.order_by("-id").values("at")[:1]),
                 "node__seen_at",
                 "node__pool__created_at",
                 output_field=DateTimeField(),

@@ -119,10 +119,10 @@ def remove(
     `Unavailable` if its Redis user cannot be deleted.
     """
     require_operator(actor)
-    known = Machine.objects.filter(pk=machine_id).first()
-    if known is not None and known.state != MachineState.ACTIVE and not redis_users.sync([known.name]):
+    row = Machine.objects.filter(pk=machine_id).first()
+    if row is not None and row.state != MachineState.ACTIVE and not redis_users.sync([row.name]):
         # After deletion of the row, nothing would remove its Redis user.
-        raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": known.name}))
+        raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": row.name}))
     with transaction.atomic():
         PlacementLock.hold()
         machine = _locked(machine_id)

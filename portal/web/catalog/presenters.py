@@ -117,11 +117,11 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     for entry in entries:
         blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
-        words = message_of(blocker) if blocker else ""
+        text = message_of(blocker) if blocker else ""
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
             runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
-        listed.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), words, runs))
+        listed.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), text, runs))
     return listed
 
 

@@ -55,16 +55,16 @@ def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
 @never_cache
 def listing(request: SignedInRequest, kind: str) -> HttpResponse:
     """List the entries visible to the reader, with a search."""
-    found = _found(request, kind).order_by("position", "slug")
+    rows = _found(request, kind).order_by("position", "slug")
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     state = request.GET.get("state", "")
     if q:
-        found = selectors.search(found, q)
+        rows = selectors.search(rows, q)
     if state == "off":
-        found = found.filter(enabled=False)
+        rows = rows.filter(enabled=False)
     elif state == "deprecated":
-        found = found.filter(deprecated=True)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+        rows = rows.filter(deprecated=True)
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     makes = kind == "template" and presenters.makes_for(request.user).exists()
     context = {
         "kind": kind,
@@ -84,16 +84,16 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     entry = _entry(request, kind, slug)
     own = None if request.user.sees_all else set(own_teams(request.user).values_list("pk", flat=True))
     shows = isinstance(entry, Flavor) or policies.may_see_command(request.user, entry)
-    asked, found, problem = _preview(request, entry)
+    params, preview, problem = _preview(request, entry)
     document = documents.document_of(entry)
     hidden = {"slug", "name", "description", "enabled", "deprecated", "successor", "teams", "team"}
     hidden |= {"environment"}
     facts = [
-        (presenters.LABELS[name], words)
+        (presenters.LABELS[name], text)
         for name, value in document.items()
         if name not in hidden
         and (shows or name in ("program", "min_cuda", "min_compute_capability"))
-        and (words := presenters.in_words(type(entry), name, value)) != "–"
+        and (text := presenters.in_words(type(entry), name, value)) != "–"
     ]
     runs_in = presenters.runs_in(request.user, entry) if isinstance(entry, Template) else None
     context = {
@@ -102,7 +102,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "row": presenters.rows(request.user, [entry])[0],
         "audience": presenters.audience(entry, own),
         "notes": presenters.notes(entry),
-        "warnings": [message_of(each.reason) for each in rules.template_warnings(entry)]
+        "warnings": [message_of(warning.reason) for warning in rules.template_warnings(entry)]
         if isinstance(entry, Template) and shows
         else [],
         "facts": facts,
@@ -111,8 +111,8 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "edit_url": presenters.url_of(entry, "edit"),
         "delete_url": presenters.url_of(entry, "delete"),
         "versions": presenters.versions(request.user, entry),
-        "preview": found,
-        "asked": asked,
+        "preview": preview,
+        "asked": params,
         "preview_problem": problem,
         "teams": presenters.teams_to_choose(
             Team.objects.order_by("slug") if request.user.sees_all else own_teams(request.user)
@@ -126,21 +126,21 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 
 def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Preview | None, str]:
     """Return the query, the preview, and the error if there is none."""
-    asked = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
+    params = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
     try:
-        team = team_by_slug(request.user, asked["team"]) if asked["team"] else None
+        team = team_by_slug(request.user, params["team"]) if params["team"] else None
         if isinstance(entry, Flavor):
-            other = selectors.template_seen(request.user, asked["other"]) if asked["other"] else None
-            return asked, preview(request.user, entry, other, team), ""
-        if not asked["other"]:
-            return asked, None, ""
+            other = selectors.template_seen(request.user, params["other"]) if params["other"] else None
+            return params, preview(request.user, entry, other, team), ""
+        if not params["other"]:
+            return params, None, ""
         return (
-            asked,
-            preview(request.user, selectors.flavor_seen(request.user, asked["other"]), entry, team),
+            params,
+            preview(request.user, selectors.flavor_seen(request.user, params["other"]), entry, team),
             "",
         )
     except PortalError as refused:
-        return asked, None, refused.sentence
+        return params, None, refused.sentence
 
 
 def _form(
@@ -195,16 +195,16 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     if wanted is not None:
         initial["environment"] = wanted.slug
     form = _form(request, kind, team=team, initial=initial)
-    found: Preview | None = None
+    preview_: Preview | None = None
     warnings: list[str] = []
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                found, warnings = _previewed(request, kind, form.given(), team)
+                preview_, warnings = _previewed(request, kind, form.given(), team)
             else:
-                made = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
-                messages.success(request, _("%(name)s is there.") % {"name": made.name})
-                return redirect(presenters.url_of(made))
+                entry = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
+                messages.success(request, _("%(name)s is there.") % {"name": entry.name})
+                return redirect(presenters.url_of(entry))
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
     context = {
@@ -215,7 +215,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         "of": of,
         "bases": presenters.bases(request.user, kind),
         "wanted": wanted,
-        "preview": found,
+        "preview": preview_,
         "warnings": warnings,
         "back": reverse(f"catalog_pages:{kind}s"),
     }
@@ -236,15 +236,15 @@ def _blank(kind: str) -> dict[str, Any]:
 
 
 def _previewed(
-    request: SignedInRequest, kind: str, given: dict[str, Any], team: Team | None, entry: Any = None
+    request: SignedInRequest, kind: str, document: dict[str, Any], team: Team | None, entry: Any = None
 ) -> tuple[Preview | None, list[str]]:
     """Return a preview and the warnings for an unsaved form."""
     if entry is not None:
-        given = {**documents.document_of(entry), **given}
-    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=given, team=team)
+        document = {**documents.document_of(entry), **document}
+    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=document, team=team)
     if isinstance(draft, Flavor):
         return preview(request.user, draft), []
-    warnings = [message_of(each.reason) for each in rules.template_warnings(draft)]
+    warnings = [message_of(warning.reason) for warning in rules.template_warnings(draft)]
     size = selectors.flavors_for(request.user).filter(enabled=True).first()
     return (preview(request.user, size, draft, team) if size is not None else None), warnings
 
@@ -258,12 +258,12 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     team = entry.team if isinstance(entry, Template) else None
     initial = initial_of(documents.document_of(entry)) | {"version": etags.version_of(entry)}
     form = _form(request, kind, team=team, initial=initial, entry=entry)
-    found: Preview | None = None
+    preview_: Preview | None = None
     warnings: list[str] = []
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                found, warnings = _previewed(request, kind, form.given(), team, entry)
+                preview_, warnings = _previewed(request, kind, form.given(), team, entry)
             else:
                 entries.change(
                     actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)
@@ -277,7 +277,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "entry": entry,
         "form": form,
         "team": team,
-        "preview": found,
+        "preview": preview_,
         "warnings": warnings,
         "back": presenters.url_of(entry),
     }
@@ -331,7 +331,7 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     """Confirm with the changes, then restore a version."""
     entry = _entry(request, kind, slug)
     policies.require_keep(request.user, entry)
-    kept = history.revision(*selectors.revision_subject(entry), number)
+    data = history.revision(*selectors.revision_subject(entry), number)
     if request.method == "POST":
         try:
             entries.restore(
@@ -344,10 +344,10 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
                 request, _("%(name)s is as in version %(number)s.") % {"name": entry.name, "number": number}
             )
         return redirect(presenters.url_of(entry))
-    differences = history.differences(documents.document_of(entry), kept.data)
+    differences = history.differences(documents.document_of(entry), data.data)
     changes = [
-        f"{each.label}: {each.before[:200]} → {each.after[:200]}"
-        for each in presenters.changes_in_words(type(entry), differences)
+        f"{difference.label}: {difference.before[:200]} → {difference.after[:200]}"
+        for difference in presenters.changes_in_words(type(entry), differences)
     ]
     context = {
         "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},

@@ -65,9 +65,9 @@ class Source(ABC):
 
     def keys(self, actor: User, now: datetime) -> list[Key]:
         """Return the keys of all rows with one query."""
-        found = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
+        rows = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
         return [
-            Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in found
+            Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in rows
         ]
 
     def items(self, actor: User, keys: Iterable[Key]) -> dict[Key, Item]:
@@ -75,8 +75,8 @@ class Source(ABC):
         wanted = {key.pk: key for key in keys}
         if not wanted:
             return {}
-        found = self.rows(actor).filter(pk__in=list(wanted))
-        return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in found}
+        rows = self.rows(actor).filter(pk__in=list(wanted))
+        return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in rows}
 
 
 def _soon(moment: datetime | None, now: datetime) -> bool:
@@ -104,19 +104,19 @@ class QuotaSource(Source):
         return workspace is not None or _soon(until, now)
 
     def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
-        words = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
+        shown = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
             _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}
             if cap
             else _role_of(actor)
         )
-        detail = row.note if row.workspace is None else f"{row.note} · {words.workspace_line}"
+        detail = row.note if row.workspace is None else f"{row.note} · {shown.workspace_line}"
         return Item(
             key,
             self.kind,
             row.requester.username,
-            _("asks for %(wanted)s more for %(whose)s") % {"wanted": words.wanted, "whose": words.whose},
+            _("asks for %(wanted)s more for %(whose)s") % {"wanted": shown.wanted, "whose": shown.whose},
             detail,
             why,
             row.until,
@@ -136,7 +136,7 @@ class ReservationSource(Source):
         return _soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Reservation) -> Item:
-        words = {
+        params = {
             "what": format_amounts(slots.plain(row.amounts)),
             "team": row.team.name,
             "span": format_time_span(row.starts_at, row.ends_at),
@@ -145,7 +145,7 @@ class ReservationSource(Source):
             key,
             self.kind,
             row.created_by.username if row.created_by else row.team.name,
-            _("asks for %(what)s for %(team)s, %(span)s") % words,
+            _("asks for %(what)s for %(team)s, %(span)s") % params,
             f"{row.title}: {row.note}" if row.note else row.title,
             _role_of(actor),
             row.starts_at,
@@ -199,8 +199,8 @@ class _CapacitySource(Source):
         self, key: Key, who: str, title: str, detail: str, url: str, simulated: bool, **more: Any
     ) -> Item:
         why = _("You run the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
-        words = _("Look at it")
-        return Item(key, self.kind, who, title, detail, why, None, url, words, simulated=simulated, **more)
+        label = _("Look at it")
+        return Item(key, self.kind, who, title, detail, why, None, url, label, simulated=simulated, **more)
 
     def keep_out(self, url: str, name: str, note: str) -> Action:
         """Return the action that cordons it, which resolves the item until the cordon is lifted."""
@@ -276,12 +276,12 @@ class TokenSource(Source):
         return _soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Any) -> Item:
-        words = {"name": row.name, "date": format_date(row.expires_at)}
+        params = {"name": row.name, "date": format_date(row.expires_at)}
         return Item(
             key,
             self.kind,
             _("Your token"),
-            _("“%(name)s” expires on %(date)s") % words,
+            _("“%(name)s” expires on %(date)s") % params,
             _("It is in use. Make another one and revoke this: then it leaves your inbox."),
             _("It is yours."),
             row.expires_at,

@@ -150,13 +150,13 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     nodes = _nodes(pools, filters)
     rows = _rows(nodes, now)
     models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
-    whole = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
+    devices_shown = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
     pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
     counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
-    for row in whole:
+    for row in devices_shown:
         counted[row.node in pretended].extend(row.parts or [row])
     both = Counter(row.state for group in counted.values() for row in group)
-    shown = [row for row in whole if not filters.state or filters.state in _states(row)]
+    shown = [row for row in devices_shown if not filters.state or filters.state in _states(row)]
     by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
@@ -247,8 +247,8 @@ def _groups(
             else:
                 key = (pool.simulated, 0, pool.slug, pool.name)
             cells[key].append(_cell(row))
-        for key, its in cells.items():
-            groups[key].append(_map_node(node, pool, its))
+        for key, cell_rows in cells.items():
+            groups[key].append(_map_node(node, pool, cell_rows))
     for (simulated, _place, slug, name), listed in sorted(groups.items()):
         yield Group(name, simulated, slug, tuple(listed))
 
@@ -312,10 +312,10 @@ def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
 
 def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
     """Return distinct notes about accelerators of nodes, such as a missing driver."""
-    said: dict[str, list[str]] = defaultdict(list)
+    names_by_note: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         if node.accelerator_note and node.online:
-            said[node.accelerator_note].append(node.name)
-    for text, names in sorted(said.items(), key=lambda item: -len(item[1]))[:5]:
+            names_by_note[node.accelerator_note].append(node.name)
+    for text, names in sorted(names_by_note.items(), key=lambda item: -len(item[1]))[:5]:
         more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
         yield text, names[0] if len(names) == 1 else more

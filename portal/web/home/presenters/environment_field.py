@@ -103,8 +103,8 @@ def _note(
 ) -> str:
     """Return a note about the environment that the workspace would run in, or an empty string."""
     if runs_in.waits and runs_in.environment is not None:
-        words = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
-        return words % {"name": runs_in.environment.name}
+        text = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
+        return text % {"name": runs_in.environment.name}
     if chosen is not None:
         deprecation = software.deprecation_of(chosen)
         return sentence_of(deprecation) if deprecation is not None else ""

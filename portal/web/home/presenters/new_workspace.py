@@ -97,12 +97,16 @@ class Choice:
     @property
     def environment(self) -> str:
         """The slug of the chosen environment; empty for the template's own."""
-        return next((each.slug for each in self.environments if each.chosen), "")
+        return next((environment.slug for environment in self.environments if environment.chosen), "")
 
     @property
     def environment_names(self) -> list[Option]:
         """Suggestions for the text field of the environment."""
-        return [(each.slug, each.label) for each in self.environments if each.slug and not each.reason]
+        return [
+            (environment.slug, environment.label)
+            for environment in self.environments
+            if environment.slug and not environment.reason
+        ]
 
     @property
     def chosen_flavor(self) -> FlavorCard | None:
@@ -335,17 +339,19 @@ def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
 
     If nothing matches, the words are meant for the other kind, and all entries are shown.
     """
-    words = strip_nul(find).lower().split()[:10]
+    terms = strip_nul(find).lower().split()[:10]
     having = {
         entry.pk
         for entry in entries
-        if all(word in f"{entry.name} {entry.slug} {entry.description}".lower() for word in words)
+        if all(term in f"{entry.name} {entry.slug} {entry.description}".lower() for term in terms)
     }
-    found = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
-    kept = found[:CARDS]
-    if len(found) > CARDS and (mine := next((each for each in found[CARDS:] if each.slug == chosen), None)):
-        kept[-1] = mine
-    return kept, len(entries) - len(kept)
+    matches = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
+    cards = matches[:CARDS]
+    if len(matches) > CARDS and (
+        mine := next((entry for entry in matches[CARDS:] if entry.slug == chosen), None)
+    ):
+        cards[-1] = mine
+    return cards, len(entries) - len(cards)
 
 
 def _runs_in(template: Template, standings: Mapping[str, str]) -> str:

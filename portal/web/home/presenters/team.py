@@ -72,9 +72,9 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
     shown = list(memberships)
     bars = limits.bars_of(now, team.slug, actor)
     uses = limits.members_use(now, team.slug, [membership.user for membership in shown])
-    held = now.uses[team.slug].by_user
+    used = now.uses[team.slug].by_user
     caps = [
-        CapRow(cap, held.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
+        CapRow(cap, used.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
         for cap in limits.caps_of(team)
     ]
     may_split = policies.may_split(actor, team)

@@ -49,12 +49,12 @@ def home(request: SignedInRequest) -> HttpResponse:
     else:
         filters["whose"] = ""
         listed = selectors.own_live(user)
-    found = presenters.filtered(listed, q=filters["q"], state=filters["state"])
-    page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
+    workspaces = presenters.filtered(listed, q=filters["q"], state=filters["state"])
+    page = Paginator(workspaces, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     shown = presenters.cards(user, page.object_list)
     total = listed.count()
-    whole = not wants(request, "list")
-    last = selectors.last_choice(user) if whole or not total else None
+    full_page = not wants(request, "list")
+    last = selectors.last_choice(user) if full_page or not total else None
     context: dict[str, Any] = {
         "cards": shown,
         "page": page,
@@ -63,7 +63,7 @@ def home(request: SignedInRequest) -> HttpResponse:
         "filters": filters,
         "can_see_all": sees_all and not user.only_views,
     }
-    if whole:
+    if full_page:
         context |= {
             "states": [(state.value, state.label) for state in State if state in LIVE],
             "last": home_presenters.last_choice(user, last),

@@ -46,9 +46,9 @@ def new(request: SignedInRequest) -> HttpResponse:
     data = request.POST if request.method == "POST" else request.GET
     once = strip_nul(data.get("once", ""))[:ONCE_MAX]
     if once and request.method != "POST" and not request.htmx:
-        made = selectors.made_with(request.user, _key(once))
-        if made is not None:
-            return to_workspace(made)
+        workspace = selectors.made_with(request.user, _key(once))
+        if workspace is not None:
+            return to_workspace(workspace)
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
     error: PortalError | None = None
     if request.method == "POST" and "check" not in data:
@@ -90,8 +90,8 @@ def new(request: SignedInRequest) -> HttpResponse:
     if wants(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
         # Keeps the choice across reloads, bookmarks and the back button.
-        kept = {**chosen, "environment": environment, "name": "" if rename else name}
-        return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in kept.items() if v})}")
+        params = {**chosen, "environment": environment, "name": "" if rename else name}
+        return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in params.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
         "teams": accounts.chargeable_teams(request.user),
@@ -116,14 +116,14 @@ def _environment(data: Mapping[str, str]) -> str | None:
     """Return the environment chosen by the user (empty for the template's own), or `None` if none was."""
     if "environment" not in data:
         return None
-    said = strip_nul(data["environment"])
-    return None if _by_itself(data) else said
+    slug = strip_nul(data["environment"])
+    return None if _by_itself(data) else slug
 
 
 def _by_itself(data: Mapping[str, str]) -> bool:
     """Return whether the submitted environment is the form's suggestion."""
-    kept = data.get("kept_environment", "").partition(":")[0]
-    return bool(kept) and kept == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
+    previous = data.get("kept_environment", "").partition(":")[0]
+    return bool(previous) and previous == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
 
 
 def _environment_to_start(data: Mapping[str, str]) -> str:
@@ -145,10 +145,10 @@ def _named(request: SignedInRequest) -> list[str]:
 
 def _git_fields(data: Any) -> Source:
     """Return the repository fields of the form."""
-    found = {
+    fields = {
         name: strip_nul(data.get(f"git_{name}", "")).strip()[:GIT_MAX] for name in ("url", "ref", "secret")
     }
-    return Source(url=found["url"], ref=found["ref"], secret=found["secret"])
+    return Source(url=fields["url"], ref=fields["ref"], secret=fields["secret"])
 
 
 def _git(data: Any) -> Source | None:
@@ -197,10 +197,10 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
 def _seconds_if_valid(hours: str) -> int | None:
     """Return the hours in seconds for a verdict while typing, or `None` if invalid."""
     try:
-        found = parse_hours(hours)
+        seconds = parse_hours(hours)
     except InvalidInput:
         return None
-    return found if found is not None and MIN_EXPECTED_S <= found <= MAX_EXPECTED_S else None
+    return seconds if seconds is not None and MIN_EXPECTED_S <= seconds <= MAX_EXPECTED_S else None
 
 
 def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
