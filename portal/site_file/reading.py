@@ -48,8 +48,8 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        words = " ".join(str(error.problem or "it ends too early").split())
-        raise _at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, reason=words[:200]) from error
+        problem = " ".join(str(error.problem or "it ends too early").split())
+        raise _at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, reason=problem[:200]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise _at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     lines = Lines()
@@ -60,7 +60,7 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
         raise _at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     finally:
         loader.dispose()
-    mistakes = sorted(_mistakes(value), key=lambda each: (lines.of(each[0]), str(each[0])))
+    mistakes = sorted(_mistakes(value), key=lambda mistake: (lines.of(mistake[0]), str(mistake[0])))
     if mistakes:
         raise _refused(
             [
@@ -78,39 +78,39 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -
     if len(path) > MAX_DEPTH:
         raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason="it is nested too deeply")
     if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, each, (*path, at), lines) for at, each in enumerate(node.value)]
+        return [_value(loader, item, (*path, at), lines) for at, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        found = loader.construct_object(node)
-        plain = isinstance(found, str | int | float | bool | None)
-        if not plain or (isinstance(found, int | float) and ":" in str(node.value)):
+        result = loader.construct_object(node)
+        plain = isinstance(result, str | int | float | bool | None)
+        if not plain or (isinstance(result, int | float) and ":" in str(node.value)):
             # An unquoted string that YAML reads as a date or a sexagesimal number.
             raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason=f"write “{node.value}” in quotes")
         switch = len(path) == 3 and (path[0], path[2]) in SWITCHES
-        return "off" if switch and found is False else found
-    found = {}
+        return "off" if switch and result is False else result
+    result = {}
     for name, inner in node.value:
         key = loader.construct_object(name) if isinstance(name, yaml.ScalarNode) else None
         if not isinstance(key, str):
             raise _at(
                 name.start_mark.line, SiteCode.FILE_NOT_YAML, reason="a name is no text: put it in quotes"
             )
-        if key in found:
+        if key in result:
             raise _at(name.start_mark.line, SiteCode.FILE_TWICE, name=key[:80])
         lines[(*path, key)] = name.start_mark.line + 1
-        found[key] = _value(loader, inner, (*path, key), lines)
-    return found
+        result[key] = _value(loader, inner, (*path, key), lines)
+    return result
 
 
 def _mistakes(value: Any) -> Iterable[tuple[Path, str]]:
     for error in Draft202012Validator(schema()).iter_errors(value):
         path = tuple(error.absolute_path)
         if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-            known = set(error.schema.get("properties", ()))
+            names = set(error.schema.get("properties", ()))
             for name in error.instance:
-                if name not in known:
-                    near = get_close_matches(str(name), known)
-                    words = f"did you mean {', '.join(near)}?" if near else f"known: {_listed(known)}"
-                    yield (*path, name), f"there is no field “{name}”; {words}"
+                if name not in names:
+                    near = get_close_matches(str(name), names)
+                    hint = f"did you mean {', '.join(near)}?" if near else f"known: {_listed(names)}"
+                    yield (*path, name), f"there is no field “{name}”; {hint}"
         else:
             yield path, str(error.message)
 
@@ -120,7 +120,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _where(path: Path) -> str:
-    return ".".join(str(each) for each in path)[:120] or "the file"
+    return ".".join(str(part) for part in path)[:120] or "the file"
 
 
 def _at(line: int, code: SiteCode, **params: Any) -> InvalidInput:
