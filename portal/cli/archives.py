@@ -26,21 +26,21 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "STATE", "MADE", "MIB", "MACHINE", "ID")]
     for row in rows:
-        made = (row["made_at"] or "-")[:19]
+        made_at = (row["made_at"] or "-")[:19]
         size = str(-(-row["size_bytes"] // MIB)) if row["made_at"] else "-"
-        table.append((row["name"], row["state"], made, size, row["node"], row["id"]))
+        table.append((row["name"], row["state"], made_at, size, row["node"], row["id"]))
     return print_table(table) if rows else 0
 
 
 def make(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Create an archive; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
-    made = client.archives.create(workspace_id, name=arguments.name)
+    archive = client.archives.create(workspace_id, name=arguments.name)
     if arguments.wait:
-        made = _waited(client, arguments, workspace_id, made)
-        if made["state"] != "ready":
-            raise CliError(f"“{made['name']}” was not made{_why(made)}")
-    return print_json(made) if arguments.json else print_line(_words(made))
+        archive = _waited(client, arguments, workspace_id, archive)
+        if archive["state"] != "ready":
+            raise CliError(f"“{archive['name']}” was not made{_why(archive)}")
+    return print_json(archive) if arguments.json else print_line(_words(archive))
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -82,16 +82,16 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
     """Return the archive with this ID or name. Raises `Missing`, and `Usage` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
-    found = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
-    if not found:
+    matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
+    if not matches:
         raise Missing(
             f"There is no archive “{wanted}” of this home folder.",
             "`berth files archives ls` shows those that there are.",
         )
-    if len(found) > 1:
-        ids = ", ".join(row["id"] for row in found)
+    if len(matches) > 1:
+        ids = ", ".join(row["id"] for row in matches)
         raise Usage(f"Several archives are called “{wanted}”.", f"Name one by its id: {ids}.")
-    return found[0]
+    return matches[0]
 
 
 def _waited(
@@ -99,12 +99,12 @@ def _waited(
 ) -> Archive:
     """Return the archive when its operation has ended. Raises `TimedOut`, and `Missing` when it is gone."""
     ends_at = time.monotonic() + arguments.timeout
-    said = ""
+    shown = ""
     while archive["state"] in (*UNDER_WAY, "deleting"):
         line = _words(archive)
-        if line != said and not arguments.json:
+        if line != shown and not arguments.json:
             print(line, file=sys.stderr, flush=True)
-        said = line
+        shown = line
         if time.monotonic() > ends_at:
             raise TimedOut(
                 f"“{archive['name']}” was not done after {arguments.timeout} s; it goes on.",

@@ -37,17 +37,17 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def build(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Build an environment from a file, as a new version if it exists; --wait follows the build."""
-    given: dict[str, str] = {}
+    fields: dict[str, str] = {}
     if arguments.source:
         kind, text = _source(arguments.source)
-        given = {"source_kind": kind, "source": text, "python": arguments.python}
+        fields = {"source_kind": kind, "source": text, "python": arguments.python}
     slug = arguments.name
     try:
-        version = client.environments.build(slug, **given)
+        version = client.environments.build(slug, **fields)
     except Missing:
-        if not given:
+        if not fields:
             raise
-        slug, version = _made(client, arguments, given)
+        slug, version = _made(client, arguments, fields)
     show = _silent if arguments.json else _show
     show(f"{slug}: version {version['number']} is asked for.")
     if arguments.wait:
@@ -62,10 +62,12 @@ def build(client: BerthClient, arguments: argparse.Namespace) -> int:
     return EXIT_REFUSED if failed else 0
 
 
-def _made(client: BerthClient, arguments: argparse.Namespace, given: dict[str, str]) -> tuple[str, Version]:
+def _made(client: BerthClient, arguments: argparse.Namespace, fields: dict[str, str]) -> tuple[str, Version]:
     """Create an environment; return its slug and first version."""
-    made = client.environments.create(name=arguments.name, slug=arguments.name, team=arguments.team, **given)
-    return made["slug"], next(client.environments.versions(made["slug"]))
+    environment = client.environments.create(
+        name=arguments.name, slug=arguments.name, team=arguments.team, **fields
+    )
+    return environment["slug"], next(client.environments.versions(environment["slug"]))
 
 
 def _source(name: str) -> tuple[str, str]:
@@ -123,15 +125,17 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
 def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
     """Return the reason of a failure, with its lines of the file and of the log."""
     params = (version["failure"] or {}).get("params", {})
-    said = [each for each in (version["message"], version.get("next_action")) if each]
+    lines = [text for text in (version["message"], version.get("next_action")) if text]
     if (number := params.get("source_line")) and source:
-        said.append(f"  {source}, line {number}")
+        lines.append(f"  {source}, line {number}")
     failed = next(client.environments.builds(slug, version["number"]), None)
     if failed is not None:
-        said += [f"  | {line}" for line in _around(client.environments.build_log(slug, failed["id"]), params)]
+        lines += [
+            f"  | {line}" for line in _around(client.environments.build_log(slug, failed["id"]), params)
+        ]
     page = f"{client.base_url}/environments/{slug}/"
     where = f"{page}builds/{failed['id']}/" if failed is not None else page
-    return "\n".join(said), f"The whole log: {where}"
+    return "\n".join(lines), f"The whole log: {where}"
 
 
 def _around(log: str, params: dict[str, Any]) -> list[str]:

@@ -81,9 +81,9 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
 def _made(connection: Connection, name: str) -> str:
     answer = inside.ask(connection, "POST", "/api/kernels", name, json={"name": "python3"})
     with contextlib.suppress(ValueError):
-        found = answer.json()
-        if answer.is_success and isinstance(found, dict) and found.get("id"):
-            return str(found["id"])
+        body = answer.json()
+        if answer.is_success and isinstance(body, dict) and body.get("id"):
+            return str(body["id"])
     raise inside.no_jupyter(name, "takes commands", answer.status_code)
 
 
@@ -146,5 +146,5 @@ def _code(content: dict[str, Any]) -> int:
     try:
         return int(content["user_expressions"]["code"]["data"]["text/plain"])
     except (KeyError, TypeError, ValueError):
-        said = content.get("evalue") or content.get("status")
-        raise CliError(f"The kernel ended before the command did: {said}.", "Try again.") from None
+        reason = content.get("evalue") or content.get("status")
+        raise CliError(f"The kernel ended before the command did: {reason}.", "Try again.") from None

@@ -41,13 +41,15 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     inside.require_running(workspace)
     name = workspace["name"]
-    with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as held:
+    with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as stack:
         answer = inside.ask(connection, "GET", PATH, name)
         if not _forwards(answer):
             raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
-        listeners = [(held.enter_context(_listener(local, port)), port) for local, port in arguments.forwards]
+        listeners = [
+            (stack.enter_context(_listener(local, port)), port) for local, port in arguments.forwards
+        ]
         forwards = Forwards(connection, name)
-        held.callback(forwards.close)
+        stack.callback(forwards.close)
         for listener, port in listeners:
             forwards.add(listener, port)
             _say(listener.getsockname()[1], port, name, as_json=arguments.json)
@@ -56,8 +58,8 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _forwards(answer: Any) -> bool:
     with contextlib.suppress(ValueError):
-        said = answer.json()
-        return bool(answer.is_success and isinstance(said, dict) and said.get("version"))
+        body = answer.json()
+        return bool(answer.is_success and isinstance(body, dict) and body.get("version"))
     return False
 
 

@@ -20,17 +20,17 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     A repeated call continues a running move and retries homes that stayed.
     """
     node = _node(client, arguments)
-    there = client.nodes.homes(node["id"])
+    report = client.nodes.homes(node["id"])
     if arguments.dry_run:
-        return print_json(there) if arguments.json else print_line(_words(there))
+        return print_json(report) if arguments.json else print_line(_words(report))
     if not arguments.to:
-        known = ", ".join(there["targets"]) or "none is online and takes work now"
-        raise Usage("Say to which machine they shall go.", f"Add --to with one of: {known}.")
+        targets = ", ".join(report["targets"]) or "none is online and takes work now"
+        raise Usage("Say to which machine they shall go.", f"Add --to with one of: {targets}.")
     going = next(
         iter(client.home_evacuations.list(from_node=node["name"], pool=node["pool"], state="going")), None
     )
     if going is None or going["to_node"] != arguments.to:
-        confirm(arguments, f"{_words(there)}\nMove them to {arguments.to}?")
+        confirm(arguments, f"{_words(report)}\nMove them to {arguments.to}?")
         going = client.nodes.move_homes(node["id"], to=arguments.to)
     if arguments.no_wait:
         return print_json(going) if arguments.json else print_line(_progress(going))
@@ -55,8 +55,8 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def keep(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Mark a home as still needed."""
-    kept = client.homes.keep(_one(client, arguments)["id"])
-    return print_json(kept) if arguments.json else print_line(_line(kept))
+    home = client.homes.keep(_one(client, arguments)["id"])
+    return print_json(home) if arguments.json else print_line(_line(home))
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -119,12 +119,12 @@ def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     """Wait until the move has ended, printing changes. An interruption does not stop the move."""
-    said = ""
+    shown = ""
     while True:
         line = _progress(going)
-        if line != said and not quiet:
+        if line != shown and not quiet:
             print(line, flush=True)
-        said = line
+        shown = line
         if going["state"] != "going":
             return going
         time.sleep(POLL_S)
@@ -136,21 +136,21 @@ def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[st
             ) from None
 
 
-def _words(there: dict[str, Any]) -> str:
+def _words(report: dict[str, Any]) -> str:
     """Summarize the homes on a node."""
-    many = there["homes"]
+    many = report["homes"]
     parts = [
-        f"{many} home folder{'' if many == 1 else 's'} on {there['node']}, {there['used_mib']} MiB measured"
+        f"{many} home folder{'' if many == 1 else 's'} on {report['node']}, {report['used_mib']} MiB measured"
     ]
-    for key, words in (
+    for key, label in (
         ("in_use", "in use: moved when their workspaces have stopped"),
         ("moving", "being moved or archived already"),
         ("kept", "of deleted accounts: they stay"),
     ):
-        if there[key]:
-            parts.append(f"{there[key]} {words}")
-    if there["reason"]:
-        parts.append(there["message"].rstrip("."))
+        if report[key]:
+            parts.append(f"{report[key]} {label}")
+    if report["reason"]:
+        parts.append(report["message"].rstrip("."))
     return "; ".join(parts) + "."
 
 

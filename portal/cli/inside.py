@@ -44,9 +44,9 @@ def not_let_in(name: str) -> NotSignedIn:
     )
 
 
-def no_jupyter(name: str, what: str, status: int, more: str = "") -> Refused:
+def no_jupyter(name: str, capability: str, status: int, more: str = "") -> Refused:
     return Refused(
-        f"{name} runs no Jupyter that {what} (it answered {status}).",
+        f"{name} runs no Jupyter that {capability} (it answered {status}).",
         f"Choose a template of JupyterLab, such as jupyterlab or terminal.{more}",
         status=status,
         code="no_jupyter",

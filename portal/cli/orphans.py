@@ -36,8 +36,8 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     for row in rows:
         size = "-" if row["size_mib"] is None else _size(row["size_mib"])
         age = _span((now - datetime.fromisoformat(row["first_seen_at"])).total_seconds())
-        what = row["kind"].replace("_", " ")
-        table.append((row["id"][:SHORT], what, row["name"], row["node"], size, age, _fate(row, now)))
+        kind = row["kind"].replace("_", " ")
+        table.append((row["id"][:SHORT], kind, row["name"], row["node"], size, age, _fate(row, now)))
     return print_table(table)
 
 
@@ -61,14 +61,14 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _one(rows: Iterable[Orphan], wanted: str) -> Orphan:
     """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `Usage`."""
-    there = [row for row in rows if row["state"] in THERE]
-    found = [row for row in there if row["name"] == wanted or _begins(row, wanted)]
-    if not found:
+    present = [row for row in rows if row["state"] in THERE]
+    matches = [row for row in present if row["name"] == wanted or _begins(row, wanted)]
+    if not matches:
         raise Missing(f"Nothing that is left over is “{wanted}”.", "`berth orphans` shows what there is.")
-    if len(found) > 1:
-        ids = ", ".join(row["id"] for row in found)
+    if len(matches) > 1:
+        ids = ", ".join(row["id"] for row in matches)
         raise Usage(f"Several things are “{wanted}”.", f"Name one of them by its id: {ids}.")
-    return found[0]
+    return matches[0]
 
 
 def _begins(row: Orphan, wanted: str) -> bool:

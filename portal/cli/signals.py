@@ -39,9 +39,9 @@ def held_signals() -> Iterator[None]:
         yield
         return
     both = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, signal.SIG_IGN) for each in both]
+    before = [signal.signal(signum, signal.SIG_IGN) for signum in both]
     try:
         yield
     finally:
-        for each, handler in zip(both, before, strict=True):
-            signal.signal(each, handler)
+        for signum, handler in zip(both, before, strict=True):
+            signal.signal(signum, handler)

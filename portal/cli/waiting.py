@@ -77,8 +77,8 @@ def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, sh
         return
 
 
-def _late(workspace: Workspace, words: str) -> TimedOut:
-    return TimedOut(words, f"Look at {workspace['portal_url']}.")
+def _late(workspace: Workspace, message: str) -> TimedOut:
+    return TimedOut(message, f"Look at {workspace['portal_url']}.")
 
 
 def _follow(
@@ -138,18 +138,18 @@ def _stage(workspace: Workspace) -> str:
     """Return the current step of its start."""
     if workspace["state"] != "provisioning":
         return ""
-    found = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
-    return f", {label}" if (label := next(found, "")) else ""
+    labels = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
+    return f", {label}" if (label := next(labels, "")) else ""
 
 
 def _place(workspace: Workspace) -> str:
     """Return its position in the queue and expected start, in local time."""
     queue = workspace["queue"] or {}
-    words = ""
+    text = ""
     if queue.get("position"):
-        words += f", position {queue['position']}"
+        text += f", position {queue['position']}"
     if queue.get("eta"):
         at = datetime.fromisoformat(queue["eta"]).astimezone()
         today = at.date() == datetime.now(at.tzinfo).date()
-        words += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
-    return words
+        text += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
+    return text
