@@ -77,5 +77,5 @@ def unused(ask: Callable[[str], Any]) -> int:
 
 def free(file: Path) -> int:
     """Return the bytes that this user can still write to the disk of a file. Raises `OSError`."""
-    found = os.statvfs(file.parent)
-    return found.f_bavail * found.f_frsize
+    stats = os.statvfs(file.parent)
+    return stats.f_bavail * stats.f_frsize

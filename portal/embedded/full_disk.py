@@ -51,9 +51,9 @@ class Watch:
         try:
             while True:
                 await asyncio.to_thread(self.keep_reserve)
-                said = await asyncio.to_thread(self.adapt_redis)
-                if said:
-                    self._say(said)
+                message = await asyncio.to_thread(self.adapt_redis)
+                if message:
+                    self._say(message)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             if self._reserve is not None:

@@ -83,7 +83,7 @@ def _left_of_reserve() -> int | None:
         return None
     with connection.cursor() as cursor:
         file = Path(str(connection.settings_dict["NAME"]))
-        return database_reserve.left_when_full(file, lambda asked: cursor.execute(asked).fetchone()[0])
+        return database_reserve.left_when_full(file, lambda query: cursor.execute(query).fetchone()[0])
 
 
 WRITE_EVERY_S = 5.0
@@ -97,11 +97,11 @@ def _unwritten() -> str:
     """Return why a small write to the database fails; empty if it succeeds. Rate-limited."""
     global _written
     with _write_lock:
-        at, found = _written
+        at, problem = _written
         if time.monotonic() - at >= WRITE_EVERY_S:
-            found = _try_to_write()
-            _written = (time.monotonic(), found)
-    return found
+            problem = _try_to_write()
+            _written = (time.monotonic(), problem)
+    return problem
 
 
 def _try_to_write() -> str:
@@ -187,7 +187,7 @@ def _gateway() -> Part | None:
 
 
 def _role(role: str, pulses: dict[str, float] | None) -> Part:
-    words, fix = ROLES[role]
+    label, fix = ROLES[role]
     if pulses is None:
         return Part(role, ok=False, detail="not known while Redis is away", fix="See redis.")
     now = time.time()
@@ -195,7 +195,7 @@ def _role(role: str, pulses: dict[str, float] | None) -> Part:
     alive = sorted(host for host, age in ages.items() if age <= PULSE_LATE_S)
     late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > PULSE_LATE_S)
     if not alive:
-        return Part(role, ok=False, detail="; ".join(late) or f"no {words} has shown itself", fix=fix)
+        return Part(role, ok=False, detail="; ".join(late) or f"no {label} has shown itself", fix=fix)
     return Part(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
 
 

@@ -48,9 +48,9 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
     """
     cookie = "__Host-berth_ws" if https else "berth_ws"
     scheme = "https" if https else "http"
-    ways = [_by_cookie(passes, cookie)]
+    routes = [_by_cookie(passes, cookie)]
     if passes.tokens:
-        ways.append(_by_token(passes))
+        routes.append(_by_token(passes))
     return {
         "match": [
             {
@@ -69,7 +69,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
             {
                 "handler": "subroute",
                 "routes": [
-                    *ways,
+                    *routes,
                     {
                         "match": [{"vars": {"passed": ["1"]}}],
                         "handle": [

@@ -167,12 +167,12 @@ def config(
 def more_than(number: int) -> str:
     """Return a pattern that matches decimal numbers above `number`."""
     digits = str(number)
-    found = [rf"[1-9][0-9]{{{len(digits)},}}"]
+    patterns = [rf"[1-9][0-9]{{{len(digits)},}}"]
     for place, digit in enumerate(digits):
         if digit != "9":
             left = len(digits) - place - 1
-            found.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{left}}}")
-    return f"^0*({'|'.join(found)})$"
+            patterns.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{left}}}")
+    return f"^0*({'|'.join(patterns)})$"
 
 
 def _hosts(domain: str) -> str:
@@ -181,9 +181,9 @@ def _hosts(domain: str) -> str:
 
 def _answers(*, https: bool) -> list[dict[str, Any]]:
     """Handlers for headers of every response: set HSTS, and hide which server this is."""
-    said = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
+    headers = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
     return [
-        {"handler": "headers", "response": {"set": said, "delete": ["Server"]}},
+        {"handler": "headers", "response": {"set": headers, "delete": ["Server"]}},
         {"handler": "headers", "response": {"deferred": True, "delete": ["Via"]}},
     ]
 
@@ -250,7 +250,7 @@ def _workspace(
 ) -> list[dict[str, Any]]:
     """Return the routes of a workspace's host: file transfers, the gateway's own paths, the app."""
     to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
-    found = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
+    routes = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
     return [
         {
             "match": [{"path_regexp": {"pattern": r"^/\.berth/files/"}}],
@@ -262,14 +262,14 @@ def _workspace(
             "handle": [_door("portal"), _to_portal(auth, secret)],
             "terminal": True,
         },
-        *found,
+        *routes,
         {"handle": [_door("portal"), _guard(auth, secret, certificates)]},
     ]
 
 
 def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
     """Return a handler that authorizes a request with forward-auth and routes it as answered."""
-    ways = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
+    routes = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": auth}],
@@ -291,10 +291,10 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
         "handle_response": [
             {
                 "match": {"status_code": [200], "headers": {header: ["*"]}},
-                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), way]}],
+                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), route]}],
             }
             # The first matching header applies.
-            for header, noted, way in ways
+            for header, noted, route in routes
         ],
     }
 
@@ -320,7 +320,7 @@ def _ways(
 
     `replaced` are headers that replace Caddy's own.
     """
-    said = dict(replaced or {})
+    headers = dict(replaced or {})
     return [
         (
             GATEWAY_HEADER,
@@ -330,12 +330,12 @@ def _ways(
                 tls=node_gateway.client_tls(
                     certificates, server_name=node_gateway.node_name("{http.vars.node}")
                 ),
-                add={**said, SOCKET_HEADER: [read(SOCKET_HEADER)]},
+                add={**headers, SOCKET_HEADER: [read(SOCKET_HEADER)]},
             ),
         ),
-        (SOCKET_HEADER, [], _to_socket(read, add=said)),
-        (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=said)),
-        (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=said)),
+        (SOCKET_HEADER, [], _to_socket(read, add=headers)),
+        (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=headers)),
+        (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=headers)),
     ]
 
 
@@ -359,7 +359,7 @@ def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
     forwarded = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
     noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
     values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *forwarded)}
-    ways = _ways(_noted, certificates, {name: [_noted(name)] for name in forwarded})
+    routes = _ways(_noted, certificates, {name: [_noted(name)] for name in forwarded})
     return {
         "match": [{"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of(secret)]}}],
         "handle": [
@@ -370,10 +370,10 @@ def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
                 "routes": [
                     {
                         "match": [{"vars_regexp": {_noted(header): {"pattern": "."}}}],
-                        "handle": [*before, _door("workspace"), way],
+                        "handle": [*before, _door("workspace"), route],
                         "terminal": True,
                     }
-                    for header, before, way in ways
+                    for header, before, route in routes
                 ],
             },
         ],
@@ -419,11 +419,11 @@ def _to_app(
 ) -> dict[str, Any]:
     more = {} if tls is None else {"tls": tls}
     # Over TLS Caddy would send the upstream's address.
-    said = {"Host": ["{http.request.hostport}"], **(add or {})}
+    headers = {"Host": ["{http.request.hostport}"], **(add or {})}
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
         "transport": node_gateway.transport(idle_ns=node_gateway.APP_IDLE_NS, idle=64, **more),
-        "headers": {"request": {"set": said}, "response": {"delete": _ONCE}},
+        "headers": {"request": {"set": headers}, "response": {"delete": _ONCE}},
         "flush_interval": node_gateway.FLUSH_NS,
     }

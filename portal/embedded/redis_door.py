@@ -75,8 +75,8 @@ class Door:
         names = [
             value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
         ]
-        found = _NODE.fullmatch(names[0]) if len(names) == 1 else None
-        return found[1] if found else ""
+        match = _NODE.fullmatch(names[0]) if len(names) == 1 else None
+        return match[1] if match else ""
 
     async def _pass(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._of_node[node] += 1
