@@ -98,21 +98,21 @@ class StrictSerializer(serializers.Serializer[Any]):
             others = {
                 name: [message]
                 for name, field in self.fields.items()
-                if name in data and (message := _of_another_type(field, data[name]))
+                if name in data and (message := _type_error(field, data[name]))
             }
             if others:
                 raise serializers.ValidationError(others)
         return super().to_internal_value(data)
 
 
-def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str:
+def _type_error(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str:
     """Return an error message if the JSON type of `value` does not match the field, else "".
 
     DRF coerces numbers to text, and numbers or text to booleans. The OpenAPI document does not allow this.
     """
     if isinstance(field, serializers.ListField | serializers.DictField):
         values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-        return next((message for item in values if (message := _of_another_type(field.child, item))), "")
+        return next((message for item in values if (message := _type_error(field.child, item))), "")
     text = isinstance(field, serializers.CharField) and isinstance(value, int | float)
     boolean = isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
     number = isinstance(field, serializers.IntegerField | serializers.FloatField) and isinstance(value, bool)

@@ -240,12 +240,12 @@ def format_duration(seconds: float | None) -> str:
         return _("%(seconds)s s") % {"seconds": total}
     minutes, rest = divmod(total, 60)
     if minutes < 60:
-        return _two(_("%(number)s min"), minutes, _("%(number)s s"), rest if minutes < 10 else 0)
+        return _join_units(_("%(number)s min"), minutes, _("%(number)s s"), rest if minutes < 10 else 0)
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
-        return _two(_("%(number)s h"), hours, _("%(number)s min"), minutes)
+        return _join_units(_("%(number)s h"), hours, _("%(number)s min"), minutes)
     days, hours = divmod(hours, 24)
-    return _two(_("%(number)s d"), days, _("%(number)s h"), hours)
+    return _join_units(_("%(number)s d"), days, _("%(number)s h"), hours)
 
 
 def format_time_left(seconds: float) -> str:
@@ -265,7 +265,7 @@ def format_span(seconds: float) -> str:
     return format_duration(seconds)
 
 
-def _two(large: str, number: int, small: str, rest: int) -> str:
+def _join_units(large: str, number: int, small: str, rest: int) -> str:
     parts = [large % {"number": format_number(number)}]
     if rest:
         parts.append(small % {"number": rest})

@@ -34,10 +34,10 @@ class JsonRenderer(JSONRenderer):
         return written
 
 
-def _known(value: Any) -> Any:
+def _encode_unknown(value: Any) -> Any:
     """Convert a value unknown to msgspec: str subclasses, lazy strings, querysets."""
     return str.__str__(value) if isinstance(value, str) else _drf.default(value)
 
 
 _drf = JSONRenderer.encoder_class()
-_encoder = msgspec.json.Encoder(enc_hook=_known, decimal_format="number")
+_encoder = msgspec.json.Encoder(enc_hook=_encode_unknown, decimal_format="number")

@@ -119,7 +119,7 @@ def count(subject: str, *limits: Limit) -> int:
     try:
         waits: Any = connection().eval(_COUNT, len(keys), *keys, *map(str, values))
     except (redis.RedisError, OSError) as error:
-        _stay_away(error)
+        _pause_limits(error)
         return 0
     return int(waits)
 
@@ -171,13 +171,13 @@ def _count_by_share(subject: str, limit: int) -> int:
                 _taking.discard(key)
             if taken is not None:
                 size, rest_s = taken
-                _keep(key, max(0, size - 1), now, now + rest_s, refuses=not size)
+                _keep_share(key, max(0, size - 1), now, now + rest_s, refuses=not size)
     if taken is None or taken[0]:
         return 0
     return _whole_seconds(taken[1])
 
 
-def _keep(key: tuple[str, int], left: int, now: float, until: float, *, refuses: bool) -> None:
+def _keep_share(key: tuple[str, int], left: int, now: float, until: float, *, refuses: bool) -> None:
     """Add to the existing share if it belongs to the current window."""
     present = _shares.get(key)
     if present is not None and now < present.until:
@@ -195,7 +195,7 @@ def _take(subject: str, limit: int, at_most: int) -> tuple[int, float] | None:
     try:
         taken: Any = connection().eval(_TAKE, 1, key, *map(str, (limit, MINUTE_S, SHARES, at_most)))
     except (redis.RedisError, OSError) as error:
-        _stay_away(error)
+        _pause_limits(error)
         return None
     return int(taken[0]), int(taken[1]) / 1000
 
@@ -204,7 +204,7 @@ def _whole_seconds(rest_s: float) -> int:
     return max(1, math.ceil(rest_s))
 
 
-def _stay_away(error: Exception) -> None:
+def _pause_limits(error: Exception) -> None:
     global _away_until
     _away_until = time.monotonic() + AWAY_S
     log.warning("nothing is limited for a while, as Redis is away: %s", error)

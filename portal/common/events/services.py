@@ -163,7 +163,7 @@ def notify(
         ).values_list("user_id", flat=True)
     )
     if fold is not None:
-        notified |= _folded(wanted, kind, now - fold)
+        notified |= _fold_unread(wanted, kind, now - fold)
     notices = Notification.objects.bulk_create(
         Notification(
             user=user,
@@ -225,7 +225,7 @@ def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
     return notices
 
 
-def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
+def _fold_unread(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
     """Increment `repeats` of each user's youngest unread notice of this kind.
 
     Returns the users who have one.

@@ -59,7 +59,7 @@ def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
             else:
                 plain.sendall(framed)
                 plain.shutdown(socket.SHUT_WR)
-                _read_to_the_end(plain)
+                _drain(plain)
                 if _unacknowledged(plain):
                     raise NotTaken("dropped")
     except TimeoutError as error:
@@ -98,7 +98,7 @@ def _finish_tls(secured: ssl.SSLSocket) -> None:
             raise
 
 
-def _read_to_the_end(opened: socket.socket) -> None:
+def _drain(opened: socket.socket) -> None:
     while opened.recv(4096):
         # Syslog servers send nothing. Discard anything until the connection closes.
         continue

@@ -78,7 +78,7 @@ def resolve(
     and `TimeoutError`.
     """
     targets: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
-    for family, address in _looked_up(host, port, timeout_s):
+    for family, address in _resolve_in_thread(host, port, timeout_s):
         policy.check(address, plain=plain)
         targets.append((family, (str(address), port)))
     if not targets:
@@ -103,7 +103,7 @@ def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bo
     raise problem or AddressRefused(Refusal.INTERNAL)
 
 
-def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.AddressFamily, Address]]:
+def _resolve_in_thread(host: str, port: int, timeout_s: float) -> list[tuple[socket.AddressFamily, Address]]:
     """Resolve in a separate thread, because `getaddrinfo` has no timeout. Raises `TimeoutError`."""
     answers: list[tuple[socket.AddressFamily, Address]] = []
     done = threading.Event()

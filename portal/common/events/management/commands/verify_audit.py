@@ -34,7 +34,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         result = sealing.verify()
-        problems = [f"Seal {finding.number}: {_say(finding)}." for finding in result.findings]
+        problems = [f"Seal {finding.number}: {_format_finding(finding)}." for finding in result.findings]
         if options["head"] and not _is_there(options["head"]):
             problems.append("No seal has the digest given with --head: the newest seals were cut off.")
         self.stdout.write(
@@ -45,7 +45,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join((*problems, "Compare the database with a backup from before.")))
 
 
-def _say(finding: Finding) -> str:
+def _format_finding(finding: Finding) -> str:
     return WORDS[finding.flaw].format(first=finding.first_id, last=finding.last_id)
 
 
