@@ -167,7 +167,7 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
         return sums
     parts = _parts()
     hours = _hours(parts, begin_s, end_s)
-    allocations = _held(parts, begin_s, end_s)
+    allocations = _allocations_by_device(parts, begin_s, end_s)
     prices = _prices()
     for device in hours.keys() | allocations.keys():
         part = parts[device]
@@ -176,7 +176,7 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
             sums.add(part, None, measured=part.milli * seen_s, used=part.milli * used_s)
         for holder, milli, from_s, until_s in allocations.get(device, ()):
             share = part.milli * milli / MILLI
-            seen, used = _seen(hours.get(device, ()), from_s, until_s, end_s)
+            seen, used = _measured_and_used(hours.get(device, ()), from_s, until_s, end_s)
             lasted_s = until_s - from_s
             sums.add(
                 part,
@@ -186,12 +186,12 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
                 held_used=share * min(used, seen, lasted_s),
                 cost=prices.get(holder.flavor, 0.0) * MILLI * lasted_s / HOUR_S,
             )
-    _reclaimed(sums, parts, begin_s, end_s)
-    _waited(sums, begin_s, end_s)
+    _add_reclaimed(sums, parts, begin_s, end_s)
+    _add_waiting(sums, begin_s, end_s)
     return sums
 
 
-def _seen(
+def _measured_and_used(
     hours: Iterable[tuple[int, int, float]], from_s: float, until_s: float, end_s: float
 ) -> tuple[float, float]:
     """Return measured and used seconds in an interval. An hour's values are distributed evenly."""
@@ -246,7 +246,7 @@ def _hours(
     return hours
 
 
-def _held(
+def _allocations_by_device(
     parts: dict[UUID, _Part], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[_Holder, int, float, float]]]:
     """Return holder, thousandths, start and end of the day's allocations, by device."""
@@ -275,7 +275,7 @@ def _holder(who: Iterable[str | None]) -> _Holder:
     return _Holder(*(text or "" for text in who))
 
 
-def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
+def _add_reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
     """Add devices freed by stops of Berth, for a day or until the next start of the workspace."""
     since = datetime.fromtimestamp(begin_s - RECLAIMED_S, UTC)
     stops: dict[UUID, list[float]] = defaultdict(list)
@@ -316,7 +316,7 @@ def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: flo
                     sums.add(parts[device], _holder(who), reclaimed=amount)
 
 
-def _waited(sums: _Sums, begin_s: float, end_s: float) -> None:
+def _add_waiting(sums: _Sums, begin_s: float, end_s: float) -> None:
     """Add requested GPUs, from the request until placement, cancellation or failure."""
     since, end = datetime.fromtimestamp(begin_s, UTC) - WAITED, datetime.fromtimestamp(end_s, UTC)
     events = Event.objects.filter(kind__in=OPENS | CLOSES, at__gte=since, at__lt=end, workspace__isnull=False)
@@ -332,12 +332,12 @@ def _waited(sums: _Sums, begin_s: float, end_s: float) -> None:
     for workspace, from_s in open_since.items():
         waits[workspace] += max(0.0, end_s - max(from_s, begin_s))
     keys = [workspace for workspace, seconds in waits.items() if seconds]
-    for workspace, amounts, *who in _asked(keys):
+    for workspace, amounts, *who in _requested_rows(keys):
         if milli := (amounts or {}).get(GPU, 0):
             sums.add(None, _holder(who), waited=milli * waits[workspace])
 
 
-def _asked(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
+def _requested_rows(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
     for first in range(0, len(keys), BATCH):
         rows = Workspace.objects.filter(pk__in=keys[first : first + BATCH])
         yield from rows.values_list("pk", "amounts", "team__slug", "owner__username", "flavor__slug")

@@ -47,15 +47,15 @@ def run(now: datetime | None = None) -> int:
     slugs = set(of_month.exclude(team="").values_list("team", flat=True))
     existing = MonthlyReport.objects.filter(month=since)
     teams = Team.objects.filter(slug__in=slugs).exclude(pk__in=existing.values("team")).order_by("slug")
-    return sum(_told(team, since, until) for team in teams)
+    return sum(_send_once(team, since, until) for team in teams)
 
 
-def _told(team: Team, since: date, until: date) -> bool:
+def _send_once(team: Team, since: date, until: date) -> bool:
     try:
         with transaction.atomic():
             _row, new = MonthlyReport.objects.get_or_create(team=team, month=since)
             if new:
-                _tell(team, since, until)
+                _notify_owners(team, since, until)
             return new
     except Exception:
         # One team must not block the others; it is retried within the hour.
@@ -63,7 +63,7 @@ def _told(team: Team, since: date, until: date) -> bool:
         return False
 
 
-def _tell(team: Team, since: date, until: date) -> None:
+def _notify_owners(team: Team, since: date, until: date) -> None:
     events.notify(
         owners_of(team),
         kind=KIND,

@@ -47,7 +47,7 @@ class Refused(Exception):
     """The sandbox forbids the operation."""
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """Response to the thread's last request, and whether an address was refused."""
 
     status: int | None = None
@@ -56,7 +56,7 @@ class _Here(threading.local):
     error: str = ""
 
 
-_here = _Here()
+_here = _ThreadState()
 
 
 def confine(policy: Policy) -> None:
@@ -169,7 +169,7 @@ def made_of(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
     return plugin, ""
 
 
-def _sent(job: dict[str, Any], service: Any) -> dict[str, Any]:
+def _send_job(job: dict[str, Any], service: Any) -> dict[str, Any]:
     for name in ("status", "answer", "refused", "error"):
         _here.__dict__.pop(name, None)
     try:
@@ -226,7 +226,7 @@ def main() -> None:
             services.append((job, service))
 
     def deliver(job: dict[str, Any], service: Any) -> None:
-        say(_sent(job, service))
+        say(_send_job(job, service))
 
     pool = ThreadPoolExecutor(THREADS)
     wait([pool.submit(deliver, job, service) for job, service in services], JOBS_S)

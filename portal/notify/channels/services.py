@@ -46,7 +46,7 @@ def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequen
     if team is not None:
         accounts.require_manage_team(actor, team)
     channel = Channel(user=None if team is not None else actor, team=team)
-    _set(channel, name=name, kinds=kinds, url=url)
+    _set_fields(channel, name=name, kinds=kinds, url=url)
     with transaction.atomic():
         # Serializes concurrent creation, so that the limit holds.
         holder = User.objects if team is None else Team.objects
@@ -78,14 +78,14 @@ def change(
     """
     policies.require_channel(actor, channel)
     wanted = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
-    _set(
+    _set_fields(
         wanted,
         name=channel.name if name is None else name,
         kinds=channel.kinds if kinds is None else kinds,
         url=url or None,
     )
     with transaction.atomic():
-        row = _locked(channel)
+        row = _locked_channel(channel)
         policies.require_channel(actor, row)
         etags.require_expected(expected, row, name=row.name)
         changed = [
@@ -115,7 +115,7 @@ def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.AN
     """Delete a channel with its pending messages. Raises `NotFound`, `NotAllowed`, `PreconditionFailed`."""
     policies.require_channel(actor, channel)
     if expected:
-        etags.require_expected(expected, _locked(channel), name=channel.name)
+        etags.require_expected(expected, _locked_channel(channel), name=channel.name)
     _record(actor, AuditKind.CHANNEL_DELETED, channel, f"deleted the channel “{channel.name}”")
     channel.delete()
 
@@ -131,7 +131,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
 
     Raises `StateConflict` while an earlier test is pending, or if the channel is disabled.
     """
-    row = _locked(channel)
+    row = _locked_channel(channel)
     policies.require_channel(actor, row)
     if not row.enabled:
         raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
@@ -158,12 +158,12 @@ def hint() -> None:
         log.info("no hint was sent: %s", error)
 
 
-def _locked(channel: Channel) -> Channel:
+def _locked_channel(channel: Channel) -> Channel:
     rows = Channel.objects.select_for_update(of=("self",)).select_related("team", "user")
     return rows.get(pk=channel.pk)
 
 
-def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:
+def _set_fields(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:
     """Validate and set name, kinds and, if given, URL and service. Raises `InvalidInput`."""
     errors: dict[str, list[Reason]] = {}
     name = " ".join(strip_nul(name).split())[:80]

@@ -79,15 +79,15 @@ class _Webhooks(ApiViewSet):
     ordering = ("created_at", "id")
     missing = WebhookCode.NO_SUCH_WEBHOOK
 
-    def _of(self) -> Team | None:
+    def _owning_team(self) -> Team | None:
         return None
 
     def get_queryset(self) -> QuerySet[Endpoint]:
-        return selectors.endpoints_of(self.request.user, self._of())
+        return selectors.endpoints_of(self.request.user, self._owning_team())
 
     def _create(self, request: UserRequest) -> Response:
         created = services.create(
-            actor=request.user, team=self._of(), **body_of(request, WebhookCreateSerializer)
+            actor=request.user, team=self._owning_team(), **body_of(request, WebhookCreateSerializer)
         )
         location = reverse("api:webhook-detail", args=[created.endpoint.pk])
         return _with_secret(created, status=201, Location=location)
@@ -192,7 +192,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 class TeamWebhookViewSet(_Webhooks, ListViewSet):
     operation_ids = {"list": "listTeamWebhooks", "create": "createTeamWebhook"}
 
-    def _of(self) -> Team:
+    def _owning_team(self) -> Team:
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
     @operation(

@@ -32,17 +32,17 @@ ROWS_PER_PAGE = 50
 @never_cache
 def site(request: SignedInRequest) -> HttpResponse:
     """List the webhooks of the site, for operators. Auditors can only read."""
-    return _listed(request, None)
+    return _list_page(request, None)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the webhooks of a team, for owners and operators. Auditors can only read."""
-    return _listed(request, selectors.team_of(request.user, slug))
+    return _list_page(request, selectors.team_of(request.user, slug))
 
 
-def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
+def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
     """List webhooks and create one. The secret is shown only once."""
     endpoints = selectors.endpoints_of(request.user, of)
     manages = not policies.only_sees(request.user)
