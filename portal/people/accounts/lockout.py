@@ -55,7 +55,7 @@ def refuses(request: HttpRequest, username: str) -> bool:
         return True
     if devices.knows(request, user):
         return False
-    return failed >= HARD or not _came_from_here(user)
+    return failed >= HARD or not _has_signed_in_from_here(user)
 
 
 def count_failure(username: str) -> None:
@@ -88,7 +88,7 @@ def _key_of(username: str) -> str:
     return f"name:{salted_hmac('berth.lockout', name).hexdigest()}"
 
 
-def _came_from_here(user: User) -> bool:
+def _has_signed_in_from_here(user: User) -> bool:
     since = timezone.now() - KNOWN_FOR
     address = request_context.current().address or None
     sign_ins = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)

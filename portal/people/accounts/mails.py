@@ -50,7 +50,7 @@ def send_link(user_id: UUID, kind: LinkKind) -> bool:
     user = User.objects.existing().filter(pk=user_id, is_active=True).exclude(email="").first()
     if user is None:
         return False
-    subject, lead = _words(user, kind)
+    subject, lead = _mail_text(user, kind)
     until = format_moment(links.expires_at(kind))
     parts = [
         lead,
@@ -91,7 +91,7 @@ def send_forgotten(name: str) -> bool:
     return sent
 
 
-def _words(user: User, kind: LinkKind) -> tuple[str, str]:
+def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
     named = {"username": user.username, "url": public_url()}
     match kind:
         case LinkKind.INVITATION:

@@ -233,10 +233,10 @@ def announce_end(user: User) -> None:
 
 def connect() -> None:
     """Record the start of every session, however it begins. Called once when Django is ready."""
-    user_logged_in.connect(_began, dispatch_uid="accounts.sessions")
+    user_logged_in.connect(_record_begin, dispatch_uid="accounts.sessions")
 
 
-def _began(*, request: HttpRequest, **_: Any) -> None:
+def _record_begin(*, request: HttpRequest, **_: Any) -> None:
     now = time.time()
     request.session.setdefault(BEGAN_AT, now)
     request.session.setdefault(PROVEN_AT, now)

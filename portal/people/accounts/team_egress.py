@@ -59,8 +59,8 @@ def set_egress(
     changed = [difference.field for difference in history.differences(before, after)]
     if not changed:
         return row
-    new = _checked(row)
-    if not policies.may_loosen_egress(actor) and not _as_tight(new, old):
+    new = _validated_policy(row)
+    if not policies.may_loosen_egress(actor) and not _is_as_strict(new, old):
         raise NotAllowed(Reason(AccountCode.EGRESS_LOOSER, {"team": row.name}))
     row.updated_at = timezone.now()
     row.save(update_fields=["egress", "egress_allow", "updated_at"])
@@ -134,7 +134,7 @@ def _policy(team: Team) -> EgressPolicy | None:
         raise InvalidInput(reason, errors={"egress_allow": [reason]}) from None
 
 
-def _checked(team: Team) -> EgressPolicy | None:
+def _validated_policy(team: Team) -> EgressPolicy | None:
     if team.egress not in TeamEgress.values:
         reason = Reason(AccountCode.EGRESS_NOT_VALID)
         raise InvalidInput(reason, errors={"egress": [reason]})
@@ -144,7 +144,7 @@ def _checked(team: Team) -> EgressPolicy | None:
     return _policy(team)
 
 
-def _as_tight(new: EgressPolicy | None, old: EgressPolicy | None) -> bool:
+def _is_as_strict(new: EgressPolicy | None, old: EgressPolicy | None) -> bool:
     if old is None:
         return True
     return new is not None and no_looser(new, old)

@@ -83,7 +83,7 @@ def rotate_token(
     The new token has the same lifetime, starting now. Raises `NotFound`, `NotAllowed`, `InvalidInput` (hours)
     and `StateConflict` (already rotated or expired, or account deactivated).
     """
-    old = _locked(actor, token_id)
+    old = _locked_token(actor, token_id)
     _require_manage(actor, old.owner)
     if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
         reason = Reason(AccountCode.OVERLAP_OUT_OF_RANGE, {"most": MAX_OVERLAP_HOURS})
@@ -226,7 +226,7 @@ def _require_manage(actor: User | SystemActor, user: User) -> None:
         raise NotAllowed(Reason(AccountCode.TOKEN_FOR_ANOTHER))
 
 
-def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
+def _locked_token(actor: User | SystemActor, token_id: UUID) -> ApiToken:
     """Return an unrevoked token visible to the actor, locked so that it is rotated only once.
 
     Raises `NotFound` and `StateConflict`.

@@ -183,37 +183,37 @@ def user_invite(request: SignedInRequest, username: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def user_deactivate(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "deactivate")
+    return _confirm_or_run(request, username, "deactivate")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
 def user_delete(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "delete")
+    return _confirm_or_run(request, username, "delete")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
 def user_reset(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "reset-password")
+    return _confirm_or_run(request, username, "reset-password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
 def user_reset_mfa(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "reset-mfa")
+    return _confirm_or_run(request, username, "reset-mfa")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def user_end_sessions(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "end-sessions")
+    return _confirm_or_run(request, username, "end-sessions")
 
 
-def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse:
+def _confirm_or_run(request: SignedInRequest, username: str, action: str) -> HttpResponse:
     """Show a confirmation with the consequences, then run the action. For administrators."""
     policies.require_administrator(request.user)
     user = selectors.user_by_name(request.user, username)
@@ -222,13 +222,13 @@ def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse
         question = user_presenters.question(action, request.user, user)
         return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     try:
-        return _done(request, user, action)
+        return _run_action(request, user, action)
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect(back)
 
 
-def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
+def _run_action(request: SignedInRequest, user: User, action: str) -> HttpResponse:
     named = {"username": user.username}
     match action:
         case "deactivate":

@@ -419,10 +419,10 @@ def _check(user: User) -> None:
     try:
         user.full_clean(exclude=["password"])
     except ValidationError as error:
-        raise InvalidInput(Reason(AccountCode.USER_NOT_VALID), errors=_named(error)) from error
+        raise InvalidInput(Reason(AccountCode.USER_NOT_VALID), errors=_messages_by_field(error)) from error
 
 
-def _named(error: ValidationError) -> dict[str, list[str]]:
+def _messages_by_field(error: ValidationError) -> dict[str, list[str]]:
     """Return the messages by field. Constraint errors are shown at the address."""
     errors = dict(error.message_dict)
     if general := errors.pop("__all__", []):

@@ -311,7 +311,7 @@ def load(path: str, environ: Mapping[str, str]) -> Configuration:
         except msgspec.ValidationError as error:
             raise ConfigError([f"{path}: {error}."]) from error
     if environ.get("BERTH_OIDC_ISSUER"):
-        providers.append(_of_variables(environ))
+        providers.append(_provider_from_variables(environ))
     problems = [
         f"{provider.id or 'a provider'}: {problem}"
         for provider in providers
@@ -328,7 +328,7 @@ def load(path: str, environ: Mapping[str, str]) -> Configuration:
     return Configuration(tuple(providers), scim)
 
 
-def _of_variables(environ: Mapping[str, str]) -> Oidc:
+def _provider_from_variables(environ: Mapping[str, str]) -> Oidc:
     """Return the OpenID Connect provider described by the variables."""
     team = environ.get("BERTH_OIDC_TEAM", "")
     return Oidc(

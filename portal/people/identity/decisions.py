@@ -177,7 +177,7 @@ def _require_new(provider: Provider, person: Person) -> None:
 def place(decision: Decision, granted: rules.Grants) -> None:
     """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
-    wanted = _possible(decision, granted)
+    wanted = _possible_roles(decision, granted)
     current_roles: dict[str, str] = {}
     given_places: dict[str, GivenPlace] = {}
     if user is not None:
@@ -233,7 +233,7 @@ def place_change(
     return (given_place.before, Effect.CHANGED, False) if given_place.before else ("", Effect.LOST, False)
 
 
-def _possible(decision: Decision, granted: rules.Grants) -> dict[str, str]:
+def _possible_roles(decision: Decision, granted: rules.Grants) -> dict[str, str]:
     """Return the wanted memberships in teams that exist or that a rule may create."""
     existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
     wanted = {}

@@ -53,7 +53,7 @@ def finish(
         named = {"provider": provider.name, "detail": "it answers another sign-in"}
         return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, named))
     if TEST in data:
-        return _tested(request, provider, claims, data)
+        return _store_test_result(request, provider, claims, data)
     try:
         user, decision = services.sign_in(provider=provider, claims=claims)
     except NotAllowed as error:
@@ -92,7 +92,7 @@ def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: b
     return render(request, "identity/failed.html", context, status=status)
 
 
-def _tested(
+def _store_test_result(
     request: HttpRequest, provider: Provider, claims: Mapping[str, Any], data: Mapping[str, Any]
 ) -> HttpResponse:
     """Store the result of a test for its administrator. Nobody is signed in."""

@@ -118,7 +118,7 @@ def callback(request: HttpRequest, provider: Oidc) -> HttpResponse:
 def discovered(provider: Oidc) -> dict[str, Any]:
     """Return the provider's discovery document. Raises `RequestException` and `NotTrusted`."""
     url = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    config = _fetched(url)
+    config = _fetch_json(url)
     if str(config.get("issuer", "")).rstrip("/") != provider.issuer.rstrip("/"):
         raise NotTrusted("its discovery document names another issuer")
     for name in ENDPOINTS:
@@ -196,7 +196,7 @@ def _key(url: str, kid: Any) -> Any:
 
     Raises `NotTrusted` if there is no unique match.
     """
-    keys = jwt.PyJWKSet.from_dict(_fetched(url)).keys
+    keys = jwt.PyJWKSet.from_dict(_fetch_json(url)).keys
     signing = [key for key in keys if key.public_key_use in (None, "sig")]
     matching = [key for key in signing if kid is None or key.key_id == kid]
     if len(matching) != 1:
@@ -204,7 +204,7 @@ def _key(url: str, kid: Any) -> Any:
     return matching[0].key
 
 
-def _fetched(url: str) -> dict[str, Any]:
+def _fetch_json(url: str) -> dict[str, Any]:
     with get_adapter().get_requests_session() as session:
         response = session.get(url)
         response.raise_for_status()

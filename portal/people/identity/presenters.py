@@ -114,12 +114,12 @@ def rule_rows(provider: Provider) -> list[dict[str, Any]]:
     """Return the rules as table rows: condition, grant, and whether the team is missing."""
     missing = set(missing_teams(provider))
     return [
-        {"when": rule.words(), "then": _then(rule), "missing": rule.team in missing}
+        {"when": rule.words(), "then": _consequence(rule), "missing": rule.team in missing}
         for rule in provider.rules
     ]
 
 
-def _then(rule: Rule) -> str:
+def _consequence(rule: Rule) -> str:
     if rule.site_role:
         return _("%(role)s in the portal") % {"role": rule.site_role}
     suffix = f" ({_('made if missing')})" if rule.create_team else ""
@@ -185,11 +185,15 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
         if decision.refusal is not None
         else [
             *(
-                {"what": _("Team %(team)s") % {"team": place.team}, "role": place.role, **_look(place.effect)}
+                {
+                    "what": _("Team %(team)s") % {"team": place.team},
+                    "role": place.role,
+                    **_effect_look(place.effect),
+                }
                 for place in decision.places
             ),
             *(
-                {"what": _("In the portal"), "role": role.role, **_look(role.effect)}
+                {"what": _("In the portal"), "role": role.role, **_effect_look(role.effect)}
                 for role in decision.roles
             ),
         ],
@@ -200,7 +204,7 @@ def _unverified(email: str) -> str:
     return _("%(email)s, which is not verified and not used") % {"email": email} if email else _("none")
 
 
-def _look(effect: Effect) -> dict[str, str]:
+def _effect_look(effect: Effect) -> dict[str, str]:
     label, icon, tone = EFFECTS[effect]
     return {"effect": label, "icon": icon, "tone": tone}
 

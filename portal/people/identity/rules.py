@@ -57,13 +57,17 @@ class Grants:
 def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
     """Return the identity in the claims. Raises `Refused` if a claim is missing, invalid or not allowed."""
     names = provider.claims
-    subject = _needed(provider, claims, names.subject)
+    subject = _required_claim(provider, claims, names.subject)
     if len(subject) > MAX_SUBJECT:
         raise Refused(Reason(IdentityCode.CLAIM_TOO_LONG, {"claim": names.subject}))
     groups = _groups(provider, claims)
     for condition in provider.require:
         if not _matches(condition, claims, groups):
-            named = {"provider": provider.name, "claim": _about(condition, names), "rule": condition.words()}
+            named = {
+                "provider": provider.name,
+                "claim": _claim_name(condition, names),
+                "rule": condition.words(),
+            }
             raise Refused(Reason(IdentityCode.NOT_ALLOWED, named))
     email = _email(_text(_value(claims, names.email)))
     verified = bool(email) and (provider.trust_email or _is_true(_value(claims, names.email_verified)))
@@ -133,13 +137,13 @@ def _email(value: str) -> str:
     return value if len(value) <= 254 else ""
 
 
-def _about(condition: Condition, names: Claims) -> str:
+def _claim_name(condition: Condition, names: Claims) -> str:
     return condition.claim or names.groups
 
 
 def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
     claim = provider.claims.username
-    value = _needed(provider, claims, claim)
+    value = _required_claim(provider, claims, claim)
     name = value
     if provider.username_pattern:
         matches = _matching(provider.username_pattern, [value])
@@ -163,7 +167,7 @@ def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({value for value in values if isinstance(value, str) and value}))
 
 
-def _needed(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
+def _required_claim(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
     value = _text(_value(claims, claim))
     if not value:
         raise Refused(Reason(IdentityCode.CLAIM_MISSING, {"provider": provider.name, "claim": claim}))

@@ -60,7 +60,9 @@ def take(request: HttpRequest, provider: Saml) -> HttpResponse:
     """
     response = request.POST.get("SAMLResponse", "")
     if not response or len(response) > MAX_RESPONSE:
-        return flow.failed(request, provider, _wrong(provider, "there is no response that could be read"))
+        return flow.failed(
+            request, provider, _wrong_response(provider, "there is no response that could be read")
+        )
     answer = HttpResponseRedirect(reverse("identity:saml-finish", args=[provider.id]))
     login_session = LoginSession(request, "saml_response", KEPT)
     login_session.store.update({"given": response, "provider": provider.id})
@@ -85,15 +87,17 @@ def finish(request: HttpRequest, provider: Saml) -> HttpResponse:
         OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError, binascii.Error, etree.LxmlError, ValueError
     ) as error:  # fmt: skip
         log.warning("a response of %s cannot be read: %s", provider.id, str(error)[:300])
-        return flow.failed(request, provider, _wrong(provider, "the response cannot be read"))
+        return flow.failed(request, provider, _wrong_response(provider, "the response cannot be read"))
     if errors or not auth.is_authenticated():
         log.warning("a response of %s is refused: %s %s", provider.id, errors, auth.get_last_error_reason())
-        return flow.failed(request, provider, _wrong(provider, "the response is not valid"))
+        return flow.failed(request, provider, _wrong_response(provider, "the response is not valid"))
     state = _state(request, provider, auth)
     if state is None:
         return flow.failed(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
     if provider.claims.subject == "NameID" and auth.get_nameid_format() == _TRANSIENT:
-        return flow.failed(request, provider, _wrong(provider, "its NameID is another one at each sign-in"))
+        return flow.failed(
+            request, provider, _wrong_response(provider, "its NameID is another one at each sign-in")
+        )
     return flow.finish(request, provider, _claims(auth), state)
 
 
@@ -111,14 +115,14 @@ def entity_id(provider: Saml) -> str:
 
 def _state(request: HttpRequest, provider: Saml, auth: OneLogin_Saml2_Auth) -> dict[str, Any] | None:
     """Return the state of the request that the assertion answers, or None if there is none or it is used."""
-    answered = _answered(auth)
+    answered = _signed_request_id(auth)
     if not answered or answered != auth.get_last_response_in_response_to():
         return None
     state: dict[str, Any] | None = statekit.unstash_state(request, provider_id=provider.id, state_id=answered)
     return state
 
 
-def _answered(auth: OneLogin_Saml2_Auth) -> str:
+def _signed_request_id(auth: OneLogin_Saml2_Auth) -> str:
     """Return the request id named by the signed assertion itself."""
     # python3-saml has parsed it with entities and DTDs disabled.
     document = etree.fromstring(
@@ -140,7 +144,7 @@ def _claims(auth: OneLogin_Saml2_Auth) -> dict[str, Any]:
     }
 
 
-def _wrong(provider: Saml, detail: str) -> Reason:
+def _wrong_response(provider: Saml, detail: str) -> Reason:
     return Reason(IdentityCode.PROVIDER_WRONG, {"provider": provider.name, "detail": detail})
 
 

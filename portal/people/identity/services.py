@@ -77,7 +77,7 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
     else:
         _refresh(actor, user, decision)
     _link(actor, user, decision)
-    _give_all(actor, user, decision)
+    _apply_changes(actor, user, decision)
     if decision.problems:
         _tell_administrators(decision, reverse("identity:provider", args=[provider.id]))
     return user, decision
@@ -93,7 +93,7 @@ def give(*, source: str, name: str, user: User, granted: Grants) -> None:
     user = deactivation.locked(user)
     decision = Decision(source, name, user=user)
     place(decision, granted)
-    _give_all(SystemActor(f"The rules of {name}"), user, decision)
+    _apply_changes(SystemActor(f"The rules of {name}"), user, decision)
     if decision.problems:
         _tell_administrators(decision, reverse("identity:providers"))
 
@@ -157,7 +157,7 @@ def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
     user.save(update_fields=list(changed))
 
 
-def _give_all(actor: SystemActor, user: User, decision: Decision) -> None:
+def _apply_changes(actor: SystemActor, user: User, decision: Decision) -> None:
     """Apply the changes. Losses come first, because an auditor can only be a viewer."""
     ending = [change for change in decision.places if change.effect is Effect.LOST]
     _give_places(actor, user, decision, ending)
@@ -248,7 +248,7 @@ def _take_all(user: User, provider_id: str) -> None:
     decision = Decision(provider_id, user=user)
     place(decision, Grants({}, (), frozenset()))
     actor = SystemActor(f"The rules of {provider_id}")
-    _give_all(actor, user, decision)
+    _apply_changes(actor, user, decision)
     if decision.problems:
         raise StateConflict(decision.problems[0])
 

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 @never_cache
 def begin(request: HttpRequest, idp: str) -> HttpResponse:
     """Redirect the browser to the provider to sign in."""
-    provider = _enabled(idp)
-    return _away(request, provider, wanted=local_path(request.GET.get("next", "")))
+    provider = _enabled_provider(idp)
+    return _redirect_to_provider(request, provider, wanted=local_path(request.GET.get("next", "")))
 
 
 @require_http_methods(["GET", "POST"])
@@ -50,7 +50,7 @@ def test(request: SignedInRequest, idp: str) -> HttpResponse:
         return _look_up(request, provider)
     if request.method == "POST":
         return redirect("identity:provider", idp)
-    return _away(request, provider, test=True)
+    return _redirect_to_provider(request, provider, test=True)
 
 
 def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
@@ -73,7 +73,9 @@ def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
     return render(request, "identity/look_up.html", context, status=status)
 
 
-def _away(request: HttpRequest, provider: Provider, *, wanted: str = "", test: bool = False) -> HttpResponse:
+def _redirect_to_provider(
+    request: HttpRequest, provider: Provider, *, wanted: str = "", test: bool = False
+) -> HttpResponse:
     try:
         match provider:
             case Oidc():
@@ -84,10 +86,10 @@ def _away(request: HttpRequest, provider: Provider, *, wanted: str = "", test: b
             case _:
                 raise Http404
     except RequestException as error:
-        return _unreached(request, provider, error)
+        return _provider_failed(request, provider, error)
 
 
-def _unreached(request: HttpRequest, provider: Provider, error: RequestException) -> HttpResponse:
+def _provider_failed(request: HttpRequest, provider: Provider, error: RequestException) -> HttpResponse:
     """Render the page for a provider that does not answer, or not correctly."""
     log.warning("sign-in by %s failed: %s", provider.id, error)
     named: dict[str, Any] = {"provider": provider.name}
@@ -107,7 +109,7 @@ def oidc_callback(request: HttpRequest, idp: str) -> HttpResponse:
     try:
         return oidc.callback(request, provider)
     except RequestException as error:
-        return _unreached(request, provider, error)
+        return _provider_failed(request, provider, error)
 
 
 @login_not_required
@@ -207,7 +209,7 @@ def _saml(idp: str) -> Saml:
     return provider
 
 
-def _enabled(idp: str) -> Provider:
+def _enabled_provider(idp: str) -> Provider:
     """Return the provider if it is enabled and redirects to its own page. Raises `Http404`."""
     try:
         provider = registry.named(idp)

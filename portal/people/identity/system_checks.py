@@ -25,7 +25,7 @@ def providers_are_valid(**_: Any) -> list[CheckMessage]:
         ]
     return [
         *_missing_library(providers),
-        *_world(providers),
+        *_open_to_everybody(providers),
     ]
 
 
@@ -39,7 +39,7 @@ def _missing_library(providers: Sequence[Provider]) -> list[CheckMessage]:
     ]
 
 
-def _world(providers: Sequence[Provider]) -> list[CheckMessage]:
+def _open_to_everybody(providers: Sequence[Provider]) -> list[CheckMessage]:
     return [
         Warning(
             f"Sign-in providers: {provider.id} lets everybody in whom it knows.",

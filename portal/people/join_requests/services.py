@@ -134,7 +134,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
 
     Raises `NotFound`, `NotAllowed`, `InvalidInput` (role) and `StateConflict` (already closed).
     """
-    request = _locked(actor, request_id)
+    request = _locked_request(actor, request_id)
     policies.require_decide(actor, request)
     team = request.team
     assert team is not None, "policies.require_decide refuses a request to a team that is gone"
@@ -168,7 +168,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
     if not note:
         missing = Reason(JoinCode.JOIN_DENIAL_NEEDS_NOTE)
         raise InvalidInput(missing, errors={"note": [missing]})
-    request = _locked(actor, request_id)
+    request = _locked_request(actor, request_id)
     policies.require_decide(actor, request)
     waited = list(policies.deciders_of(request))
     _close(request, JoinState.DENIED, actor, note)
@@ -189,7 +189,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
 @transaction.atomic
 def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
     """Cancel one's own request. Idempotent. Raises `NotFound`, `NotAllowed` and `StateConflict`."""
-    request = _locked(actor, request_id)
+    request = _locked_request(actor, request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
         raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_CANCELS_JOIN, asker))
@@ -272,7 +272,7 @@ def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest
     )
 
 
-def _locked(actor: User, request_id: UUID) -> JoinRequest:
+def _locked_request(actor: User, request_id: UUID) -> JoinRequest:
     """Return the request, locked. Raises `NotFound` if it is not visible to the actor."""
     rows = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
     request = rows.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
@@ -284,13 +284,13 @@ def _locked(actor: User, request_id: UUID) -> JoinRequest:
 def _close(request: JoinRequest, state: JoinState, actor: User | None, note: str, *, role: str = "") -> None:
     """Close an open request. Raises `StateConflict` that names who decided first."""
     if request.state != JoinState.OPEN:
-        raise _closed_already(request)
+        raise _already_closed_error(request)
     request.state, request.role = state, role
     request.decided_by, request.decided_at, request.decision_note = actor, timezone.now(), note
     request.save(update_fields=["state", "role", "decided_by", "decided_at", "decision_note"])
 
 
-def _closed_already(request: JoinRequest) -> StateConflict:
+def _already_closed_error(request: JoinRequest) -> StateConflict:
     code = {
         JoinState.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
         JoinState.DENIED: JoinCode.JOIN_DENIED_ALREADY,

@@ -135,7 +135,7 @@ class ScimView(APIView):
             case errors.ScimRefusal():
                 status, scim_type, detail = exc.status, exc.scim_type, exc.sentence
             case PortalError():
-                status, detail = exc.status, _told(exc)
+                status, detail = exc.status, _full_message(exc)
                 scim_type = "" if isinstance(exc, StateConflict) or status != 400 else "invalidValue"
             case IntegrityError() if _is_taken(exc):
                 refusal = errors.uniqueness(Reason(ScimCode.NOT_UNIQUE))
@@ -160,7 +160,7 @@ class ScimView(APIView):
         return response
 
 
-def _told(error: PortalError) -> str:
+def _full_message(error: PortalError) -> str:
     """Return the message of the error, with messages of single fields."""
     sentences = [sentence for items in error.field_errors.values() for sentence in items]
     return " ".join(dict.fromkeys([error.sentence, *sentences]))
@@ -193,7 +193,7 @@ class Described(Discovery):
     def get(self, request: Request, name: str = "") -> Response:
         every = type(self).described()
         if not name:
-            return Response(_listed(every, len(every), 1))
+            return Response(_list_document(every, len(every), 1))
         match = next((resource for resource in every if resource["id"].lower() == name.lower()), None)
         if match is None:
             raise errors.no_such_resource()
@@ -268,7 +268,7 @@ class Resources(ScimView, ABC):
             rows = rows.filter(queries.condition_of(filters.parse(filter_text), self.attributes))
         total = rows.count()
         resources = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
-        return Response(_listed(resources, total, start))
+        return Response(_list_document(resources, total, start))
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
         if scim_id is not None:
@@ -280,25 +280,25 @@ class Resources(ScimView, ABC):
 
     def put(self, request: Request, scim_id: UUID | None = None) -> Response:
         document = _document(request, self.shape.urn)
-        return self._changed(scim_id, lambda _present: document)
+        return self._update(scim_id, lambda _present: document)
 
     def patch(self, request: Request, scim_id: UUID | None = None) -> Response:
         body = _document(request, resources.PATCH)
         operations = next((value for key, value in body.items() if key.lower() == "operations"), None)
-        return self._changed(scim_id, lambda present: patch.patched(present, operations, self.shape))
+        return self._update(scim_id, lambda present: patch.patched(present, operations, self.shape))
 
     def delete(self, request: Request, scim_id: UUID | None = None) -> Response:
         with transaction.atomic():
-            self.removed(self._matched(scim_id)[0])
+            self.removed(self._locked_match(scim_id)[0])
         return Response(status=204)
 
-    def _changed(self, key: UUID | None, wanted: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Response:
+    def _update(self, key: UUID | None, wanted: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Response:
         with transaction.atomic():
-            row, present = self._matched(key)
+            row, present = self._locked_match(key)
             self.updated(row, wanted(present))
         return self.answer(row.pk)
 
-    def _matched(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
+    def _locked_match(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
         """Return the locked row and its document if its version meets `If-Match`. Raises `ScimRefusal`."""
         if key is None:
             raise exceptions.MethodNotAllowed(str(self.request.method))
@@ -378,7 +378,9 @@ class Searched(Resources):
     def asked(self) -> Mapping[str, str]:
         body = _document(self.request, resources.SEARCH)
         values = {key.lower(): value for key, value in body.items()}
-        texts = {name: _searched(values[name.lower()], name) for name in SEARCHED if name.lower() in values}
+        texts = {
+            name: _search_text(values[name.lower()], name) for name in SEARCHED if name.lower() in values
+        }
         return {name: text for name, text in texts.items() if text}
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
@@ -393,7 +395,7 @@ class GroupSearch(Searched, Groups):
     """POST /Groups/.search"""
 
 
-def _searched(value: Any, name: str) -> str:
+def _search_text(value: Any, name: str) -> str:
     """Convert a search parameter to its form in a query. Raises `ScimRefusal` (invalidValue)."""
     kind: type = SEARCHED[name]
     if value is None:
@@ -426,7 +428,7 @@ def _document(request: Request, schema: str) -> dict[str, Any]:
     return document
 
 
-def _listed(shown: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
+def _list_document(shown: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
     return {
         "schemas": [resources.LIST],
         "totalResults": total,

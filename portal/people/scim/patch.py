@@ -172,7 +172,7 @@ def _apply_multiple(document: dict[str, Any], op: str, target: _Path, value: Any
                 entries.remove(entry)
         return
     if not chosen:
-        started = _started(target.condition)
+        started = _value_of_filter(target.condition)
         if started is None:
             raise no_target(Reason(ScimCode.NO_TARGET, {"path": path[:100]}))
         entries.append(started)
@@ -228,7 +228,7 @@ def _key(value: Mapping[str, Any]) -> str:
     return str(value.get("value", "")).lower()
 
 
-def _started(condition: Node | None) -> dict[str, Any] | None:
+def _value_of_filter(condition: Node | None) -> dict[str, Any] | None:
     """Return the value described by a filter of equalities, or None for any other filter."""
     match condition:
         case None:
@@ -236,7 +236,7 @@ def _started(condition: Node | None) -> dict[str, Any] | None:
         case Compare(attribute, "eq", value) if value is not None:
             return {SUB_ATTRIBUTES.get(attribute, attribute): value}
         case Both(left, right):
-            one, other = _started(left), _started(right)
+            one, other = _value_of_filter(left), _value_of_filter(right)
             return None if one is None or other is None else one | other
         case _:
             return None

@@ -87,7 +87,7 @@ def shown_user(row: ScimUser) -> dict[str, Any]:
         {"value": str(group.pk), "display": group.display_name, "$ref": address("Groups", group.pk)}
         for group in row.groups.all()
     ]
-    return _shown(USER, "User", row.pk, row, version, {**document, "groups": groups})
+    return _resource(USER, "User", row.pk, row, version, {**document, "groups": groups})
 
 
 def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
             }
             for member in row.members.all()
         ]
-    return _shown(GROUP, "Group", row.pk, row, str(row.version), document)
+    return _resource(GROUP, "Group", row.pk, row, str(row.version), document)
 
 
-def _shown(
+def _resource(
     schema: str, kind: str, key: object, row: ScimUser | ScimGroup, version: str, document: dict[str, Any]
 ) -> dict[str, Any]:
     meta = {
@@ -168,7 +168,7 @@ def names_of(parameter: str) -> frozenset[str]:
 
 def user_values(document: Mapping[str, Any]) -> UserValues:
     """Validate a user document. Raises `ScimRefusal` (invalidValue)."""
-    fields = _kept(document, USER_SHAPE)
+    fields = _supported_attributes(document, USER_SHAPE)
     name = fields.get("name") or {}
     if not isinstance(name, Mapping):
         raise invalid_value("name")
@@ -186,7 +186,7 @@ def user_values(document: Mapping[str, Any]) -> UserValues:
 
 def group_values(document: Mapping[str, Any]) -> GroupValues:
     """Validate a group document. Raises `ScimRefusal` (invalidValue)."""
-    fields = _kept(document, GROUP_SHAPE)
+    fields = _supported_attributes(document, GROUP_SHAPE)
     name = _text(fields.get("displayName"), "displayName", 255)
     if not name:
         raise refused_value(Reason(ScimCode.ATTRIBUTE_MISSING, {"attribute": "displayName"}))
@@ -205,7 +205,7 @@ def group_values(document: Mapping[str, Any]) -> GroupValues:
     return GroupValues(name, _text(fields.get("externalId"), "externalId", 255), frozenset(members))
 
 
-def _kept(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+def _supported_attributes(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """Return the supported attributes of a document, spelled as in the schema."""
     return {name: value for key, value in document.items() if (name := shape.named(str(key)))}
 

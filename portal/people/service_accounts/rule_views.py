@@ -38,7 +38,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """List the rules. Team owners and operators can create one."""
     account = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
-        return _shown(request, account)
+        return _render_rules(request, account)
     _require_manage(request, account)
     form = RuleForm(request.POST)
     if form.is_valid():
@@ -52,7 +52,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
         else:
             messages.success(request, _("The rule “%(name)s” lets in from now on.") % {"name": rule.name})
             return redirect("service_accounts:trust-rules", slug, username)
-    return _shown(request, account, form=form)
+    return _render_rules(request, account, form=form)
 
 
 @sensitive_post_parameters("claims")
@@ -68,7 +68,7 @@ def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     seen = (
         rules.preview(rules.rules_of(request.user, account), form.cleaned_data["claims"]) if checked else None
     )
-    return _shown(request, account, claims_form=form, previews=seen)
+    return _render_rules(request, account, claims_form=form, previews=seen)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -85,7 +85,7 @@ def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -
     return redirect("service_accounts:trust-rules", slug, username)
 
 
-def _shown(request: SignedInRequest, account: User, **context: Any) -> HttpResponse:
+def _render_rules(request: SignedInRequest, account: User, **context: Any) -> HttpResponse:
     team = account.owning_team
     assert team is not None
     preset = PRESETS.get(request.GET.get("preset", ""), "")

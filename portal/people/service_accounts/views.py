@@ -139,7 +139,7 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
     account = selectors.by_name(request.user, slug, username)
     require_manage_account(request.user, account)
     if request.method != "POST":
-        return _asked(request, account, "deactivate")
+        return _render_question(request, account, "deactivate")
     reason = strip_nul(request.POST.get("note", "")).strip()[:200]
     deactivation.deactivate(actor=request.user, user=account, reason=reason)
     messages.success(request, _("%(username)s is deactivated.") % {"username": username})
@@ -164,7 +164,7 @@ def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     account = selectors.by_name(request.user, slug, username)
     require_manage_account(request.user, account)
     if request.method != "POST":
-        return _asked(request, account, "delete")
+        return _render_question(request, account, "delete")
     try:
         users.delete(
             actor=request.user, user=account, delete_workspaces=request.POST.get("workspaces") == "delete"
@@ -206,7 +206,7 @@ def _require_manage(request: SignedInRequest, account: User) -> None:
     require_manage_team(request.user, account.owning_team)
 
 
-def _asked(request: SignedInRequest, account: User, action: str) -> HttpResponse:
+def _render_question(request: SignedInRequest, account: User, action: str) -> HttpResponse:
     assert account.owning_team is not None
     back = reverse("service_accounts:account", args=[account.owning_team.slug, account.username])
     question = presenters.question(action, account)

@@ -55,19 +55,19 @@ def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
     """Return the options for `navigator.credentials.create`. Prefers a discoverable passkey."""
     options, state = _server(request).register_begin(
         user=PublicKeyCredentialUserEntity(id=user.pk.bytes, name=user.username, display_name=user.username),
-        credentials=[data for _row, data in _of(user)],
+        credentials=[data for _row, data in _passkeys_of(user)],
         resident_key_requirement=ResidentKeyRequirement.PREFERRED,
         user_verification=UserVerificationRequirement.PREFERRED,
         extensions={"credProps": True},
     )
-    _keep(request, Purpose.ADD, state)
+    _store_state(request, Purpose.ADD, state)
     return dict(options)
 
 
 def added(request: HttpRequest, answer: str) -> dict[str, Any]:
     """Return the credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
-    parsed = _parsed(answer)
-    state = _taken(request, Purpose.ADD)
+    parsed = _parse(answer)
+    state = _take_state(request, Purpose.ADD)
     try:
         response = RegistrationResponse.from_dict(parsed)
         auth_data = _server(request).register_complete(state, response)
@@ -88,11 +88,11 @@ def options_to_use(
     """
     named: list[Any] | None = None
     if user is not None:
-        named = [data for _row, data in _of(user)]
+        named = [data for _row, data in _passkeys_of(user)]
     elif name:
         account = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
-        named = [data for _row, data in _of(account)] if account else []
-        named = named or [_nobodys(name)]
+        named = [data for _row, data in _passkeys_of(account)] if account else []
+        named = named or [_fake_credential(name)]
     strict = purpose is Purpose.SIGN_IN
     options, state = _server(request).authenticate_begin(
         credentials=named,
@@ -100,7 +100,7 @@ def options_to_use(
         if strict
         else UserVerificationRequirement.PREFERRED,
     )
-    _keep(request, purpose, state)
+    _store_state(request, purpose, state)
     return dict(options)
 
 
@@ -109,11 +109,11 @@ def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | No
 
     Without `user`, the response identifies the user and the signature proves it.
     """
-    parsed = _parsed(answer)
-    state = _taken(request, purpose)
+    parsed = _parse(answer)
+    state = _take_state(request, purpose)
     try:
         response = AuthenticationResponse.from_dict(parsed)
-        rows = _of(user) if user is not None else _by_id(response.raw_id)
+        rows = _passkeys_of(user) if user is not None else _by_id(response.raw_id)
         credential = _server(request).authenticate_complete(state, [data for _row, data in rows], response)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
@@ -137,7 +137,7 @@ def credential_key(credential: dict[str, Any]) -> str:
     return hashlib.sha256(websafe_decode(credential["rawId"])).hexdigest()
 
 
-def _of(user: User) -> list[tuple[Authenticator, AttestedCredentialData]]:
+def _passkeys_of(user: User) -> list[tuple[Authenticator, AttestedCredentialData]]:
     rows = Authenticator.objects.filter(user=user, type=Authenticator.Type.WEBAUTHN).select_related("user")
     return [(row, _data(row)) for row in rows.order_by("pk")]
 
@@ -155,7 +155,7 @@ def _data(row: Authenticator) -> AttestedCredentialData:
     return data
 
 
-def _nobodys(name: str) -> PublicKeyCredentialDescriptor:
+def _fake_credential(name: str) -> PublicKeyCredentialDescriptor:
     digest = salted_hmac("portal.people.accounts.mfa.passkeys", name, algorithm="sha256").digest()
     return PublicKeyCredentialDescriptor(type=PublicKeyCredentialType.PUBLIC_KEY, id=digest)
 
@@ -174,7 +174,7 @@ def _place(request: HttpRequest) -> tuple[str, str]:
     return settings.BERTH_PUBLIC_HOST, settings.BERTH_PUBLIC_ORIGIN
 
 
-def _parsed(answer: str) -> dict[str, Any]:
+def _parse(answer: str) -> dict[str, Any]:
     try:
         parsed = parse_json(answer) if len(answer) <= MAX_ANSWER else None
     except InvalidJson:
@@ -184,11 +184,11 @@ def _parsed(answer: str) -> dict[str, Any]:
     return parsed
 
 
-def _keep(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
+def _store_state(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
     request.session[STATE] = {"purpose": purpose.value, "at": time.time(), "state": state}
 
 
-def _taken(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
+def _take_state(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
     stored = request.session.pop(STATE, None)
     good = (
         isinstance(stored, dict) and stored["purpose"] == purpose and time.time() - stored["at"] < LIFETIME_S

@@ -84,7 +84,7 @@ def app_remove(request: SignedInRequest) -> HttpResponse:
             "yes": _("Remove the app"),
         }
         return _question(request, context)
-    return _removed(request, lambda: services.remove_app(actor=request.user), _("The app is removed."))
+    return _remove(request, lambda: services.remove_app(actor=request.user), _("The app is removed."))
 
 
 @open_before_setup
@@ -131,7 +131,7 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
 def passkey_add(request: SignedInRequest) -> HttpResponse:
     """Add a passkey, created by the page's script."""
     count = len(factors.overview_of(request.user).passkeys)
-    form = PasskeyNameForm(request.POST or None, initial={"name": _suggested(count)})
+    form = PasskeyNameForm(request.POST or None, initial={"name": _suggested_name(count)})
     problem = ""
     if request.method == "POST" and form.is_valid():
         try:
@@ -203,7 +203,7 @@ def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
             "yes": _("Remove the passkey"),
         }
         return _question(request, context)
-    return _removed(
+    return _remove(
         request,
         lambda: services.remove_passkey(actor=request.user, passkey_id=passkey_id),
         _("The passkey is removed."),
@@ -245,7 +245,7 @@ def _question(request: HttpRequest, context: Mapping[str, object]) -> HttpRespon
     )
 
 
-def _removed(request: HttpRequest, remove: Callable[[], None], message: str) -> HttpResponse:
+def _remove(request: HttpRequest, remove: Callable[[], None], message: str) -> HttpResponse:
     try:
         remove()
     except PortalError as error:
@@ -255,7 +255,7 @@ def _removed(request: HttpRequest, remove: Callable[[], None], message: str) -> 
     return redirect("accounts:two-step")
 
 
-def _suggested(count: int) -> str:
+def _suggested_name(count: int) -> str:
     return _("Passkey") if not count else _("Passkey %(number)d") % {"number": count + 1}
 
 

@@ -105,7 +105,7 @@ class TokenExchange(ApiView):
         auth=[],
     )
     def post(self, request: Request) -> Response:
-        body = self._given(request)
+        body = self._parameters(request)
         try:
             exchanged = services.exchange(**body)
         except Refused as refused:
@@ -130,7 +130,7 @@ class TokenExchange(ApiView):
         body = {"error": exc.error, "error_description": exc.description}
         return Response(body, status=exc.status_code, headers=headers)
 
-    def _given(self, request: Request) -> dict[str, Any]:
+    def _parameters(self, request: Request) -> dict[str, Any]:
         if limits.blocked(request_context.current().address):
             raise OAuthError(
                 "invalid_request",

@@ -72,7 +72,7 @@ def verify(token: str) -> Assertion:
         raise Refused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about) from error
     except issuers.IssuerUnreachable as error:
         raise Refused(Reason(ExchangeCode.ISSUER_UNREACHABLE, {"issuer": issuer}), about) from error
-    claims = _decoded(token, key, algorithm, issuer, about)
+    claims = _decode(token, key, algorithm, issuer, about)
     del about["unverified"]
     expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
     if (expires_at - timezone.now()).total_seconds() > MAX_LIFE_S:
@@ -82,7 +82,7 @@ def verify(token: str) -> Assertion:
     return Assertion(issuer, audiences, claims["sub"], claims, expires_at)
 
 
-def _decoded(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, Any]) -> dict[str, Any]:
+def _decode(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, Any]) -> dict[str, Any]:
     try:
         # The audience is checked against each rule.
         claims: dict[str, Any] = jwt.decode(

@@ -110,7 +110,7 @@ def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Ou
     outcomes = []
     for condition in conditions:
         seen = text_of(claims.get(condition.claim))
-        outcomes.append(Outcome(condition, seen, seen is not None and _meets(condition, seen)))
+        outcomes.append(Outcome(condition, seen, seen is not None and _is_met(condition, seen)))
     return outcomes
 
 
@@ -132,7 +132,7 @@ def _identifies(condition: Condition) -> bool:
     return condition.match == Match.EXACT or not re.search(r"[*?]", condition.value.partition("/")[0])
 
 
-def _meets(condition: Condition, seen: str) -> bool:
+def _is_met(condition: Condition, seen: str) -> bool:
     if condition.match == Match.EXACT:
         return seen == condition.value
     return _pattern(condition.value).fullmatch(seen) is not None

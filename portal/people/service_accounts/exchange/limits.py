@@ -46,10 +46,10 @@ def refused(address: str) -> int:
             return int(pipe.execute()[0])
     except redis.RedisError as error:
         log.warning("a refused token exchange is counted in this process only: %s", error)
-        return _count_here(key)
+        return _count_locally(key)
 
 
-def _count_here(key: str) -> int:
+def _count_locally(key: str) -> int:
     now = time.monotonic()
     with _lock:
         began, count = _here.get(key, (now, 0))

@@ -61,7 +61,7 @@ def exchange(*, subject_token: str, account: str = "", scopes: Sequence[str] = (
 
 @transaction.atomic
 def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exchanged:
-    about = _about(assertion)
+    about = _assertion_data(assertion)
     rule = _rule_for(assertion, account, scopes, about)
     about["rule"] = str(rule.pk)
     # A concurrent deactivation waits and then revokes the token, or has already happened.
@@ -72,7 +72,7 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
     # Rules are deleted under the same lock.
     if not TrustRule.objects.filter(pk=rule.pk).exists():
         raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
-    spent = _spend(assertion, rule, about)
+    spent = _record_use(assertion, rule, about)
     now = timezone.now()
     minted = tokens.mint(
         user=rule.account,
@@ -132,7 +132,7 @@ def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict
     return [*lacking, *(outcome.condition.claim for outcome in checked if not outcome.holds)]
 
 
-def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exchange:
+def _record_use(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exchange:
     """Record the use of the token. Raises `Refused` if it has been used, also concurrently."""
     try:
         with transaction.atomic():
@@ -145,7 +145,7 @@ def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exch
         raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account}) from error
 
 
-def _about(assertion: Assertion) -> dict[str, Any]:
+def _assertion_data(assertion: Assertion) -> dict[str, Any]:
     claims = {name: conditions.text_of(assertion.claims.get(name)) for name in AUDITED_CLAIMS}
     return {
         "issuer": assertion.issuer,
