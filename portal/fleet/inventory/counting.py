@@ -159,7 +159,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
 
 def site(now: datetime | None = None) -> Counts:
     """Return the counts of all enabled pools. Simulated resources have separate names. Two queries."""
-    return _by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
+    return _counts_by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
 
 
 def site_totals() -> dict[str, int]:
@@ -193,7 +193,7 @@ def by_pool(
 
     Two queries, or one if `counted` has the `devices` of these nodes.
     """
-    return _by(lambda pool: pool, nodes, now, counted)
+    return _counts_by(lambda pool: pool, nodes, now, counted)
 
 
 def of_node(node: Any) -> Counts:
@@ -231,7 +231,7 @@ def _add_node(
             )
 
 
-def _by(
+def _counts_by(
     place: Callable[[UUID], UUID],
     nodes: QuerySet[Node],
     now: datetime | None,

@@ -72,7 +72,7 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
         rows[row.node_id].append(row)
     all_seen = {info.uuid for _, node_info in seen for info in node_info.devices}
     changes = [_compare(node, info, rows[node.pk], all_seen) for node, info in seen]
-    _those_from_elsewhere(changes)
+    _move_to_returned(changes)
     _write(changes)
     for change in changes:
         _record_changes(pool, change)
@@ -124,14 +124,14 @@ def _find_replaced(changes: _Changes, rows: Sequence[Device], present: set[str],
     for device in fresh:
         slot = device.facts.get("pci_bus_id")
         before = next((row for row in left if slot and row.facts.get("pci_bus_id") == slot), None)
-        before = before or next((row for row in left if row.present and _stood_for(row, device)), None)
+        before = before or next((row for row in left if row.present and _is_same_slot(row, device)), None)
         if before is not None:
             left.remove(before)
             changes.replaced.append((device, before))
             changes.reported |= {device.uuid, before.uuid}
 
 
-def _stood_for(row: Device, device: DeviceInfo) -> bool:
+def _is_same_slot(row: Device, device: DeviceInfo) -> bool:
     slots = row.facts.get("pci_bus_id"), device.facts.get("pci_bus_id")
     return not all(slots) and (row.index, row.model) == (device.index, device.model)
 
@@ -159,7 +159,7 @@ def _find_split(changes: _Changes, rows_by_uuid: Mapping[str, Device], info: Nod
             changes.reported |= {part.uuid for part in parts} | {row.uuid for row in were}
 
 
-def _those_from_elsewhere(changes: Sequence[_Changes]) -> None:
+def _move_to_returned(changes: Sequence[_Changes]) -> None:
     """Treat devices new to a node but known elsewhere as returned."""
     fresh = {info.uuid for change in changes for info in change.appeared}
     if not fresh:
@@ -219,10 +219,10 @@ def _record_changes(pool: Pool, changes: _Changes) -> None:
     if appeared:
         record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
     if changes.returned:
-        which = _which(changes.returned)
+        which = _format_devices(changes.returned)
         record_change("returned", f"finds {which} of {name} again", changes.returned)
     if changes.replaced:
-        which = _which([new for new, _ in changes.replaced])
+        which = _format_devices([new for new, _ in changes.replaced])
         record_change(
             "replaced",
             f"finds other devices as {which} of {name} than before"
@@ -237,7 +237,7 @@ def _record_changes(pool: Pool, changes: _Changes) -> None:
         how = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
         record_change(
             "mig_changed",
-            f"finds {_which([gpu for gpu, _, _ in changes.split])} of {name} partitioned again{how}",
+            f"finds {_format_devices([gpu for gpu, _, _ in changes.split])} of {name} partitioned again{how}",
             [gpu for gpu, _, _ in changes.split],
             layouts={gpu.uuid: [part.mig_profile for part in new] for gpu, new, _ in changes.split},
         )
@@ -245,26 +245,30 @@ def _record_changes(pool: Pool, changes: _Changes) -> None:
         note = next((device.health_note for device in changes.ill if device.health_note), "")
         record_change(
             "ill",
-            f"finds {_which(changes.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
+            f"finds {_format_devices(changes.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
             changes.ill,
         )
     if changes.well:
-        record_change("well", f"finds {_which(changes.well)} of {name} fit for work again", changes.well)
+        record_change(
+            "well", f"finds {_format_devices(changes.well)} of {name} fit for work again", changes.well
+        )
     if changes.other:
-        record_change("changed", f"finds {_which(changes.other)} of {name} changed", changes.other)
+        record_change("changed", f"finds {_format_devices(changes.other)} of {name} changed", changes.other)
     if changes.unseen:
         note = changes.node.accelerator_note or "The driver did not answer."
-        record_change("unseen", f"cannot see {_several(changes.unseen)} on {name}: {note}", changes.unseen)
+        record_change(
+            "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
+        )
     gone = changes.really_gone
     if gone:
-        record_change("disappeared", f"no longer finds {_several(gone)} on {name}", gone)
+        record_change("disappeared", f"no longer finds {_count_and_model(gone)} on {name}", gone)
 
 
-def _several(rows: Sequence[Device]) -> str:
+def _count_and_model(rows: Sequence[Device]) -> str:
     return f"{len(rows)} × {rows[0].model}"
 
 
-def _which(devices: Sequence[DeviceInfo]) -> str:
+def _format_devices(devices: Sequence[DeviceInfo]) -> str:
     """Format the devices: “GPU 3”, “GPU 0 and 3”, “12 GPUs”."""
     numbers = sorted({device.index for device in devices})
     if len(numbers) > MAX_NAMED:

@@ -87,13 +87,13 @@ SPAN = OpenApiParameter(
 )
 
 
-def _at(seconds: int) -> datetime:
+def _to_datetime(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def _row(point: Point) -> dict[str, Any]:
     row = asdict(point)
-    row["start"] = _at(row.pop("start_s"))
+    row["start"] = _to_datetime(row.pop("start_s"))
     if point.gpu_pct is not None:
         row["gpu_pct"] = round(point.gpu_pct, 2)
     return row
@@ -128,8 +128,8 @@ class DeviceSamples(ApiView):
             "uuid": device.uuid,
             "simulated": result.simulated,
             "span": span,
-            "start": _at(result.start_s),
-            "end": _at(result.end_s),
+            "start": _to_datetime(result.start_s),
+            "end": _to_datetime(result.end_s),
             "step_s": result.step_s,
             "idle_s": series.idle_s(device, now),
             "points": [_row(point) for point in result.measured],

@@ -75,7 +75,7 @@ def apply_samples(
     now_s = time.time() if now_s is None else now_s
     if not isinstance(rollups, list | tuple) or len(rollups) > MAX_SAMPLES_PER_MESSAGE:
         log.warning(
-            "samples of %s left out: not a list of at most %d", _short(node_name), MAX_SAMPLES_PER_MESSAGE
+            "samples of %s left out: not a list of at most %d", _shorten(node_name), MAX_SAMPLES_PER_MESSAGE
         )
         return Applied(refused=1)
     minutes: dict[tuple[str, int], DeviceMinute] = {}
@@ -85,7 +85,7 @@ def apply_samples(
             rollup = messages.receive(item, Rollup)
             row = _minute_of(rollup, now_s)
         except ValueError as error:
-            log.warning("a sample of %s left out: %s", _short(node_name), _short(error, 300))
+            log.warning("a sample of %s left out: %s", _shorten(node_name), _shorten(error, 300))
             refused += 1
             continue
         if row is None:
@@ -100,13 +100,15 @@ def apply_samples(
         if uuid in devices:
             by_device[devices[uuid]].append(row)
         else:
-            log.warning("samples of %s on %s left out: no such device there", _short(uuid), _short(node_name))
+            log.warning(
+                "samples of %s on %s left out: no such device there", _shorten(uuid), _shorten(node_name)
+            )
             refused += 1
     written = _write(by_device) if by_device else 0
     return Applied(written, sum(map(len, by_device.values())) - written, silent, refused)
 
 
-def _short(text: object, length: int = 80) -> str:
+def _shorten(text: object, length: int = 80) -> str:
     """Return untrusted text, shortened and escaped for one log line."""
     return str(text)[:length].encode("unicode_escape").decode()
 
@@ -123,12 +125,12 @@ def _known_devices(pool_slug: str, node_name: str, uuids: Collection[str]) -> di
 @transaction.atomic
 def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
     """Write minutes that are new or more complete than stored ones. Returns the number written."""
-    rows = {series.device_id: series for series in _locked(by_device)}
+    rows = {series.device_id: series for series in _locked_series(by_device)}
     if missing := [pk for pk in by_device if pk not in rows]:
         DeviceSeries.objects.bulk_create(
             [DeviceSeries(device_id=pk) for pk in missing], ignore_conflicts=True
         )
-        rows |= {series.device_id: series for series in _locked(missing)}
+        rows |= {series.device_id: series for series in _locked_series(missing)}
     starts = [row.start_s for of_device in by_device.values() for row in of_device]
     measured = {
         (series, start): measured
@@ -163,7 +165,7 @@ def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
     return len(fresh)
 
 
-def _locked(devices: Iterable[UUID]) -> list[DeviceSeries]:
+def _locked_series(devices: Iterable[UUID]) -> list[DeviceSeries]:
     # In a fixed order, so that concurrent messages do not deadlock.
     return list(DeviceSeries.objects.select_for_update().filter(device__in=list(devices)).order_by("pk"))
 
@@ -236,7 +238,7 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
     if rollup.throttle_n:
         row.throttle_s = rollup.throttle_n * step
         row.thermal_s, row.power_s, row.slowed_s = (
-            _longest(rollup, reasons) for reasons in (THERMAL, POWER, SLOWED)
+            _longest_s(rollup, reasons) for reasons in (THERMAL, POWER, SLOWED)
         )
     return row
 
@@ -246,12 +248,12 @@ def _check(name: str, metric: Metric, n: int) -> None:
     if not (
         1 <= metric.n <= n and 0 <= metric.p95 <= metric.max and 0 <= metric.sum <= metric.n * metric.max
     ):
-        raise Unfit(f"{_short(name)} is not plausible")
+        raise Unfit(f"{_shorten(name)} is not plausible")
     if metric.max > (2**15 - 1 if small else LARGEST):
-        raise Unfit(f"{_short(name)} is too large")
+        raise Unfit(f"{_shorten(name)} is too large")
 
 
-def _longest(rollup: Rollup, reasons: Iterable[str]) -> int:
+def _longest_s(rollup: Rollup, reasons: Iterable[str]) -> int:
     """Return the seconds of the longest reason. Reasons overlap, so a sum would count seconds twice."""
     longest = max(rollup.throttle.get(name, 0) for name in reasons)
     return min(max(longest, 0), rollup.throttle_n * rollup.interval_s)
@@ -351,11 +353,11 @@ class _Hour:
         means = {name: round(total / self._weights[name]) for name, total in self._weighted.items()}
         columns = self._sum | self._max | means
         if self._bins:
-            columns["gpu_p95_pct"] = _p95(self._bins)
+            columns["gpu_p95_pct"] = _percentile_95(self._bins)
         return columns
 
 
-def _p95(bins: Mapping[int, int]) -> int:
+def _percentile_95(bins: Mapping[int, int]) -> int:
     """Return the smallest value that 95 % of all seconds do not exceed."""
     rank = -(-sum(bins.values()) * 95 // 100)
     seen = 0

@@ -142,13 +142,13 @@ def join(*, request: Join, address: str) -> Joined:
         with transaction.atomic():
             token = _token(request.token)
             _check(request)
-            signed = _signed(signer, request.csr, request.name)
+            signed = _sign(signer, request.csr, request.name)
             machine = _take_in(request, token, signed, password, address)
     except IntegrityError as error:
         if not violates(error, Machine, "name"):
             raise
         # A concurrent request has taken the name.
-        raise _taken(request.name) from error
+        raise _name_taken_error(request.name) from error
     redis_users.sync([machine.name])
     return _answer(machine, signer, signed, password)
 
@@ -163,7 +163,7 @@ def rotate(*, node: str, serial: str, request: Rotate) -> Joined:
     with transaction.atomic():
         machine = identified(node, serial, lock=True)
         key = _signing_key(request.signing_key, of=machine)
-        signed = _signed(signer, request.csr, machine.name)
+        signed = _sign(signer, request.csr, machine.name)
         now = timezone.now()
         machine.former_signing_key, machine.signing_key = machine.signing_key, key
         machine.former_password_digest = machine.password_digest
@@ -189,7 +189,7 @@ def leave(*, node: str, serial: str, request: Leave) -> NodeWorkspaces | None:
         node_workspaces = workspaces_on(machine)
         if node_workspaces.placed and not request.workspaces:
             params = {"count": node_workspaces.placed, "node": machine.name}
-            raise _coded(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
+            raise _error_with_code(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
         if node_workspaces.placed:
             emit(MachineLeaving(machine.pool_id, machine.name, stop=request.workspaces == "stop"))
             return node_workspaces
@@ -220,13 +220,13 @@ def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
     rows = Machine.objects.select_related("pool").filter(name=node, state=MachineState.ACTIVE)
     machine = (rows.select_for_update(of=("self",)) if lock else rows).first()
     if machine is None:
-        raise _coded(NotAllowed, MachineCode.NOT_A_JOINED_NODE)
+        raise _error_with_code(NotAllowed, MachineCode.NOT_A_JOINED_NODE)
     if serial == machine.certificate_serial:
         return machine
     former = machine.former_until and machine.former_until > timezone.now()
     if former and serial == machine.former_certificate_serial:
         return machine
-    raise _coded(NotAllowed, MachineCode.IDENTITY_REPLACED, node=node)
+    raise _error_with_code(NotAllowed, MachineCode.IDENTITY_REPLACED, node=node)
 
 
 def placed_on(machine: Machine) -> int:
@@ -259,32 +259,34 @@ def _token(text: str) -> JoinToken:
         rows = JoinToken.objects.select_for_update(of=("self",)).select_related("pool")
         token = rows.filter(pk=parsed[0]).first()
     if parsed is None or token is None or not tokens.is_of(parsed[1], token):
-        raise _coded(NotAllowed, MachineCode.JOIN_TOKEN_UNKNOWN)
+        raise _error_with_code(NotAllowed, MachineCode.JOIN_TOKEN_UNKNOWN)
     if token.used_at is not None:
-        raise _coded(StateConflict, MachineCode.JOIN_TOKEN_USED)
+        raise _error_with_code(StateConflict, MachineCode.JOIN_TOKEN_USED)
     if token.expires_at <= timezone.now():
-        raise _coded(StateConflict, MachineCode.JOIN_TOKEN_EXPIRED)
+        raise _error_with_code(StateConflict, MachineCode.JOIN_TOKEN_EXPIRED)
     return token
 
 
 def _check(request: Join) -> None:
     if not NAME.fullmatch(request.name):
-        raise _coded(InvalidInput, MachineCode.NODE_NAME_INVALID, name=request.name[:63])
+        raise _error_with_code(InvalidInput, MachineCode.NODE_NAME_INVALID, name=request.name[:63])
     if not agrees(request.version):
-        raise _coded(StateConflict, MachineCode.VERSION_DIFFERS, theirs=request.version[:20], ours=VERSION)
+        raise _error_with_code(
+            StateConflict, MachineCode.VERSION_DIFFERS, theirs=request.version[:20], ours=VERSION
+        )
     off_s = request.clock - timezone.now().timestamp()
     if abs(off_s) > CLOCK_MAX_OFF_S:
-        raise _coded(StateConflict, MachineCode.CLOCK_OFF, seconds=math.ceil(abs(off_s)))
+        raise _error_with_code(StateConflict, MachineCode.CLOCK_OFF, seconds=math.ceil(abs(off_s)))
     _signing_key(request.signing_key)
     own = {settings.BERTH_NODE_NAME, *settings.BERTH_ENGINE_NODES}
     has_key = (settings.BERTH_NODE_KEYS_DIR / f"{request.name}.pub").exists()
     if request.name in own or has_key or Node.objects.filter(name=request.name, retired=False).exists():
-        raise _taken(request.name)
+        raise _name_taken_error(request.name)
     if Machine.objects.filter(name=request.name).exclude(state=MachineState.LEFT).exists():
-        raise _taken(request.name)
+        raise _name_taken_error(request.name)
     twin = Machine.objects.filter(machine_id=request.machine_id, state=MachineState.ACTIVE).first()
     if twin is not None:
-        raise _coded(StateConflict, MachineCode.MACHINE_JOINED_ALREADY, node=twin.name)
+        raise _error_with_code(StateConflict, MachineCode.MACHINE_JOINED_ALREADY, node=twin.name)
 
 
 def _signing_key(text: str, *, of: Machine | None = None) -> str:
@@ -294,13 +296,13 @@ def _signing_key(text: str, *, of: Machine | None = None) -> str:
     except ValueError:
         keys = ()
     if len(keys) != 1 or _is_weak(keys[0]):
-        raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
+        raise _error_with_code(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
     public_text = keys[0].public_bytes_raw().hex()
     others = Machine.objects.exclude(pk=of.pk) if of else Machine.objects
     if others.filter(signing_key=public_text).exists() or public_text == signing.public_text(
         settings.BERTH_CONTROL_KEY
     ):
-        raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
+        raise _error_with_code(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
     return public_text
 
 
@@ -326,11 +328,11 @@ _SMALL_ORDER = frozenset(
 )
 
 
-def _signed(signer: Authority, csr: str, name: str) -> Signed:
+def _sign(signer: Authority, csr: str, name: str) -> Signed:
     try:
         return signer.sign_node(csr, name)
     except BadRequest as error:
-        raise _coded(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
+        raise _error_with_code(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
 
 
 def _take_in(request: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:
@@ -403,10 +405,10 @@ def _record(kind: AuditKind, machine: Machine, message: str, **more: object) -> 
     )
 
 
-def _taken(name: str) -> PortalError:
-    return _coded(StateConflict, MachineCode.NODE_NAME_TAKEN, name=name)
+def _name_taken_error(name: str) -> PortalError:
+    return _error_with_code(StateConflict, MachineCode.NODE_NAME_TAKEN, name=name)
 
 
-def _coded(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
+def _error_with_code(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
     """Return an error with `code`, which the joining machine acts on."""
     return error(Reason(code, params), code=code)

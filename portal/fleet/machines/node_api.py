@@ -51,12 +51,12 @@ def through_the_door(view: View) -> View:
             return plain_response(404, "not_found", "There is no such endpoint.", request)
         # Read by programs and by logs on other machines.
         with override("en"):
-            return _answered(view, request)
+            return _call_view(view, request)
 
     return guarded
 
 
-def _answered(view: View, request: HttpRequest) -> HttpResponse:
+def _call_view(view: View, request: HttpRequest) -> HttpResponse:
     try:
         # Counted by node, so that nodes behind one address do not prevent others from joining.
         wait_s = rate_limits.count(

@@ -94,7 +94,7 @@ def revoke(*, actor: User | SystemActor, machine_id: UUID, reason: str = "") -> 
     Raises `NotFound` and `NotAllowed`.
     """
     require_operator(actor)
-    machine = _locked(machine_id)
+    machine = _locked_machine(machine_id)
     reason = strip_nul(reason).strip()[:MAX_REASON]
     if machine.state == MachineState.REVOKED:
         return machine
@@ -125,7 +125,7 @@ def remove(
         raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": row.name}))
     with transaction.atomic():
         PlacementLock.hold()
-        machine = _locked(machine_id)
+        machine = _locked_machine(machine_id)
         if machine.state == MachineState.ACTIVE:
             raise StateConflict(Reason(MachineCode.MACHINE_STILL_JOINED, {"node": machine.name}))
         node = Node.objects.filter(pool=machine.pool, name=machine.name).first()
@@ -141,7 +141,7 @@ def remove(
         machine.delete()
 
 
-def _locked(machine_id: UUID) -> Machine:
+def _locked_machine(machine_id: UUID) -> Machine:
     rows = Machine.objects.select_for_update(of=("self",)).select_related("pool")
     machine = rows.filter(pk=machine_id).first()
     if machine is None:

@@ -32,7 +32,7 @@ ROWS_PER_PAGE = 50
 @never_cache
 def listing(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the machines of a pool and its unused join tokens."""
-    return _shown(request, slug)
+    return _render_list(request, slug)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -49,7 +49,7 @@ def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("machines:list", slug)
-    return _shown(request, slug, created=created)
+    return _render_list(request, slug, created=created)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -80,7 +80,7 @@ def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     return redirect(back)
 
 
-def _shown(request: SignedInRequest, slug: str, *, created: NewJoinToken | None = None) -> HttpResponse:
+def _render_list(request: SignedInRequest, slug: str, *, created: NewJoinToken | None = None) -> HttpResponse:
     """Render the list, with the command of a new token."""
     pool = inventory.pool_by_slug(slug)
     machines = selectors.machines(request.user).filter(pool=pool)

@@ -33,10 +33,10 @@ def completions(request: SignedInRequest, kind: str) -> HttpResponse:
     field = (request.htmx.trigger_name if request.htmx else None) or "q"
     query = strip_nul(request.GET.get(field, ""))[:MOST_WORDS]
     params = {name: strip_nul(request.GET[name]) for name in ("team", "copy") if name in request.GET}
-    return HttpResponse(options_html(list(_found(request.user, kind, query, params))))
+    return HttpResponse(options_html(list(_options(request.user, kind, query, params))))
 
 
-def _found(actor: User, kind: str, query: str, params: dict[str, str]) -> Iterable[Option]:
+def _options(actor: User, kind: str, query: str, params: dict[str, str]) -> Iterable[Option]:
     if kind == "environment":
         slug = params.get("team")
         team = team_by_slug(actor, slug) if slug else None

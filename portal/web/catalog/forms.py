@@ -138,7 +138,9 @@ def _json(text: str) -> Any:
         ) from error
 
 
-def _whole(label: Any, least: int, most: int, hint: Any = "", *, required: bool = True) -> forms.IntegerField:
+def _integer(
+    label: Any, least: int, most: int, hint: Any = "", *, required: bool = True
+) -> forms.IntegerField:
     field = forms.IntegerField(
         label=label, min_value=least, max_value=most, help_text=hint, required=required
     )
@@ -159,7 +161,7 @@ class EntryForm(forms.Form):
     slug = _text(_("Short name"), 60, _("Lower-case letters, digits and hyphens. It stays."), required=True)
     name = _text(_("Name"), 80, required=True)
     description = _text(_("What it is for"), 200, _("One sentence, for those who choose."))
-    position = _whole(_("Place in the list"), 0, LARGEST, _("Smaller numbers come first."))
+    position = _integer(_("Place in the list"), 0, LARGEST, _("Smaller numbers come first."))
     enabled = forms.BooleanField(label=_("Offered"), required=False)
     deprecated = forms.BooleanField(label=_("Deprecated"), required=False)
     successor = _text(_("Successor"), 81, _("Short name of what takes its place, if it is deprecated."))
@@ -174,7 +176,7 @@ class EntryForm(forms.Form):
         help_text=_("Short names, with commas between them."),
         widget=forms.TextInput(attrs=PLAIN),
     )
-    default_lifetime_hours = _whole(
+    default_lifetime_hours = _integer(
         _("Hours until it stops"),
         0,
         MAX_LIFETIME_H,
@@ -184,7 +186,7 @@ class EntryForm(forms.Form):
         ),
         required=False,
     )
-    max_lifetime_hours = _whole(
+    max_lifetime_hours = _integer(
         _("Most hours"),
         0,
         MAX_LIFETIME_H,
@@ -302,8 +304,8 @@ class TemplateForm(EntryForm):
     work_lost = forms.ChoiceField(
         label=_("When it has to make room, its work is lost"), choices=WorkLost.choices
     )
-    start_timeout_s = _whole(_("Seconds to start"), 5, MAX_TIMEOUT_S)
-    stop_timeout_s = _whole(_("Seconds to stop"), 0, 300)
+    start_timeout_s = _integer(_("Seconds to start"), 5, MAX_TIMEOUT_S)
+    stop_timeout_s = _integer(_("Seconds to stop"), 0, 300)
     install_hint = _text(_("Where the program is missing"), 200, _("What an operator does then."))
     service_workers = forms.BooleanField(
         label=_("Its pages may install service workers"),
@@ -353,8 +355,8 @@ class FlavorForm(EntryForm):
     cpu_milli = Amount(label=_("CPU cores"), factor=MILLI, min_value=Decimal("0.1"))
     memory_mib = Amount(label=_("Memory in GiB"), factor=MIB_PER_GIB, min_value=Decimal("0.125"))
     disk_mib = Amount(label=_("Scratch disk in GiB"), factor=MIB_PER_GIB, min_value=0)
-    nodes = _whole(_("Nodes"), 1, MAX_NODES)
-    accelerator_count = _whole(_("Accelerators on each"), 0, MAX_ACCELERATORS)
+    nodes = _integer(_("Nodes"), 1, MAX_NODES)
+    accelerator_count = _integer(_("Accelerators on each"), 0, MAX_ACCELERATORS)
     accelerator_models = Names(
         label=_("Models"),
         required=False,

@@ -175,7 +175,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     return [
         Version(
             row,
-            tuple(_changed(type(entry), change, names) for change in changes),
+            tuple(_change_in_words(type(entry), change, names) for change in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
@@ -189,10 +189,10 @@ def changes_in_words(
 ) -> list[Changed]:
     """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
-    return [_changed(model, difference, names) for difference in differences]
+    return [_change_in_words(model, difference, names) for difference in differences]
 
 
-def _changed(
+def _change_in_words(
     model: type[Template] | type[Flavor], difference: history.Difference, names: Mapping[str, str]
 ) -> Changed:
     field, before, after = difference.field, difference.before, difference.after

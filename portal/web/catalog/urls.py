@@ -8,7 +8,7 @@ from portal.web.catalog.completions import completions
 app_name = "catalog_pages"
 
 
-def _of(kind: str) -> list[object]:
+def _routes(kind: str) -> list[object]:
     at, how = f"catalog/{kind}s/", {"kind": kind}
     return [
         path(at, views.listing, how, name=f"{kind}s"),
@@ -21,8 +21,8 @@ def _of(kind: str) -> list[object]:
 
 
 urlpatterns = [
-    *_of("template"),
-    *_of("flavor"),
+    *_routes("template"),
+    *_routes("flavor"),
     *(
         path(f"catalog/completions/{kind}s/", completions, {"kind": kind}, name=f"complete-{kind}s")
         for kind in ("template", "flavor", "environment", "team")

@@ -40,7 +40,7 @@ ROWS_PER_PAGE = 50
 MODELS: dict[str, Any] = {"template": Template, "flavor": Flavor}
 
 
-def _found(request: SignedInRequest, kind: str) -> Any:
+def _entries_for(request: SignedInRequest, kind: str) -> Any:
     return (
         selectors.templates_for(request.user) if kind == "template" else selectors.flavors_for(request.user)
     )
@@ -55,7 +55,7 @@ def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
 @never_cache
 def listing(request: SignedInRequest, kind: str) -> HttpResponse:
     """List the entries visible to the reader, with a search."""
-    rows = _found(request, kind).order_by("position", "slug")
+    rows = _entries_for(request, kind).order_by("position", "slug")
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     state = request.GET.get("state", "")
     if q:
@@ -117,7 +117,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "teams": presenters.teams_to_choose(
             Team.objects.order_by("slug") if request.user.sees_all else own_teams(request.user)
         ),
-        "others": _found(request, "flavor" if kind == "template" else "template")
+        "others": _entries_for(request, "flavor" if kind == "template" else "template")
         .filter(enabled=True)
         .values_list("slug", "name")[:MOST_IN_A_LIST],
     }
@@ -181,7 +181,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         return redirect(f"{request.path}?team={own.slug}")
     else:
         require_operator(request.user)
-    initial = initial_of(_blank(kind))
+    initial = initial_of(_new_document(kind))
     of = strip_nul(request.GET.get("of", ""))
     wanted = _environment_wanted(request, team) if kind == "template" else None
     if wanted is not None and "of" not in request.GET:
@@ -200,7 +200,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                preview_, warnings = _previewed(request, kind, form.given(), team)
+                preview_, warnings = _preview_of_form(request, kind, form.given(), team)
             else:
                 entry = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
                 messages.success(request, _("%(name)s is there.") % {"name": entry.name})
@@ -228,14 +228,14 @@ def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environm
     return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None
 
 
-def _blank(kind: str) -> dict[str, Any]:
+def _new_document(kind: str) -> dict[str, Any]:
     """Return the document of a new entry with common values."""
     if kind == "template":
         return documents.document_of_new(Template(argv=[], env={}))
     return documents.document_of_new(Flavor(cpu_milli=1000, memory_mib=2048))
 
 
-def _previewed(
+def _preview_of_form(
     request: SignedInRequest, kind: str, document: dict[str, Any], team: Team | None, entry: Any = None
 ) -> tuple[Preview | None, list[str]]:
     """Return a preview and the warnings for an unsaved form."""
@@ -263,7 +263,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                preview_, warnings = _previewed(request, kind, form.given(), team, entry)
+                preview_, warnings = _preview_of_form(request, kind, form.given(), team, entry)
             else:
                 entries.change(
                     actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)

@@ -49,7 +49,7 @@ def _page(document: Document, _changed_ns: int) -> Page:
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     tokens = markdown.parse(document.text)
     headings: list[Heading] = []
-    body = markdown.renderer.render(_made_ready(tokens, document, headings), markdown.options, {})
+    body = markdown.renderer.render(_prepare_tokens(tokens, document, headings), markdown.options, {})
     contents = [heading for heading in headings if heading.level in (2, 3)]
     if len(contents) > MAX_CONTENTS:
         contents = [heading for heading in contents if heading.level == 2]
@@ -57,7 +57,7 @@ def _page(document: Document, _changed_ns: int) -> Page:
     return Page(document.title, mark_safe(body), tuple(contents))  # noqa: S308
 
 
-def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
+def _prepare_tokens(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
     """Return the tokens with anchors, table wrappers and portal links, without the first heading."""
     anchors, ready = Anchors(), []
     tables: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Head
             headings.append(heading)
             token.attrSet("id", heading.anchor)
         elif token.type == "inline":
-            token.children = _linked(token.children or [], document)
+            token.children = _link_to_portal(token.children or [], document)
         elif token.type in ("th_open", "td_open"):
             _class_for_style(token)
         elif token.type == "fence":
@@ -127,7 +127,7 @@ def _class_for_style(token: Token) -> None:
         token.attrSet("class", "num")
 
 
-def _linked(children: Sequence[Token], document: Document) -> list[Token]:
+def _link_to_portal(children: Sequence[Token], document: Document) -> list[Token]:
     """Return links and images with portal URLs. Links without a target in the portal become text."""
     ready: list[Token] = []
     dropped: list[bool] = []

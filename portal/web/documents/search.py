@@ -74,7 +74,7 @@ class Index:
     def search(self, query: str, most: int = MAX_FOUND) -> list[Found]:
         """Return the best matching sections, best first."""
         query = query[:MAX_QUERY_CHARACTERS]
-        query_terms = self._completed(words.asked(query))
+        query_terms = self._complete_prefix(words.asked(query))
         scores: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
         total_weight = sum(weight for _, weight in query_terms if weight >= 1) or 1.0
@@ -91,9 +91,9 @@ class Index:
             scores[at] *= self.entries[at].weight * (0.3 + 0.7 * min(1.0, covered[at] / total_weight))
         best = sorted(scores, key=lambda at: (-scores[at], at))[:most]
         stems = {term for term, _ in query_terms}
-        return [self._found(self.entries[at], stems, scores[at]) for at in best]
+        return [self._result(self.entries[at], stems, scores[at]) for at in best]
 
-    def _completed(self, query_terms: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    def _complete_prefix(self, query_terms: list[tuple[str, float]]) -> list[tuple[str, float]]:
         """Complete the last word as a prefix if it is unknown, for results while typing."""
         if not query_terms or query_terms[-1][0] in self._with or len(query_terms[-1][0]) < _MIN_PREFIX:
             return query_terms
@@ -102,7 +102,7 @@ class Index:
         longer = [term for term in self._terms[at : at + 8] if term.startswith(begun)]
         return [*query_terms[:-1], *((term, 0.8) for term in longer)]
 
-    def _found(self, entry: Entry, stems: set[str], score: float) -> Found:
+    def _result(self, entry: Entry, stems: set[str], score: float) -> Found:
         heading = entry.section.heading
         anchor = heading.anchor if heading.level > 1 else ""
         return Found(
@@ -123,7 +123,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
         for match in words.WORD.finditer(text[:EXCERPTED_CHARACTERS])
         if not stems.isdisjoint(words.stems_of(match[0].lower()))
     ]
-    start = max(0, hits[_densest(hits)][0] - 40) if hits else 0
+    start = max(0, hits[_densest_hit(hits)][0] - 40) if hits else 0
     end = min(len(text), start + EXCERPT_CHARACTERS)
     if start:
         start = text.find(" ", start) + 1 or start
@@ -133,7 +133,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
     return SafeString(("… " if start else "") + shown + (" …" if end < len(text) else ""))
 
 
-def _densest(hits: list[tuple[int, int]]) -> int:
+def _densest_hit(hits: list[tuple[int, int]]) -> int:
     """Return the index of the hit at which the densest part begins."""
     best, most, last = 0, 0, 0
     for first, (begin, _) in enumerate(hits):

@@ -79,7 +79,7 @@ class Source(ABC):
         return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in rows}
 
 
-def _soon(moment: datetime | None, now: datetime) -> bool:
+def _is_soon(moment: datetime | None, now: datetime) -> bool:
     return moment is not None and moment - now < SOON
 
 
@@ -101,7 +101,7 @@ class QuotaSource(Source):
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         _since, until, workspace = values
-        return workspace is not None or _soon(until, now)
+        return workspace is not None or _is_soon(until, now)
 
     def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
         shown = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
@@ -133,7 +133,7 @@ class ReservationSource(Source):
         return reservations.awaiting(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        return _soon(values[1], now)
+        return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Reservation) -> Item:
         params = {
@@ -162,7 +162,7 @@ class JoinSource(Source):
         return joins.awaiting(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        return _soon(values[1], now)
+        return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: JoinRequest) -> Item:
         url = reverse("join_requests:request", args=[row.pk])
@@ -273,7 +273,7 @@ class TokenSource(Source):
         return accounts.tokens_of(actor).filter(soon, last_used_at__gte=now - timedelta(days=TOKEN_DAYS))
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        return _soon(values[1], now)
+        return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Any) -> Item:
         params = {"name": row.name, "date": format_date(row.expires_at)}

@@ -99,22 +99,23 @@ def device_charts(
         _chart(_USE, series, _use_title(series), allocations, _now(series, "gpu_util_pct", 1, " %")),
         _chart(
             _quantity(
-                "memory", _("GPU memory"), "GiB", _scaled("memory_mib", MIB_PER_GIB),
-                _scaled("memory_max_mib", MIB_PER_GIB), max(memory) or 1.0, digits=1,
+                "memory", _("GPU memory"), "GiB", _scaled_by("memory_mib", MIB_PER_GIB),
+                _scaled_by("memory_max_mib", MIB_PER_GIB), max(memory) or 1.0, digits=1,
             ),
             series, _memory_title(device, series), (),
             _now(series, "memory_used_mib", MIB_PER_GIB, " GiB", 1),
         ),
         _chart(
             _quantity(
-                "power", _("Power"), "W", _scaled("power_mw", 1000), _scaled("power_max_mw", 1000),
+                "power", _("Power"), "W", _scaled_by("power_mw", 1000), _scaled_by("power_max_mw", 1000),
                 nice(max(powers, default=100)),
             ),
             series, _power_title(series), (), _now(series, "power_mw", 1000, " W"),
         ),
         _chart(
             _quantity(
-                "temperature", _("Temperature"), "°C", _scaled("temperature_c"), _scaled("temperature_max_c"),
+                "temperature", _("Temperature"), "°C",
+                _scaled_by("temperature_c"), _scaled_by("temperature_max_c"),
                 max([100.0, *hottest]),
             ),
             series, _temperature_title(series), (), _now(series, "temperature_c", 1, " °C"),
@@ -125,7 +126,7 @@ def device_charts(
 # --- Titles with the finding --------------------------------------------------------------------------
 
 
-def _not_measured(quantity: str, series: Series) -> str:
+def _unmeasured_title(quantity: str, series: Series) -> str:
     if series.span == HOUR:
         return _("%(quantity)s: not measured in the last hour") % {"quantity": quantity}
     return _("%(quantity)s: not measured in the last 30 days") % {"quantity": quantity}
@@ -134,7 +135,7 @@ def _not_measured(quantity: str, series: Series) -> str:
 def _use_title(series: Series) -> str:
     measured = [point for point in series.measured if point.gpu_s]
     if not measured:
-        return _not_measured(_("GPU use"), series)
+        return _unmeasured_title(_("GPU use"), series)
     seconds = sum(point.gpu_s or 0 for point in measured)
     mean = sum((point.gpu_pct or 0) * (point.gpu_s or 0) for point in measured) / seconds
     idle_s = seconds - sum(point.gpu_used_s or 0 for point in measured)
@@ -149,7 +150,7 @@ def _memory_title(device: Device, series: Series) -> str:
     means = _weighted(series, lambda point: point.memory_mib)
     most = max((p.memory_max_mib for p in series.measured if p.memory_max_mib is not None), default=None)
     if means is None or most is None:
-        return _not_measured(_("GPU memory"), series)
+        return _unmeasured_title(_("GPU memory"), series)
     values = {
         "max": format_number(most / MIB_PER_GIB, 1),
         "total": format_number(device.memory_mib / MIB_PER_GIB, 1),
@@ -164,7 +165,7 @@ def _power_title(series: Series) -> str:
     mean = _weighted(series, lambda point: point.power_mw)
     most = max((p.power_max_mw for p in series.measured if p.power_max_mw is not None), default=None)
     if mean is None or most is None:
-        return _not_measured(_("Power"), series)
+        return _unmeasured_title(_("Power"), series)
     held_s = sum(point.power_s or 0 for point in series.measured)
     values = {
         "mean": format_number(mean / 1000),
@@ -185,7 +186,7 @@ def _temperature_title(series: Series) -> str:
         (p.temperature_max_c for p in series.measured if p.temperature_max_c is not None), default=None
     )
     if most is None:
-        return _not_measured(_("Temperature"), series)
+        return _unmeasured_title(_("Temperature"), series)
     hot_s = sum(point.thermal_s or 0 for point in series.measured)
     if hot_s:
         heat = _("clocks held down by heat for %(duration)s") % {"duration": format_duration(hot_s)}
@@ -212,7 +213,7 @@ def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) 
 # --- Geometry -----------------------------------------------------------------------------------------
 
 
-def _scaled(name: str, divisor: float = 1) -> Value:
+def _scaled_by(name: str, divisor: float = 1) -> Value:
     def value(point: Point) -> float | None:
         raw = getattr(point, name)
         return None if raw is None else raw / divisor
@@ -252,7 +253,7 @@ def _chart(
     def y_of(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * min(1.0, max(0.0, value / quantity.top))
 
-    drawn = _thinned(series, quantity)
+    drawn = _merged_points(series, quantity)
     means: list[Spot | None] = []
     peaks: list[Spot | None] = []
     for middle_s, mean, most in drawn:
@@ -276,7 +277,7 @@ def _chart(
         ),
         x_ticks=_x_ticks(series, start_s, end_s, x_of),
         gaps=_gaps(series, measured, x_of),
-        held=_held(allocations, start_s, end_s, x_of),
+        held=_allocation_bars(allocations, start_s, end_s, x_of),
         columns=_columns(with_percentile=by_minute and quantity.key == "use"),
         rows=_rows(series, quantity),
         dated=not by_minute,
@@ -298,7 +299,7 @@ def hours_drawn_together(series: Series) -> int:
     return bundle * series.step_s // 3600 if bundle > 1 else 0
 
 
-def _thinned(series: Series, quantity: _Quantity) -> list[tuple[float, float | None, float | None]]:
+def _merged_points(series: Series, quantity: _Quantity) -> list[tuple[float, float | None, float | None]]:
     """Return (middle, mean, maximum) of each point, merged if there are more than can be seen."""
     bundle = -(-len(series.points) // MAX_POINTS)
     points = []
@@ -327,7 +328,7 @@ def _gaps(series: Series, measured: Sequence[bool], x_of: Callable[[float], floa
     return tuple(bars)
 
 
-def _held(
+def _allocation_bars(
     allocations: Sequence[DeviceAllocation], start_s: int, end_s: int, x_of: Callable[[float], float]
 ) -> tuple[Bar, ...]:
     """Return the periods in which the device was allocated; overlapping ones are merged."""
@@ -373,7 +374,7 @@ def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], f
 def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
     """Return the figures per minute or per day (UTC). The template describes gaps in words."""
     if series.span == HOUR:
-        values = (quantity.mean, *([_p95] if quantity.key == "use" else []), quantity.most)
+        values = (quantity.mean, *([_p95_of] if quantity.key == "use" else []), quantity.most)
         return tuple(
             TableRow(
                 _moment(series.start_s + series.step_s * place),
@@ -397,7 +398,7 @@ def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
     return tuple(rows)
 
 
-def _p95(point: Point) -> float | None:
+def _p95_of(point: Point) -> float | None:
     return point.gpu_p95_pct
 
 

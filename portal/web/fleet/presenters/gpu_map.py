@@ -150,7 +150,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     nodes = _nodes(pools, filters)
     rows = _rows(nodes, now)
     models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
-    devices_shown = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
+    devices_shown = [row for row in _with_instances(rows) if not filters.model or row.model == filters.model]
     pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
     counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
     for row in devices_shown:
@@ -210,7 +210,7 @@ def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
     ]
 
 
-def _whole(rows: Sequence[_DeviceRow]) -> list[_DeviceRow]:
+def _with_instances(rows: Sequence[_DeviceRow]) -> list[_DeviceRow]:
     """Return GPUs with their instances. An instance without a known GPU is listed separately."""
     by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
     devices = list(by_uuid.values())

@@ -98,7 +98,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         rows.append((device, state, LOOKS[state], why(device, with_check_of)))
     machine = of_nodes(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
-    missing = [_of_missing(gpu) for gpu in missing_gpus.of_node(node, devices)]
+    missing = [_missing_text(gpu) for gpu in missing_gpus.of_node(node, devices)]
     return NodePage(
         node=node,
         look=look_of_node(node, machine, now),
@@ -122,7 +122,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
     return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
 
 
-def _of_missing(gpu: MissingGpu) -> str:
+def _missing_text(gpu: MissingGpu) -> str:
     values = {"bus": gpu.pci_bus_id, "model": gpu.model, "todo": gpu.next_action}
     if gpu.model:
         return _("The %(model)s at %(bus)s is missing. %(todo)s") % values
@@ -137,7 +137,7 @@ def _homes(actor: User, node: Node) -> tuple[str, str]:
     return (words_of(homes), going) if homes.homes or going else ("", "")
 
 
-def _waited(value: Any) -> str:
+def _pressure_text(value: Any) -> str:
     """Return the pressure that a node reports as text, without missing values."""
     names = {"cpu": _("CPU"), "memory": _("memory"), "io": _("disks")}
     numbers = value if isinstance(value, dict) else {}
@@ -148,7 +148,7 @@ def _waited(value: Any) -> str:
     )
 
 
-def _left(value: Any) -> str:
+def _headroom_text(value: Any) -> str:
     """Return the recent headroom that a node reports as text; empty if missing."""
     names = {"cpu_idle": _("CPU"), "memory_left": _("memory")}
     numbers = value if isinstance(value, dict) else {}
@@ -168,9 +168,9 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
     yield _("Limits of workspaces"), str(pools.limits_of(node))
     facts = node.facts
-    if waited := _waited(facts.get(PRESSURE)):
+    if waited := _pressure_text(facts.get(PRESSURE)):
         yield _("Waited for in the last minute"), waited
-    if left := _left(facts.get(HEADROOM)):
+    if left := _headroom_text(facts.get(HEADROOM)):
         yield _("Left in the last five minutes"), left
     processor = facts.get("cpu") or {}
     if processor.get("model"):

@@ -214,10 +214,10 @@ def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
         groups[f"{device.model} · {device.profile}" if named else device.model].append(device)
     for model, group in sorted(groups.items()):
         slots = tuple(slot_of(device.state) for device in group)
-        yield DeviceLine(model, _together(group), slots if len(slots) <= SLOTS_SHOWN else ())
+        yield DeviceLine(model, _total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
 
 
-def _together(devices: Iterable[CountedDevice]) -> Count:
+def _total_count(devices: Iterable[CountedDevice]) -> Count:
     tally = Tally()
     for device in devices:
         device.add_to(tally, "")
@@ -240,7 +240,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
                 node=node,
                 cpu=own.get(prefix + resources.CPU, Count()),
                 memory=own.get(prefix + resources.MEMORY, Count()),
-                devices=_together(its_devices),
+                devices=_total_count(its_devices),
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),

@@ -54,7 +54,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST" and "check" not in data:
         try:
             if "ask" in data:
-                return _to_ask(request, chosen, _name_to_start(data))
+                return _redirect_to_request(request, chosen, _name_to_start(data))
             return _create(request, chosen, _name_to_start(data), once)
         except PortalError as refused:
             error = refused
@@ -78,7 +78,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
         "start_without_gpu": "start_without_gpu" in data,
-        "secrets": secrets.choices(request.user, choice.team, choice.template, _named(request)),
+        "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.names_offered(request.user, choice.team, choice.template),
         "once": once or uuid4().hex,
@@ -117,10 +117,10 @@ def _environment(data: Mapping[str, str]) -> str | None:
     if "environment" not in data:
         return None
     slug = strip_nul(data["environment"])
-    return None if _by_itself(data) else slug
+    return None if _is_suggestion(data) else slug
 
 
-def _by_itself(data: Mapping[str, str]) -> bool:
+def _is_suggestion(data: Mapping[str, str]) -> bool:
     """Return whether the submitted environment is the form's suggestion."""
     previous = data.get("kept_environment", "").partition(":")[0]
     return bool(previous) and previous == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
@@ -129,12 +129,12 @@ def _by_itself(data: Mapping[str, str]) -> bool:
 def _environment_to_start(data: Mapping[str, str]) -> str:
     """Return the environment to start with. A suggestion for another template is ignored."""
     of = data.get("kept_environment", "").partition(":")[2]
-    if _by_itself(data) and of != data.get("template", ""):
+    if _is_suggestion(data) and of != data.get("template", ""):
         return ""
     return strip_nul(data.get("environment", ""))
 
 
-def _named(request: SignedInRequest) -> list[str]:
+def _selected_secrets(request: SignedInRequest) -> list[str]:
     """Return the selected secrets; initially those of the last workspace."""
     if request.method == "POST" or request.htmx or "secrets" in request.GET:
         data = request.POST if request.method == "POST" else request.GET
@@ -179,7 +179,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         lifetime_s=parse_hours(request.POST.get("hours", "")),
         # An unchecked box means no answer: the template and flavor decide.
         checkpointed=True if "checkpointed" in request.POST else None,
-        secrets=_named(request),
+        secrets=_selected_secrets(request),
         git=_git(request.POST),
         start_without_gpu="start_without_gpu" in request.POST,
     )
@@ -203,7 +203,7 @@ def _seconds_if_valid(hours: str) -> int | None:
     return seconds if seconds is not None and MIN_EXPECTED_S <= seconds <= MAX_EXPECTED_S else None
 
 
-def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
+def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
     """Redirect to the form that requests what is missing, and creates the workspace to wait for it.
 
     Raises `InvalidInput` for invalid hours.
@@ -217,7 +217,7 @@ def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
         query["environment"] = environment
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
-    if named := _named(request):
+    if named := _selected_secrets(request):
         query["secrets"] = " ".join(named)
     query |= {f"git_{name}": value for name, value in _git_fields(request.POST).items() if value}
     if verdict is not None and verdict.ask is not None:
