@@ -43,7 +43,7 @@ def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """Return what applying the text would change. For administrators. Raises `NotAllowed`, `InvalidInput`."""
     require_administrator(actor)
     wanted, lines = read(text)
-    return _plan(_as_kept(wanted, lines), prune=prune)
+    return _plan(_as_stored(wanted, lines), prune=prune)
 
 
 def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
@@ -53,10 +53,10 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """
     require_administrator(actor)
     wanted, lines = read(text)
-    wanted = _as_kept(wanted, lines)
+    wanted = _as_stored(wanted, lines)
     with transaction.atomic():
         steps = _plan(wanted, prune=prune)
-        for step in _ordered(steps):
+        for step in _order_steps(steps):
             _carry_out(actor, step, lines, first=True)
         for step in steps:
             if step.section in SUCCEEDED and step.act is not Act.DELETE:
@@ -68,14 +68,17 @@ def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
     return plan(current(), wanted, prune=prune, protected={"environments": environments.curated_slugs()})
 
 
-def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
+def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
         reclaim_policies = {target: policy_documents.as_kept(policy) for target, policy in policies.items()}
         wanted = {**wanted, "reclaim_policies": reclaim_policies}
     for section in ("teams", "templates"):
         if isinstance(entries_of := wanted.get(section), dict):
-            wanted = {**wanted, section: {name: _with_places(entry) for name, entry in entries_of.items()}}
+            wanted = {
+                **wanted,
+                section: {name: _normalise_places(entry) for name, entry in entries_of.items()},
+            }
     documents = dict(wanted.get("environments") or {})
     for name, document in documents.items():
         with _refusals("environments", name, lines):
@@ -83,13 +86,13 @@ def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     return {**wanted, "environments": documents} if documents else wanted
 
 
-def _with_places(document: dict[str, Any]) -> dict[str, Any]:
+def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with its places in Vault normalised."""
     places = document.get("vault_secrets")
     return document if places is None else {**document, "vault_secrets": vault_secrets.as_kept(places)}
 
 
-def _ordered(steps: list[Step]) -> list[Step]:
+def _order_steps(steps: list[Step]) -> list[Step]:
     """Order steps by dependency: referenced entries first, and deletions in reverse."""
     changing = [step for step in steps if step.act in (Act.CREATE, Act.CHANGE)]
     gone = [step for step in steps if step.act is Act.DELETE]

@@ -44,7 +44,7 @@ class Step:
     def words(self) -> list[str]:
         """The changes as text, one line per field."""
         if self.act is Act.CHANGE:
-            return [line for change in self.changes for line in _in_words(change)]
+            return [line for change in self.changes for line in _change_lines(change)]
         if self.act is Act.BY_HAND:
             return ["set up on the server, not by a file"]
         return []
@@ -96,22 +96,22 @@ def _differences(before: Any, after: Any) -> list[Difference]:
     return [
         Difference(name, before.get(name), value)
         for name, value in after.items()
-        if not _alike(name, before.get(name), value)
+        if not _is_equal(name, before.get(name), value)
     ]
 
 
-def _alike(name: str, before: Any, after: Any) -> bool:
+def _is_equal(name: str, before: Any, after: Any) -> bool:
     if name == "teams" and isinstance(before, list) and isinstance(after, list):
         return sorted(before) == sorted(after)
     if name == "build":
         # A requested build cannot be withdrawn.
         return bool(before) or not after
     if name == "quotas":
-        return _filled(before or {}) == _filled(after or {})
+        return _with_all_limits(before or {}) == _with_all_limits(after or {})
     return bool(before == after)
 
 
-def _filled(quotas: Mapping[str, Any]) -> dict[str, Any]:
+def _with_all_limits(quotas: Mapping[str, Any]) -> dict[str, Any]:
     none = {"borrowing_limit": None, "lending_limit": None}
     return {resource: {**none, **quota} for resource, quota in quotas.items()}
 
@@ -132,7 +132,7 @@ def _rule_name(rule: Mapping[str, Any]) -> str:
     return f"{rule['team'] or 'every team'}: {rule['resource']}"
 
 
-def _in_words(change: Difference) -> list[str]:
+def _change_lines(change: Difference) -> list[str]:
     """Return a change as lines of text; for multi-line text only the added and removed lines."""
     before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:

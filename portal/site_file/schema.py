@@ -33,7 +33,7 @@ VARIABLES = {"type": "object", "additionalProperties": TEXT}
 SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
 
 
-def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
+def _field_schema(field: models.Field[Any, Any]) -> dict[str, Any]:
     """Return the schema of a model field."""
     if isinstance(field, models.BooleanField):
         return {"type": "boolean"}
@@ -75,7 +75,7 @@ def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
 
 
 def _fields(model: Any, names: tuple[str, ...], **special: dict[str, Any]) -> dict[str, Any]:
-    return {name: special.get(name) or _of(model._meta.get_field(name)) for name in names}
+    return {name: special.get(name) or _field_schema(model._meta.get_field(name)) for name in names}
 
 
 def _object(
