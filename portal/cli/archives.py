@@ -37,32 +37,32 @@ def make(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
     archive = client.archives.create(workspace_id, name=arguments.name)
     if arguments.wait:
-        archive = _waited(client, arguments, workspace_id, archive)
+        archive = _wait_for(client, arguments, workspace_id, archive)
         if archive["state"] != "ready":
-            raise CliError(f"“{archive['name']}” was not made{_why(archive)}")
-    return print_json(archive) if arguments.json else print_line(_words(archive))
+            raise CliError(f"“{archive['name']}” was not made{_reason_suffix(archive)}")
+    return print_json(archive) if arguments.json else print_line(_state_text(archive))
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Restore the home from an archive after confirmation; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
-    archive = _named(client, workspace_id, arguments.archive)
+    archive = _find_archive(client, workspace_id, arguments.archive)
     confirm(arguments, f"Replace everything in your home folder with “{archive['name']}”, for good?")
     archive = client.archives.restore(workspace_id, archive["id"])
     if arguments.wait:
-        archive = _waited(client, arguments, workspace_id, archive)
+        archive = _wait_for(client, arguments, workspace_id, archive)
         if not archive["restored_at"]:
             raise CliError(
-                f"Your home folder is as it was{_why(archive)}",
+                f"Your home folder is as it was{_reason_suffix(archive)}",
                 "`berth files archives restore` tries it again.",
             )
-    return print_json(archive) if arguments.json else print_line(_words(archive))
+    return print_json(archive) if arguments.json else print_line(_state_text(archive))
 
 
 def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Cancel the current operation on an archive."""
     workspace_id = find(client, arguments)["id"]
-    archive = _named(client, workspace_id, arguments.archive)
+    archive = _find_archive(client, workspace_id, arguments.archive)
     client.archives.cancel(workspace_id, archive["id"])
     return print_json({"cancelled": archive["id"]}) if arguments.json else 0
 
@@ -70,16 +70,16 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete an archive after confirmation; --wait waits until it is gone."""
     workspace_id = find(client, arguments)["id"]
-    archive = _named(client, workspace_id, arguments.archive)
+    archive = _find_archive(client, workspace_id, arguments.archive)
     confirm(arguments, f"Delete the archive “{archive['name']}” for good?")
     client.archives.delete(workspace_id, archive["id"])
     if arguments.wait:
         with contextlib.suppress(Missing):  # it is gone
-            _waited(client, arguments, workspace_id, {**archive, "state": "deleting"})
+            _wait_for(client, arguments, workspace_id, {**archive, "state": "deleting"})
     return print_json({"deleted": archive["id"]}) if arguments.json else 0
 
 
-def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
+def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
     """Return the archive with this ID or name. Raises `Missing`, and `Usage` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
     matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
@@ -94,14 +94,14 @@ def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
     return matches[0]
 
 
-def _waited(
+def _wait_for(
     client: BerthClient, arguments: argparse.Namespace, workspace_id: str, archive: Archive
 ) -> Archive:
     """Return the archive when its operation has ended. Raises `TimedOut`, and `Missing` when it is gone."""
     ends_at = time.monotonic() + arguments.timeout
     shown = ""
     while archive["state"] in (*UNDER_WAY, "deleting"):
-        line = _words(archive)
+        line = _state_text(archive)
         if line != shown and not arguments.json:
             print(line, file=sys.stderr, flush=True)
         shown = line
@@ -120,11 +120,11 @@ def _waited(
     return archive
 
 
-def _words(archive: Archive) -> str:
+def _state_text(archive: Archive) -> str:
     """Return the state or progress of an archive."""
     done = f", {archive['bytes_done'] // MIB} MiB" if archive["state"] in UNDER_WAY else ""
-    return f"{archive['name']} is {archive['state']}{done} on {archive['node']}{_why(archive)}"
+    return f"{archive['name']} is {archive['state']}{done} on {archive['node']}{_reason_suffix(archive)}"
 
 
-def _why(archive: Archive) -> str:
+def _reason_suffix(archive: Archive) -> str:
     return f": {archive['message']}" if archive["message"] else ""

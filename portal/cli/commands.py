@@ -79,16 +79,16 @@ def _is_local(url: str) -> bool:
 def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.reuse and not arguments.name:
         raise Usage("--reuse goes with --name.", "Name the workspace that is used again: --name NAME.")
-    if arguments.reuse and (existing := _there(client, arguments)):
+    if arguments.reuse and (existing := _existing_workspace(client, arguments)):
         if existing["state"] == "stopping":
-            existing = wait_stopped(client, existing, timeout_s=arguments.timeout, show=_silent)
+            existing = wait_stopped(client, existing, timeout_s=arguments.timeout, show=_show_nothing)
         if existing["state"] in ("stopped", "failed"):
             existing = client.workspaces.start(existing["id"])
-        return _started(client, existing, arguments, goes_on=True)
-    template = arguments.template or _first(
+        return _finish_start(client, existing, arguments, goes_on=True)
+    template = arguments.template or _first_slug(
         (row["slug"] for row in client.templates.list() if row["available"]), "template"
     )
-    flavor = arguments.flavor or _first((row["slug"] for row in client.flavors.list()), "flavor")
+    flavor = arguments.flavor or _first_slug((row["slug"] for row in client.flavors.list()), "flavor")
     request: dict[str, Any] = {
         "template": template,
         "flavor": flavor,
@@ -106,7 +106,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     code = EXIT_REFUSED
     try:
         workspace = client.workspaces.create(**request)
-        code = _started(client, workspace, arguments, goes_on=not arguments.clean_up)
+        code = _finish_start(client, workspace, arguments, goes_on=not arguments.clean_up)
         return code
     except (KeyboardInterrupt, Unreachable):
         if workspace is None and arguments.clean_up:
@@ -120,7 +120,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
                 _clean_up(client, workspace)
 
 
-def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
+def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
     """Return the user's own workspace of this name. Raises `Usage` if it differs from the request."""
     rows = client.workspaces.list(
         owner=client.users.me()["username"], name=arguments.name, team=arguments.team
@@ -173,7 +173,7 @@ def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
     return {"url": arguments.git, "ref": arguments.git_ref, "secret": arguments.git_secret}
 
 
-def _first(slugs: Iterator[str], kind: str) -> str:
+def _first_slug(slugs: Iterator[str], kind: str) -> str:
     slug = next(slugs, "")
     if not slug:
         raise CliError(f"The catalog offers no {kind}.", "Ask an operator of this portal.")
@@ -182,10 +182,10 @@ def _first(slugs: Iterator[str], kind: str) -> str:
 
 def start(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.workspaces.start(find(client, arguments)["id"])
-    return _started(client, workspace, arguments)
+    return _finish_start(client, workspace, arguments)
 
 
-def _started(
+def _finish_start(
     client: BerthClient, workspace: Workspace, arguments: argparse.Namespace, *, goes_on: bool = True
 ) -> int:
     with _progress(arguments) as show:
@@ -413,13 +413,13 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
 def _progress(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows progress; with --json it prints nothing."""
     if arguments.json:
-        yield _silent
+        yield _show_nothing
         return
     with Progress(sys.stderr, os.environ) as progress:
         yield progress.show
 
 
-def _silent(text: str) -> None:
+def _show_nothing(text: str) -> None:
     """Print nothing."""
 
 

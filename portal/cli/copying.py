@@ -84,9 +84,9 @@ def _side(text: str) -> tuple[str, str]:
 
 def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str], target: str) -> int:
     workspace = find(client, arguments)
-    remote = _There(client, workspace["id"])
-    plan = _planned(sources, target, is_folder=_is_folder(remote, target))
-    new = _looked_at(plan, remote, force=arguments.force)
+    remote = _RemoteFolders(client, workspace["id"])
+    plan = _make_plan(sources, target, is_folder=_is_folder(remote, target))
+    new = _folders_to_create(plan, remote, force=arguments.force)
     sent = size = 0
     try:
         for path in new:
@@ -98,7 +98,7 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
                 size += send(client, workspace["id"], source, path, replace=arguments.force)
                 sent += 1
     except (CliError, OSError) as error:
-        raise _half_way(error, sent, len(plan.files)) from error
+        raise _with_progress(error, sent, len(plan.files)) from error
     _note(plan.left_out)
     counts = {"files": sent, "size_bytes": size, "left_out": plan.left_out}
     if arguments.json:
@@ -107,7 +107,7 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
     return print_line(f"{where} {_counted(sent, size)}")
 
 
-def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
+def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
     """Collect everything below the sources. Raises `Usage` for unreadable ones."""
     if len(sources) > 1 and not is_folder:
         raise Usage(f"There is no folder {target}.", "Several are copied into a folder that is there.")
@@ -115,13 +115,13 @@ def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
     for name in sources:
         last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
         contents = last in ("", ".", "..")
-        at = _below(target, last) if is_folder and not contents else target
+        at = _join_path(target, last) if is_folder and not contents else target
         # A link is followed if it is a source itself, never below one.
         source = Path(name)
         try:
             if not source.is_dir():
                 source.stat()
-                plan.files.append((source, _below(target, last) if is_folder else at))
+                plan.files.append((source, _join_path(target, last) if is_folder else at))
                 continue
             if at and not (contents and is_folder):
                 plan.folders.append(at)
@@ -139,7 +139,7 @@ def _walk(folder: Path, at: str, plan: _Plan) -> None:
     with os.scandir(folder) as entries:
         items = sorted(entries, key=lambda entry: entry.name)
     for entry in items:
-        path = _below(at, entry.name)
+        path = _join_path(at, entry.name)
         if entry.is_dir(follow_symlinks=False):
             plan.folders.append(path)
             _walk(Path(entry.path), path, plan)
@@ -149,7 +149,7 @@ def _walk(folder: Path, at: str, plan: _Plan) -> None:
             plan.left_out.append(entry.path)
 
 
-class _There:
+class _RemoteFolders:
     """Contents of folders in the home; each folder is requested once."""
 
     def __init__(self, client: BerthClient, workspace_id: str) -> None:
@@ -173,7 +173,7 @@ class _There:
         return (self.names(path.rpartition("/")[0]) or {}).get(path)
 
 
-def _is_folder(remote: _There, path: str) -> bool:
+def _is_folder(remote: _RemoteFolders, path: str) -> bool:
     """Return whether the target is a folder. Raises `Missing` if its parent folder does not exist."""
     kind = remote.kind(path)
     parent = path.rpartition("/")[0]
@@ -182,7 +182,7 @@ def _is_folder(remote: _There, path: str) -> bool:
     return kind == FOLDER
 
 
-def _looked_at(plan: _Plan, remote: _There, *, force: bool) -> list[str]:
+def _folders_to_create(plan: _Plan, remote: _RemoteFolders, *, force: bool) -> list[str]:
     """Return the folders to create. Raises `Usage` for conflicting entries."""
     new: list[str] = []
     created: set[str] = set()
@@ -194,17 +194,17 @@ def _looked_at(plan: _Plan, remote: _There, *, force: bool) -> list[str]:
         elif kind != FOLDER:
             raise Usage(f"{path} is there already, and no folder.", "Choose another name, or delete it.")
         elif not force:
-            raise _taken(path)
+            raise _exists_error(path)
     for _, path in plan.files:
         kind = None if path.rpartition("/")[0] in created else remote.kind(path)
         if kind == FOLDER:
             raise Usage(f"{path} is there already, and a folder.", "Choose another name, or delete it.")
         if kind is not None and not force:
-            raise _taken(path)
+            raise _exists_error(path)
     return new
 
 
-def _taken(path: str) -> Usage:
+def _exists_error(path: str) -> Usage:
     return Usage(f"{path} is there already.", "Nothing was copied. Add --force to replace files in it.")
 
 
@@ -217,7 +217,7 @@ def _make(client: BerthClient, workspace_id: str, path: str) -> None:
             raise
 
 
-def _half_way(error: CliError | OSError, sent: int, of: int) -> CliError:
+def _with_progress(error: CliError | OSError, sent: int, of: int) -> CliError:
     """Return the error with the number of files sent so far."""
     progress = f"{sent} of {of} files were sent and stay."
     if isinstance(error, CliError):
@@ -265,7 +265,7 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         shutil.rmtree(half, ignore_errors=True)
     if fetched.unread:
         raise CliError(
-            f"{to} lacks what could not be read there: {_named(fetched.unread)}",
+            f"{to} lacks what could not be read there: {_name_list(fetched.unread)}",
             "Give yourself the right to read it in the workspace, then copy again with --force.",
         )
     _note(fetched.left_out)
@@ -369,7 +369,7 @@ def _lstat(path: Path) -> int | None:
 # -- both ----------------------------------------------------------------------------------------
 
 
-def _below(folder: str, name: str) -> str:
+def _join_path(folder: str, name: str) -> str:
     return f"{folder}/{wire(name)}" if folder else wire(name)
 
 
@@ -384,9 +384,9 @@ def _counted(files: int, size: int) -> str:
 
 def _note(left_out: list[str]) -> None:
     if left_out:
-        print(f"Left out, as links and special files are: {_named(left_out)}", file=sys.stderr)
+        print(f"Left out, as links and special files are: {_name_list(left_out)}", file=sys.stderr)
 
 
-def _named(paths: list[str]) -> str:
+def _name_list(paths: list[str]) -> str:
     more = len(paths) - NAMED
     return ", ".join(paths[:NAMED]) + (f" and {more} more" if more > 0 else "") + "."

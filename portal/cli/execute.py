@@ -66,7 +66,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _kernel(connection: Connection, name: str) -> Iterator[str]:
     """Start a separate kernel; it ends with this command, together with what it has started."""
-    kernel = _made(connection, name)
+    kernel = _create_kernel(connection, name)
     try:
         yield kernel
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
             connection.http.delete(f"/api/kernels/{kernel}")
 
 
-def _made(connection: Connection, name: str) -> str:
+def _create_kernel(connection: Connection, name: str) -> str:
     answer = inside.ask(connection, "POST", "/api/kernels", name, json={"name": "python3"})
     with contextlib.suppress(ValueError):
         body = answer.json()

@@ -52,7 +52,7 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
         stack.callback(forwards.close)
         for listener, port in listeners:
             forwards.add(listener, port)
-            _say(listener.getsockname()[1], port, name, as_json=arguments.json)
+            _announce_port(listener.getsockname()[1], port, name, as_json=arguments.json)
         return forwards.watch(client, workspace["id"])
 
 
@@ -74,7 +74,7 @@ def _listener(local: int, port: int) -> socket.socket:
         ) from error
 
 
-def _say(local: int, port: int, name: str, *, as_json: bool) -> None:
+def _announce_port(local: int, port: int, name: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"address": LOOPBACK, "local_port": local, "port": port}), flush=True)
     else:
@@ -123,7 +123,7 @@ class Forwards:
             self._loop.remove_reader(listener)
             self._loop.call_later(AGAIN_S, self._listen, listener)
             return
-        task = self._loop.create_task(self._lead(self._ports[listener], line))
+        task = self._loop.create_task(self._forward(self._ports[listener], line))
         self._leading.add(task)
         task.add_done_callback(self._leading.discard)
 
@@ -160,11 +160,11 @@ class Forwards:
         self._thread.join()
         self._loop.close()
 
-    async def _lead(self, port: int, line: socket.socket) -> None:
+    async def _forward(self, port: int, line: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=line)
         try:
             async with self._open(port) as channel:
-                await _both(reader, writer, channel)
+                await _copy_both_ways(reader, writer, channel)
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == NOTHING_LISTENS:
                 self._note(f"Nothing listens on port {port} of {self._name}.")
@@ -204,7 +204,7 @@ class Forwards:
             self._soon.set()
 
 
-async def _both(
+async def _copy_both_ways(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, channel: ClientConnection
 ) -> None:
     """Copy bytes in both directions until both have ended. Raises `ConnectionClosed` if interrupted."""

@@ -47,10 +47,10 @@ def check(arguments: argparse.Namespace) -> int:
             raise
         except CliError as error:
             raise _Failed(error.message, error.next_action) from error
-    return _here(arguments)
+    return _check_here(arguments)
 
 
-def _here(arguments: argparse.Namespace) -> int:
+def _check_here(arguments: argparse.Namespace) -> int:
     # Imported here, because checks by the portal must work where only the command line is installed.
     try:
         from provisioning.gpu.check import render, run_check
@@ -114,8 +114,8 @@ def _through_portal(arguments: argparse.Namespace) -> int:
             run = client.gpu_checks.create(device=arguments.device, level=arguments.level)
         shown = ""
         ends_at = time.monotonic() + arguments.timeout
-        while _goes_on(client, run):
-            line = _words(run)
+        while _is_running(client, run):
+            line = _progress_text(run)
             if line != shown and not arguments.json:
                 print(line, file=sys.stderr, flush=True)
             shown = line
@@ -146,7 +146,7 @@ def _node(client: BerthClient, name: str) -> str:
     return str(nodes[0]["id"])
 
 
-def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
+def _is_running(client: BerthClient, run: dict[str, Any]) -> bool:
     """Return whether a check is still running; a link check runs until both ends have finished."""
     goes_on = ("queued", "running")
     if run["state"] in goes_on:
@@ -157,7 +157,7 @@ def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
         return True
 
 
-def _words(run: dict[str, Any]) -> str:
+def _progress_text(run: dict[str, Any]) -> str:
     progress = run["progress"]
     if run["state"] == "queued":
         return "queued"

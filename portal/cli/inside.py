@@ -33,7 +33,7 @@ def ask(connection: Connection, method: str, path: str, name: str, **options: An
         if answer.status_code != 503 or time.monotonic() > ends_at:
             break
         time.sleep(0.5)
-    if _closed(answer) and _closed(_page(connection, name)):
+    if _is_denied(answer) and _is_denied(_page(connection, name)):
         raise not_let_in(name)
     return answer
 
@@ -53,7 +53,7 @@ def no_jupyter(name: str, capability: str, status: int, more: str = "") -> Refus
     )
 
 
-def _closed(answer: httpx.Response) -> bool:
+def _is_denied(answer: httpx.Response) -> bool:
     return answer.is_redirect or answer.status_code in (401, 403)
 
 

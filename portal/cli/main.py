@@ -114,11 +114,11 @@ def _function(name: str) -> Callable[..., int]:
     """Return the function of a command. Each module is imported only when needed."""
     for group, module in GROUPS.items():
         if name.startswith(f"{group}_"):
-            return _of(module, name.removeprefix(f"{group}_"))
-    return _of(MODULES.get(name, "commands"), name)
+            return _load_command(module, name.removeprefix(f"{group}_"))
+    return _load_command(MODULES.get(name, "commands"), name)
 
 
-def _of(module: str, name: str) -> Callable[..., int]:
+def _load_command(module: str, name: str) -> Callable[..., int]:
     function: Callable[..., int] = getattr(importlib.import_module(f"portal.cli.{module}"), name)
     return function
 

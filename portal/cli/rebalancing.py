@@ -34,7 +34,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Show what a proposal interrupts, confirm, and ask its workspaces to move."""
-    row = _one(client.rebalance_proposals.list(state="open"), arguments.proposal)
+    row = _find_proposal(client.rebalance_proposals.list(state="open"), arguments.proposal)
     confirm(arguments, f"Move {_moves(row)}? {row['interrupts']}")
     row = client.rebalance_proposals.apply(row["id"])
     if arguments.json:
@@ -42,7 +42,7 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_line(f"{_moves(row)}: move started, users notified.")
 
 
-def _one(rows: Iterable[Proposal], wanted: str) -> Proposal:
+def _find_proposal(rows: Iterable[Proposal], wanted: str) -> Proposal:
     """Return the open proposal with this id or id prefix. Raises `Missing`, `Usage`."""
     begins = wanted.lower()
     matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]

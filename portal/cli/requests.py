@@ -39,7 +39,7 @@ def ask(client: BerthClient, arguments: argparse.Namespace) -> int:
         "until": _until(arguments.hours),
         "note": arguments.note,
     }
-    return _said(client.quota_requests.create(**request), arguments)
+    return _print_decision(client.quota_requests.create(**request), arguments)
 
 
 def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -47,16 +47,16 @@ def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
     decision: dict[str, Any] = {"note": arguments.note, "until": _until(arguments.hours)}
     if arguments.amount is not None:
         decision["amount"] = base_units(arguments.amount, request["resource"])
-    return _said(client.quota_requests.approve(request["id"], **decision), arguments)
+    return _print_decision(client.quota_requests.approve(request["id"], **decision), arguments)
 
 
 def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
     request = _find(client, arguments.request)
-    return _said(client.quota_requests.deny(request["id"], note=arguments.note), arguments)
+    return _print_decision(client.quota_requests.deny(request["id"], note=arguments.note), arguments)
 
 
 def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _said(client.quota_requests.cancel(_find(client, arguments.request)["id"]), arguments)
+    return _print_decision(client.quota_requests.cancel(_find(client, arguments.request)["id"]), arguments)
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
     return rows[0]
 
 
-def _said(request: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _print_decision(request: dict[str, Any], arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(request)
     amount = request["amount"]

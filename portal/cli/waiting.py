@@ -57,7 +57,7 @@ def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float,
     late = f"{workspace['name']} has not stopped after {timeout_s:g} s; its end goes on."
     ended = ("stopped", "failed", "terminated")
     return _follow(
-        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _late(workspace, late)
+        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _timeout(workspace, late)
     )
 
 
@@ -71,13 +71,13 @@ def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, sh
             lambda now: now["state"] == "terminated",
             timeout_s,
             show,
-            _late(workspace, late),
+            _timeout(workspace, late),
         )
     except Missing:
         return
 
 
-def _late(workspace: Workspace, message: str) -> TimedOut:
+def _timeout(workspace: Workspace, message: str) -> TimedOut:
     return TimedOut(message, f"Look at {workspace['portal_url']}.")
 
 

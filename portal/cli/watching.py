@@ -42,7 +42,7 @@ def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
 def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print events of a workspace, or all visible ones; -f follows."""
     if not arguments.workspace:
-        return _everything(client, arguments)
+        return _watch_all(client, arguments)
     if arguments.type:
         raise Usage("--type goes with the events of everything.", "Leave the workspace out.")
     workspace = find(client, arguments)
@@ -62,7 +62,7 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     )
 
 
-def _everything(client: BerthClient, arguments: argparse.Namespace) -> int:
+def _watch_all(client: BerthClient, arguments: argparse.Namespace) -> int:
     options = {"team": arguments.team, "type": arguments.type}
     filters = {name: value for name, value in options.items() if value}
     newest = client.events.list(sort="-id", page_size=min(arguments.tail, MAX_PAGE), **filters)
