@@ -97,7 +97,7 @@ class Account:
             for folders in (passes, [instance.home / "static"])
         )
         return Needs(
-            reads=(*python_places(), *static, *self._named()),
+            reads=(*python_places(), *static, *self._named_paths()),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
             copies=(
                 *(instance.home / "secrets" / secret for secret in secrets),
@@ -107,10 +107,10 @@ class Account:
             covered=covered,
         )
 
-    def _named(self) -> list[Path]:
-        return [self._shown(file) for file in named_files(self.environ) if file.exists()]
+    def _named_paths(self) -> list[Path]:
+        return [self._readable_path(file) for file in named_files(self.environ) if file.exists()]
 
-    def _shown(self, file: Path) -> Path:
+    def _readable_path(self, file: Path) -> Path:
         """Return the file's folder, as renewal may replace the file; the file itself if Berth's are there
         too."""
         folder, home = file.parent, self.instance.home

@@ -45,7 +45,7 @@ def ensure(folder: Path) -> Issued:
         (issued.front, FRONT_NAME, certificates.CLIENT),
         (issued.door, certificates.PORTAL_NAME, certificates.SERVER),
     ):
-        if not _good(pair, authority, latest):
+        if not _is_valid(pair, authority, latest):
             key = ec.generate_private_key(ec.SECP256R1())
             signed = authority.issue(key.public_key(), name=name, host=name, usages=(usage,))
             write_file(pair.key, certificates.pem_of(key), mode=0o600)
@@ -83,7 +83,7 @@ def _authority(folder: Path, latest: dt.datetime) -> Authority:
     return created
 
 
-def _good(pair: Certificates, authority: Authority, latest: dt.datetime) -> bool:
+def _is_valid(pair: Certificates, authority: Authority, latest: dt.datetime) -> bool:
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
         certificate.verify_directly_issued_by(authority.certificate)

@@ -66,8 +66,8 @@ def restore(
     source = source.expanduser().absolute()
     instance.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with instance_lock.hold(instance.run_dir, refusal=_runs):
-        manifest = _checked(source)
-        present = [path for path in _present(instance) if path.exists()]
+        manifest = _read_manifest(source)
+        present = [path for path in _replaced_paths(instance) if path.exists()]
         if present and not replace:
             raise Problem(
                 f"There is an instance in {instance.home} already.",
@@ -77,7 +77,7 @@ def restore(
             _readable(f"The backup could not be restored to {instance.home}"),
             console.step("Restore") as step,
         ):
-            _put_in_place(instance, source)
+            _install(instance, source)
             step.result = (
                 f"version {manifest['version']}, made {manifest['made_at'][:16].replace('T', ' ')} UTC"
             )
@@ -86,7 +86,7 @@ def restore(
     return 0
 
 
-def _put_in_place(instance: Instance, source: Path) -> None:
+def _install(instance: Instance, source: Path) -> None:
     """Copy everything to the same disk, then rename. After an interruption, run it again."""
     fresh = instance.home / preflight.RESTORING
     shutil.rmtree(fresh, ignore_errors=True)
@@ -94,7 +94,7 @@ def _put_in_place(instance: Instance, source: Path) -> None:
     _sync(fresh)
     aside = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
     # Pending messages would refer to rows that no longer exist.
-    for path in (*_present(instance), instance.redis_dir):
+    for path in (*_replaced_paths(instance), instance.redis_dir):
         if path.exists():
             aside.mkdir(mode=0o700, exist_ok=True)
             shutil.move(path, aside / path.name)
@@ -119,12 +119,12 @@ def _places(instance: Instance) -> dict[str, Path]:
     return {DATABASE: database_place.place(instance.home), **_folders(instance)}
 
 
-def _present(instance: Instance) -> list[Path]:
+def _replaced_paths(instance: Instance) -> list[Path]:
     """Return the paths that a restore moves aside, including SQLite's files beside the database."""
     return [instance.home / database_place.FOLDER, *_folders(instance).values()]
 
 
-def _checked(source: Path) -> dict[str, Any]:
+def _read_manifest(source: Path) -> dict[str, Any]:
     """Return the manifest of a backup that is intact and not of a later version. Raises `Problem`."""
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_text())

@@ -90,7 +90,7 @@ class Guard:
         self._shaking[network] += 1
         try:
             hello = await _hello(reader)
-            await self._pass(visit, reader, proxy_header(peer, own) + hello)
+            await self._relay(visit, reader, proxy_header(peer, own) + hello)
         except (OSError, Refused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
             log.debug("a connection of %s ended: %s", network, error)
         finally:
@@ -116,7 +116,7 @@ class Guard:
 
     def _leave(self, visit: Visit) -> None:
         """Remove the connection from the counts. Idempotent."""
-        self._shaken(visit)
+        self._end_handshake(visit)
         of_network = self._visits.get(visit.network, {})
         if visit in of_network:
             del of_network[visit]
@@ -125,7 +125,7 @@ class Guard:
                 del self._visits[visit.network]
         visit.end()
 
-    def _shaken(self, visit: Visit) -> None:
+    def _end_handshake(self, visit: Visit) -> None:
         """Count the handshake as over, completed or not."""
         if visit.shaking:
             visit.shaking = False
@@ -133,7 +133,7 @@ class Guard:
             if not self._shaking[visit.network]:
                 del self._shaking[visit.network]
 
-    async def _pass(self, visit: Visit, reader: asyncio.StreamReader, first: bytes) -> None:
+    async def _relay(self, visit: Visit, reader: asyncio.StreamReader, first: bytes) -> None:
         async with asyncio.timeout(CONNECT_S):
             inner_reader, inner = await asyncio.open_unix_connection(str(self._to), limit=CHUNK)
         visit.inner = inner
@@ -170,7 +170,7 @@ class Guard:
             if records is not None and not records.over:
                 records.feed(data)
                 if records.over:
-                    self._shaken(visit)
+                    self._end_handshake(visit)
             writer.write(data)
             await writer.drain()
 

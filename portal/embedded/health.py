@@ -68,17 +68,17 @@ def _database() -> Part:
             fix="Check DATABASE_URL, the database server and the disk.",
         )
     answered = f"{connection.vendor}, {_milliseconds(started)}"
-    unwritten = _unwritten()
+    unwritten = _write_problem()
     if unwritten:
         return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=WRITE_FIX)
-    left = _left_of_reserve()
+    left = _reserve_left()
     if left is not None:
         detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB are left of its reserve"
         return Part("database", ok=False, detail=detail, fix="Make room on its disk.")
     return Part("database", ok=True, detail=answered)
 
 
-def _left_of_reserve() -> int | None:
+def _reserve_left() -> int | None:
     if connection.vendor != "sqlite":
         return None
     with connection.cursor() as cursor:
@@ -93,7 +93,7 @@ _write_lock = threading.Lock()
 _written: tuple[float, str] = (float("-inf"), "")
 
 
-def _unwritten() -> str:
+def _write_problem() -> str:
     """Return why a small write to the database fails; empty if it succeeds. Rate-limited."""
     global _written
     with _write_lock:
@@ -106,7 +106,7 @@ def _unwritten() -> str:
 
 def _try_to_write() -> str:
     try:
-        with _impatient(), transaction.atomic():
+        with _short_write_timeout(), transaction.atomic():
             FailureWindow.objects.update_or_create(
                 key="health", defaults={"began_at": timezone.now(), "count": 0}
             )
@@ -124,7 +124,7 @@ UNWRITTEN: dict[str, str] = {
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
+def _short_write_timeout() -> Iterator[None]:
     """Shorten the wait for other writers: a health check must be fast."""
     if connection.vendor != "sqlite":
         yield

@@ -112,9 +112,9 @@ def config(
         "read_timeout": read_timeout_s * SECOND_NS,
         "idle_timeout": IDLE_NS,
         "routes": [
-            {"handle": _answers(https=https)},
-            _onward(secret, certificates),
-            _forged(trusted_proxies),
+            {"handle": _response_handlers(https=https)},
+            _authorized_route(secret, certificates),
+            _drop_forged_headers(trusted_proxies),
             {
                 "match": [{"host": [HEALTH_HOST]}],
                 "handle": [{"handler": "static_response", "status_code": 200, "body": "ok\n"}],
@@ -179,7 +179,7 @@ def _hosts(domain: str) -> str:
     return rf"(?i)^(ws-[0-9a-f]{{32}})\.{re.escape(domain)}\.?(:[0-9]+)?$"
 
 
-def _answers(*, https: bool) -> list[dict[str, Any]]:
+def _response_handlers(*, https: bool) -> list[dict[str, Any]]:
     """Handlers for headers of every response: set HSTS, and hide which server this is."""
     headers = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
     return [
@@ -192,7 +192,7 @@ def _answers(*, https: bool) -> list[dict[str, Any]]:
 _ONCE = ["Strict-Transport-Security"]
 
 
-def _forged(trusted_proxies: Sequence[str]) -> dict[str, Any]:
+def _drop_forged_headers(trusted_proxies: Sequence[str]) -> dict[str, Any]:
     """Return a route that drops forwarding headers of clients other than trusted proxies."""
     route: dict[str, Any] = {
         "handle": [
@@ -269,7 +269,7 @@ def _workspace(
 
 def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
     """Return a handler that authorizes a request with forward-auth and routes it as answered."""
-    routes = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
+    routes = [(STREAM_PLACE_HEADER, [], _to_stream()), *_workspace_routes(_auth_header, certificates)]
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": auth}],
@@ -303,17 +303,17 @@ Read = Callable[[str], str]
 """Placeholder of a header, of forward-auth's answer or of an authenticated request."""
 
 
-def _answered(header: str) -> str:
+def _auth_header(header: str) -> str:
     """Return the placeholder of a header of forward-auth's answer."""
     return f"{{http.reverse_proxy.header.{header}}}"
 
 
-def _noted(header: str) -> str:
-    """Return the placeholder of a request header that `_onward` has stored."""
+def _stored_header(header: str) -> str:
+    """Return the placeholder of a request header that `_authorized_route` has stored."""
     return f"{{http.vars.{header}}}"
 
 
-def _ways(
+def _workspace_routes(
     read: Read, certificates: Certificates, replaced: Mapping[str, list[str]] | None = None
 ) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     """Return the routes to a workspace: selecting header, handlers to run first, and final handler.
@@ -340,26 +340,28 @@ def _ways(
 
 
 def _to_stream() -> dict[str, Any]:
-    """Return a handler to the gateway process, which forwards by `_onward` while the client has access."""
+    """Return a handler to the gateway process, which forwards by `_authorized_route` while access lasts."""
     return {
         "handler": "reverse_proxy",
-        "upstreams": [{"dial": f"unix/{_answered(STREAM_PLACE_HEADER)}"}],
+        "upstreams": [{"dial": f"unix/{_auth_header(STREAM_PLACE_HEADER)}"}],
         "transport": {**node_gateway.transport(idle_ns=SECOND_NS, idle=1), "keep_alive": {"enabled": False}},
         "headers": {
-            "request": {"set": {STREAM_HEADER: [_answered(STREAM_HEADER)]}},
+            "request": {"set": {STREAM_HEADER: [_auth_header(STREAM_HEADER)]}},
             "response": {"delete": _ONCE},
         },
         "flush_interval": node_gateway.FLUSH_NS,
     }
 
 
-def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
+def _authorized_route(secret: str, certificates: Certificates) -> dict[str, Any]:
     """Return the route of authorized requests from the gateway process, which names the upstream."""
     # As received on the client's own connection to the front door.
     forwarded = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
     noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
     values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *forwarded)}
-    routes = _ways(_noted, certificates, {name: [_noted(name)] for name in forwarded})
+    routes = _workspace_routes(
+        _stored_header, certificates, {name: [_stored_header(name)] for name in forwarded}
+    )
     return {
         "match": [{"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of(secret)]}}],
         "handle": [
@@ -369,7 +371,7 @@ def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
                 "handler": "subroute",
                 "routes": [
                     {
-                        "match": [{"vars_regexp": {_noted(header): {"pattern": "."}}}],
+                        "match": [{"vars_regexp": {_stored_header(header): {"pattern": "."}}}],
                         "handle": [*before, _door("workspace"), route],
                         "terminal": True,
                     }
@@ -389,8 +391,8 @@ def _credentials() -> list[dict[str, Any]]:
     for name in ("Authorization", "Cookie"):
         routes.append(
             {
-                "match": [{"vars_regexp": {_answered(name): {"pattern": "."}}}],
-                "handle": [{"handler": "headers", "request": {"set": {name: [_answered(name)]}}}],
+                "match": [{"vars_regexp": {_auth_header(name): {"pattern": "."}}}],
+                "handle": [{"handler": "headers", "request": {"set": {name: [_auth_header(name)]}}}],
             }
         )
     return routes

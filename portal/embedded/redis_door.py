@@ -60,7 +60,7 @@ class Door:
                 if not self._shaking[address]:
                     del self._shaking[address]
             if node and self._of_node[node] < MAX_OF_A_NODE:
-                await self._pass(node, reader, writer)
+                await self._relay(node, reader, writer)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
             log.debug("a connection of %s ended: %s", address, error)
         finally:
@@ -78,7 +78,7 @@ class Door:
         match = _NODE.fullmatch(names[0]) if len(names) == 1 else None
         return match[1] if match else ""
 
-    async def _pass(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._of_node[node] += 1
         try:
             async with asyncio.timeout(CONNECT_S):

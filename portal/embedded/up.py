@@ -244,7 +244,7 @@ class Up:
                 step.update(f"waiting for {', '.join(late)}")
                 if step.elapsed_s > SLOW_AFTER_S and not slow_shown:
                     slow_shown = True
-                    self._say_slow(late)
+                    self._report_slow(late)
             step.result = ", ".join(service.program.name for service in services)
         self._ready = True
         self._phase = "running"
@@ -254,7 +254,7 @@ class Up:
         rest = "leaves workspaces running" if self._keep_workspaces else "stops workspaces and services"
         self._console.say(f"Ctrl-C {rest}. Logs: {self._instance.logs_dir}")
 
-    def _say_slow(self, late: list[str]) -> None:
+    def _report_slow(self, late: list[str]) -> None:
         for name in late:
             path = self._instance.logs_dir / f"{name}.log"
             log_end = self._supervisor.last_words(name) if self._supervisor is not None else ""
