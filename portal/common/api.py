@@ -403,12 +403,14 @@ def documented(
 
     def document_view(view: V) -> V:
         resource: Any = view
-        shown = resource.serializer_class
+        serializer = resource.serializer_class
         operations = {
-            "list": operation(list, description=of, responses={200: shown(many=True)}, errors=[400, *errors])
+            "list": operation(
+                list, description=of, responses={200: serializer(many=True)}, errors=[400, *errors]
+            )
         }
         if retrieve:
-            operations["retrieve"] = operation(retrieve, responses={200: shown}, errors=[404])
+            operations["retrieve"] = operation(retrieve, responses={200: serializer}, errors=[404])
         return extend_schema_view(**operations)(view)
 
     return document_view

@@ -66,15 +66,15 @@ def client_address(
     """
     if not is_front_door(token, gateway_secret):
         return peer
-    named = [name.strip() for name in forwarded_for.split(",")]
-    client = _address(named.pop())
+    addresses = [name.strip() for name in forwarded_for.split(",")]
+    client = _address(addresses.pop())
     if client is None:
         return peer
     proven = len(own_proxy_secret) >= MIN_SECRET and hmac.compare_digest(
         proxy_secret.encode("utf-8", "replace"), own_proxy_secret.encode()
     )
-    while named and _contains(trusted, client) and (proven or not _is_of_this_machine(str(client))):
-        further = _address(named.pop())
+    while addresses and _contains(trusted, client) and (proven or not _is_of_this_machine(str(client))):
+        further = _address(addresses.pop())
         if further is None:
             break
         client = further

@@ -162,19 +162,19 @@ def _count_by_share(subject: str, limit: int) -> int:
         at_most = 1 if key in _taking else MAX_SHARE
         if at_most > 1:
             _taking.add(key)
-    taken = None
+    new_share = None
     try:
-        taken = _take(subject, limit, at_most)
+        new_share = _take(subject, limit, at_most)
     finally:
         with _lock:
             if at_most > 1:
                 _taking.discard(key)
-            if taken is not None:
-                size, rest_s = taken
+            if new_share is not None:
+                size, rest_s = new_share
                 _keep_share(key, max(0, size - 1), now, now + rest_s, refuses=not size)
-    if taken is None or taken[0]:
+    if new_share is None or new_share[0]:
         return 0
-    return _whole_seconds(taken[1])
+    return _whole_seconds(new_share[1])
 
 
 def _keep_share(key: tuple[str, int], left: int, now: float, until: float, *, refuses: bool) -> None:
@@ -193,11 +193,11 @@ def _take(subject: str, limit: int, at_most: int) -> tuple[int, float] | None:
         return None
     key = f"{PREFIX}{subject}:{MINUTE_S}"
     try:
-        taken: Any = connection().eval(_TAKE, 1, key, *map(str, (limit, MINUTE_S, SHARES, at_most)))
+        share: Any = connection().eval(_TAKE, 1, key, *map(str, (limit, MINUTE_S, SHARES, at_most)))
     except (redis.RedisError, OSError) as error:
         _pause_limits(error)
         return None
-    return int(taken[0]), int(taken[1]) / 1000
+    return int(share[0]), int(share[1]) / 1000
 
 
 def _whole_seconds(rest_s: float) -> int:

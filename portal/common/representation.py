@@ -40,20 +40,20 @@ class RowRepresentation:
     """
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        shown = self.lasting(row)
+        data = self.lasting(row)
         for name, show in self._fields.live:
-            shown[name] = show(self, row)
-        return shown
+            data[name] = show(self, row)
+        return data
 
     def lasting(self, row: Any) -> dict[str, Any]:
         """Return all fields in order. Fields in `Meta.live` have no value yet."""
         fields = self._fields
-        shown = dict(zip(fields.names, fields.values(row), strict=True))
+        data = dict(zip(fields.names, fields.values(row), strict=True))
         for name in fields.times:
-            shown[name] = stamp(shown[name])
+            data[name] = stamp(data[name])
         for name, show in fields.others:
-            shown[name] = show(self, row)
-        return shown
+            data[name] = show(self, row)
+        return data
 
     @cached_property
     def _fields(self) -> _Representation:
@@ -154,21 +154,21 @@ def _may_lead_through_null(field: Any) -> bool:
 
 
 def _method_of(serializer: type[Any], field: Any) -> Show | None:
-    named = getattr(field, "method_name", None) or f"get_{field.field_name}"
-    if hasattr(serializers.ModelSerializer, named):
+    method_name = getattr(field, "method_name", None) or f"get_{field.field_name}"
+    if hasattr(serializers.ModelSerializer, method_name):
         # Methods of every serializer, such as `get_value`, do not count.
         return None
-    method: Show | None = getattr(serializer, named, None)
+    method: Show | None = getattr(serializer, method_name, None)
     return method
 
 
 def _show_function(serializer: type[Any], field: Any) -> Show:
     method = _method_of(serializer, field)
     read = method or _reader(field)
-    many = isinstance(field, serializers.ListSerializer)
-    nested = type(field.child) if many else type(field)
+    is_list = isinstance(field, serializers.ListSerializer)
+    nested = type(field.child) if is_list else type(field)
     if issubclass(nested, RowRepresentation):
-        return _show_rows(nested, read) if many else _show_row(nested, read)
+        return _show_rows(nested, read) if is_list else _show_row(nested, read)
     if method is not None:
         return method
     if _needs_no_conversion(field):

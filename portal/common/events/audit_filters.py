@@ -33,7 +33,7 @@ class AuditFilter(filters.FilterSet):
 
     def of_object(self, queryset: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
         about = EventTarget.objects.filter(key=value).values("event")
-        named = Q(pk__in=about) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
+        condition = Q(pk__in=about) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
         with contextlib.suppress(ValueError):
-            named |= Q(workspace=UUID(value))
-        return queryset.filter(named)
+            condition |= Q(workspace=UUID(value))
+        return queryset.filter(condition)

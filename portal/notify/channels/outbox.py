@@ -190,13 +190,13 @@ def _claimed(channel: Channel, now: datetime) -> list[Message]:
         return []
     claimed = []
     for row in rows:
-        mine = Message.objects.filter(pk=row.pk, due_at=row.due_at, attempts=row.attempts)
+        message_rows = Message.objects.filter(pk=row.pk, due_at=row.due_at, attempts=row.attempts)
         if row.attempts >= _max_attempts(row):
             # The worker crashed during the last attempt.
-            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now)
+            message_rows.update(state=MessageState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempts += 1
-        if mine.update(due_at=now + CLAIM, attempts=row.attempts):
+        if message_rows.update(due_at=now + CLAIM, attempts=row.attempts):
             claimed.append(row)
     return claimed
 
@@ -244,13 +244,13 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> 
         return
     result = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
     for message in messages:
-        mine = Message.objects.filter(pk=message.pk, attempts=message.attempts)
+        message_rows = Message.objects.filter(pk=message.pk, attempts=message.attempts)
         if outcome.ok:
-            mine.update(state=MessageState.SENT, due_at=None, ended_at=now, **result)
+            message_rows.update(state=MessageState.SENT, due_at=None, ended_at=now, **result)
         elif message.attempts >= _max_attempts(message):
-            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now, **result)
+            message_rows.update(state=MessageState.FAILED, due_at=None, ended_at=now, **result)
         else:
-            mine.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **result)
+            message_rows.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **result)
     if outcome.ok:
         row.failing_since, row.failures, row.not_before = None, 0, None
     else:

@@ -156,10 +156,10 @@ class MemberForm(forms.Form):
 
 def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str) -> None:
     """Show a service's errors at the fields they name, or `message` above the form if none match."""
-    named = {name: texts for name, texts in problems.items() if name in form.fields}
-    for name, texts in named.items():
+    field_problems = {name: texts for name, texts in problems.items() if name in form.fields}
+    for name, texts in field_problems.items():
         form.add_error(name, texts)
-    if not named:
+    if not field_problems:
         form.add_error(None, message)
 
 

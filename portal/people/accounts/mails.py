@@ -92,12 +92,12 @@ def send_forgotten(name: str) -> bool:
 
 
 def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
-    named = {"username": user.username, "url": public_url()}
+    params = {"username": user.username, "url": public_url()}
     match kind:
         case LinkKind.INVITATION:
             return (
                 _("You are invited"),
-                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % named,
+                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % params,
             )
         case LinkKind.RESET:
             return (
@@ -106,7 +106,7 @@ def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
                     "An administrator of %(url)s has ended the password of %(username)s. "
                     "Choose another one here:"
                 )
-                % named,
+                % params,
             )
         case LinkKind.FORGOTTEN:
             return (
@@ -115,5 +115,5 @@ def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
                     "Somebody, perhaps you, has forgotten the password of %(username)s at %(url)s. "
                     "If it was you, choose another one here; if not, nothing has to be done."
                 )
-                % named,
+                % params,
             )

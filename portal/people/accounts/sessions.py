@@ -203,13 +203,13 @@ def end_all(user: User) -> int:
     Runs in the caller's transaction; the caller saves the user. The new `session_salt` invalidates everything
     signed with the old one.
     """
-    listed = list(sessions_of(user).values_list("key", flat=True))
-    for key in listed:
+    keys = list(sessions_of(user).values_list("key", flat=True))
+    for key in keys:
         _store()().delete(key)
     UserSession.objects.filter(user=user).delete()
     user.session_salt = secrets.token_hex(16)
     announce_end(user)
-    return len(listed)
+    return len(keys)
 
 
 def keep_only(request: HttpRequest, user: User) -> int:

@@ -231,8 +231,8 @@ def _locked_token(actor: User | SystemActor, token_id: UUID) -> ApiToken:
 
     Raises `NotFound` and `StateConflict`.
     """
-    seen = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
-    visible = seen.filter(pk=token_id).select_related("owner").first()
+    tokens = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
+    visible = tokens.filter(pk=token_id).select_related("owner").first()
     if visible is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
     _lock_user(visible.owner)

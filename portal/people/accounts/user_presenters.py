@@ -32,9 +32,9 @@ def question(action: str, actor: User, user: User) -> dict[str, Any]:
 
 
 def _deactivate(actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Deactivate %(username)s?") % named,
+        "title": _("Deactivate %(username)s?") % params,
         "loses": [
             _("all sessions, open notebooks and links, within seconds"),
             *_tokens(user),
@@ -49,7 +49,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("the account: it can be reactivated, and nothing that ended comes back"),
         ],
         "note": _("For the audit log."),
-        "yes": _("Deactivate %(username)s") % named,
+        "yes": _("Deactivate %(username)s") % params,
     }
 
 
@@ -116,9 +116,9 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
 
 
 def _delete(actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Delete the account of %(username)s?") % named,
+        "title": _("Delete the account of %(username)s?") % params,
         "loses": [
             _("the account, for good: roles, places in teams, tokens, address and notices"),
             _("all sessions, open notebooks and links, within seconds"),
@@ -135,9 +135,9 @@ def _delete(actor: User, user: User) -> dict[str, Any]:
 
 
 def _reset(_actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Reset the password of %(username)s?") % named,
+        "title": _("Reset the password of %(username)s?") % params,
         "loses": [_("the present password, at once"), _("all sessions")],
         "stays": [_("API tokens"), _("workspaces, which continue"), _("all files")],
         "yes": _("Reset the password"),
@@ -145,9 +145,9 @@ def _reset(_actor: User, user: User) -> dict[str, Any]:
 
 
 def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Take off the second factors of %(username)s?") % named,
+        "title": _("Take off the second factors of %(username)s?") % params,
         "loses": [_("the authenticator app, all passkeys and recovery codes"), _("all sessions")],
         "stays": [_("the password: it is enough to sign in from now on"), _("API tokens"), _("workspaces")],
         "yes": _("Take off the second factors"),
@@ -155,10 +155,10 @@ def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
 
 
 def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     count = user.tokens.filter(revoked_at=None).count()
     context: dict[str, Any] = {
-        "title": _("Sign %(username)s out everywhere?") % named,
+        "title": _("Sign %(username)s out everywhere?") % params,
         "loses": [_("all sessions, in the portal and in open notebooks")],
         "stays": [_("the password, to sign in again"), _("workspaces, which continue")],
         "yes": _("End all sessions"),
@@ -185,8 +185,8 @@ def _workspaces_stop(user: User) -> list[str]:
     if not names:
         return []
     text = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
-    shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-    return [text % {"names": shown}]
+    name_list = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+    return [text % {"names": name_list}]
 
 
 def _ownership(actor: User, user: User) -> list[str]:
@@ -197,13 +197,15 @@ def _ownership(actor: User, user: User) -> list[str]:
             # Users who delete their own account pass on nothing; sole ownership prevents it
             # (`reasons_to_stay`).
             continue
-        named = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
+        params = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
         if heir:
-            lines.append(_("ownership of %(team)s, which passes to %(heir)s") % named)
+            lines.append(_("ownership of %(team)s, which passes to %(heir)s") % params)
         elif handover.others:
-            lines.append(_("ownership of %(team)s, which has another owner") % named)
+            lines.append(_("ownership of %(team)s, which has another owner") % params)
         else:
-            lines.append(_("ownership of %(team)s, which nobody else is in: operators look after it") % named)
+            lines.append(
+                _("ownership of %(team)s, which nobody else is in: operators look after it") % params
+            )
     return lines
 
 

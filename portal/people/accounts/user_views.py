@@ -229,12 +229,12 @@ def _confirm_or_run(request: SignedInRequest, username: str, action: str) -> Htt
 
 
 def _run_action(request: SignedInRequest, user: User, action: str) -> HttpResponse:
-    named = {"username": user.username}
+    params = {"username": user.username}
     match action:
         case "deactivate":
             reason = strip_nul(request.POST.get("note", "")).strip()[:200]
             deactivation.deactivate(actor=request.user, user=user, reason=reason)
-            messages.success(request, _("%(username)s is deactivated.") % named)
+            messages.success(request, _("%(username)s is deactivated.") % params)
         case "delete":
             users.delete(
                 actor=request.user,
@@ -242,15 +242,15 @@ def _run_action(request: SignedInRequest, user: User, action: str) -> HttpRespon
                 delete_workspaces=request.POST.get("workspaces") == "delete",
                 delete_homes=request.POST.get("homes") == "delete",
             )
-            messages.success(request, _("The account of %(username)s is deleted.") % named)
+            messages.success(request, _("The account of %(username)s is deleted.") % params)
             return redirect("accounts:users")
         case "reset-mfa":
             mfa.reset(actor=request.user, user=user)
-            messages.success(request, _("The second factors of %(username)s are taken off.") % named)
+            messages.success(request, _("The second factors of %(username)s are taken off.") % params)
         case "reset-password":
             link = users.reset_password(actor=request.user, user=user)
             return _person(request, link.user, link=link)
         case _:
             users.end_sessions(actor=request.user, user=user, tokens=bool(request.POST.get("tokens")))
-            messages.success(request, _("%(username)s is signed out everywhere.") % named)
+            messages.success(request, _("%(username)s is signed out everywhere.") % params)
     return redirect("accounts:user", user.username)

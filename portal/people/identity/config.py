@@ -345,12 +345,12 @@ def _provider_from_variables(environ: Mapping[str, str]) -> Oidc:
 
 def read_secret(reference: str) -> str:
     """Return the secret that a reference names. Raises `ConfigError`, never with the secret."""
-    how, _, name = reference.partition(":")
-    if how == "env" and name:
+    scheme, _, name = reference.partition(":")
+    if scheme == "env" and name:
         if value := os.environ.get(name, ""):
             return value
         raise ConfigError([f"the variable {name} is not set."])
-    if how == "file" and name:
+    if scheme == "file" and name:
         try:
             value = Path(name).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:

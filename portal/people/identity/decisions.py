@@ -118,11 +118,11 @@ def _find(decision: Decision, provider: Provider, person: Person) -> None:
 
 
 def _require_open(user: User) -> None:
-    named = {"username": user.username}
+    params = {"username": user.username}
     if user.deleted_at is not None:
-        raise Refused(Reason(AccountCode.USER_DELETED, named))
+        raise Refused(Reason(AccountCode.USER_DELETED, params))
     if not user.is_active:
-        raise Refused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, named))
+        raise Refused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, params))
 
 
 def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy | None]:
@@ -131,20 +131,20 @@ def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy 
     Never an account with site roles, because the operator of the provider would gain them. Raises `Refused`.
     """
     user: User | None = None
-    how: LinkedBy | None = None
+    linked_by: LinkedBy | None = None
     if "email" in provider.link and person.email and person.email.isascii():
-        user, how = _with_verified_email(person.email), LinkedBy.EMAIL
+        user, linked_by = _with_verified_email(person.email), LinkedBy.EMAIL
     if user is None and "username" in provider.link:
-        user, how = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
+        user, linked_by = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
     if user is None:
         return None, None
     _require_open(user)
-    named = {"username": user.username, "provider": provider.name}
+    params = {"username": user.username, "provider": provider.name}
     if user.roles:
-        raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, named))
+        raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, params))
     if IdentityLink.objects.filter(provider=provider.id, user=user).exists():
-        raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, named))
-    return user, how
+        raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, params))
+    return user, linked_by
 
 
 def _with_verified_email(email: str) -> User | None:
@@ -163,13 +163,13 @@ def _require_new(provider: Provider, person: Person) -> None:
     try:
         username_validator(person.username)
     except ValidationError as error:
-        named = {"claim": claim, "value": person.username[:100]}
-        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, named)) from error
+        params = {"claim": claim, "value": person.username[:100]}
+        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, params)) from error
     if len(person.username) > MAX_NAME:
         raise Refused(Reason(IdentityCode.USERNAME_TOO_LONG, {"claim": claim, "limit": MAX_NAME}))
     if User.objects.filter(username=person.username).exists():
-        named = {"username": person.username, "provider": provider.name}
-        raise Refused(Reason(IdentityCode.USERNAME_TAKEN, named))
+        params = {"username": person.username, "provider": provider.name}
+        raise Refused(Reason(IdentityCode.USERNAME_TAKEN, params))
     if person.email and User.objects.filter(email__iexact=person.email).exists():
         raise Refused(Reason(IdentityCode.EMAIL_TAKEN, {"email": person.email, "provider": provider.name}))
 
@@ -183,8 +183,10 @@ def place(decision: Decision, granted: rules.Grants) -> None:
     if user is not None:
         places = Membership.objects.filter(user=user).values_list("team__slug", "role")
         current_roles = dict(places)
-        mine = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related("team")
-        given_places = {place.team.slug: place for place in mine}
+        place_rows = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related(
+            "team"
+        )
+        given_places = {place.team.slug: place for place in place_rows}
     for slug in sorted({*wanted, *given_places}):
         change = place_change(wanted.get(slug, ""), current_roles.get(slug, ""), given_places.get(slug))
         if change is not None:
@@ -238,7 +240,7 @@ def _possible_roles(decision: Decision, granted: rules.Grants) -> dict[str, str]
     existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
     wanted = {}
     for slug, role in granted.places.items():
-        named = {"slug": slug[:80], "provider": decision.provider_name}
+        params = {"slug": slug[:80], "provider": decision.provider_name}
         if slug in existing or (slug in granted.may_create and _is_slug(slug)):
             wanted[slug] = role
         else:
@@ -247,7 +249,7 @@ def _possible_roles(decision: Decision, granted: rules.Grants) -> dict[str, str]
                 if slug in granted.may_create
                 else IdentityCode.TEAM_NOT_THERE
             )
-            decision.problems.append(Reason(code, named))
+            decision.problems.append(Reason(code, params))
     return wanted
 
 
@@ -261,7 +263,7 @@ def _is_slug(slug: str) -> bool:
 
 def missing_teams(provider: Provider) -> list[str]:
     """Return teams that rules name literally, that do not exist and that no rule creates."""
-    named = {
+    slugs = {
         rule.team for rule in provider.rules if rule.team and "\\" not in rule.team and not rule.create_team
     }
-    return sorted(named - set(Team.objects.filter(slug__in=named).values_list("slug", flat=True)))
+    return sorted(slugs - set(Team.objects.filter(slug__in=slugs).values_list("slug", flat=True)))

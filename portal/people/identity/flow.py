@@ -50,8 +50,8 @@ def finish(
     if nonce is not None and not (
         data.get("nonce") and constant_time_compare(str(nonce), str(data["nonce"]))
     ):
-        named = {"provider": provider.name, "detail": "it answers another sign-in"}
-        return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, named))
+        params = {"provider": provider.name, "detail": "it answers another sign-in"}
+        return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, params))
     if TEST in data:
         return _store_test_result(request, provider, claims, data)
     try:

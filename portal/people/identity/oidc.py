@@ -39,7 +39,7 @@ class _Provider(OpenIDConnectProvider):
     """allauth's provider, configured from the file instead of a database row."""
 
     def __init__(self, request: HttpRequest, provider: Oidc) -> None:
-        self.known = provider
+        self.provider_config = provider
         app = SocialApp(
             provider=OpenIDConnectProvider.id,
             provider_id=provider.id,
@@ -55,7 +55,7 @@ class _Provider(OpenIDConnectProvider):
         super().__init__(request, app=app)
 
     def get_oauth2_adapter(self, request: HttpRequest) -> Adapter:
-        return Adapter(request, self.known)
+        return Adapter(request, self.provider_config)
 
 
 class Adapter(OpenIDConnectOAuth2Adapter):
@@ -63,33 +63,35 @@ class Adapter(OpenIDConnectOAuth2Adapter):
 
     def __init__(self, request: HttpRequest, provider: Oidc) -> None:
         super().__init__(request, provider.id)
-        self.known = provider
+        self.provider_config = provider
 
     def get_provider(self) -> _Provider:
-        return _Provider(self.request, self.known)
+        return _Provider(self.request, self.provider_config)
 
     @property
     def openid_config(self) -> dict[str, Any]:
         if not hasattr(self, "_openid_config"):
-            self._openid_config = discovered(self.known)
+            self._openid_config = discovered(self.provider_config)
         return self._openid_config
 
     def get_callback_url(self, request: HttpRequest, app: SocialApp) -> str:
-        return public_url() + reverse("identity:oidc-callback", args=[self.known.id])
+        return public_url() + reverse("identity:oidc-callback", args=[self.provider_config.id])
 
     def complete_login(self, request: HttpRequest, app: SocialApp, token: Any, **kwargs: Any) -> SocialLogin:
         """Return the login for a token response. Raises `NotTrusted` and `RequestException`."""
         id_token = kwargs["response"].get("id_token")
         if not isinstance(id_token, str):
             raise NotTrusted("there is no ID token")
-        claims = verified(self.known, self.openid_config, id_token)
-        if self.known.userinfo and self.openid_config.get("userinfo_endpoint"):
+        claims = verified(self.provider_config, self.openid_config, id_token)
+        if self.provider_config.userinfo and self.openid_config.get("userinfo_endpoint"):
             more = self._fetch_user_info(token.token)
             if not isinstance(more, dict) or more.get("sub") != claims["sub"]:
                 raise NotTrusted("UserInfo is about somebody else")
             claims = {**claims, **more, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
         nonce = str(claims.get("nonce", ""))
-        return login_of(Proven(self.known, {**claims, "_id_token": id_token}, nonce), self.get_provider())
+        return login_of(
+            Proven(self.provider_config, {**claims, "_id_token": id_token}, nonce), self.get_provider()
+        )
 
 
 def begin(request: HttpRequest, provider: Oidc, *, wanted: str = "", test: bool = False) -> HttpResponse:
@@ -157,8 +159,8 @@ def verified(
     except jwt.PyJWTError as error:
         raise NotTrusted("its signature or form is not valid") from error
     audience = claims["aud"]
-    many = isinstance(audience, list) and len(audience) > 1
-    if claims.get("azp", None if many else provider.client_id) != provider.client_id:
+    has_several = isinstance(audience, list) and len(audience) > 1
+    if claims.get("azp", None if has_several else provider.client_id) != provider.client_id:
         raise NotTrusted("it is meant for another application")
     if logout != (LOGOUT_EVENT in _events(claims)):
         raise NotTrusted("it is no token of this kind")

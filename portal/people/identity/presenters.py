@@ -25,7 +25,7 @@ EFFECTS = {
 
 def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return a provider as a list row: kind, state, number of accounts, missing teams."""
-    mine = figures.get(provider.id, {})
+    provider_figures = figures.get(provider.id, {})
     return {
         "id": provider.id,
         "name": provider.name,
@@ -33,8 +33,8 @@ def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, An
         "kind_label": KINDS[provider.kind],
         "enabled": provider.enabled,
         "address": address_of(provider),
-        "accounts": mine.get("accounts", 0),
-        "last_sign_in_at": mine.get("last"),
+        "accounts": provider_figures.get("accounts", 0),
+        "last_sign_in_at": provider_figures.get("last"),
         "missing_teams": missing_teams(provider),
     }
 
@@ -211,13 +211,13 @@ def _effect_look(effect: Effect) -> dict[str, str]:
 
 def unlink_question(provider: Provider, username: str) -> dict[str, Any]:
     """Return the context of the confirmation to remove a link."""
-    named = {"username": username, "provider": provider.name}
+    params = {"username": username, "provider": provider.name}
     return {
-        "title": _("End the link of %(username)s to %(provider)s?") % named,
+        "title": _("End the link of %(username)s to %(provider)s?") % params,
         "loses": [
-            _("%(username)s can no longer sign in by %(provider)s") % named,
+            _("%(username)s can no longer sign in by %(provider)s") % params,
             _("all sessions"),
-            _("places in teams and roles that rules of %(provider)s gave") % named,
+            _("places in teams and roles that rules of %(provider)s gave") % params,
         ],
         "stays": [_("the account, its workspaces and files"), _("a password, if there is one")],
         "yes": _("End the link"),

@@ -63,12 +63,12 @@ def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
     groups = _groups(provider, claims)
     for condition in provider.require:
         if not _matches(condition, claims, groups):
-            named = {
+            params = {
                 "provider": provider.name,
                 "claim": _claim_name(condition, names),
                 "rule": condition.words(),
             }
-            raise Refused(Reason(IdentityCode.NOT_ALLOWED, named))
+            raise Refused(Reason(IdentityCode.NOT_ALLOWED, params))
     email = _email(_text(_value(claims, names.email)))
     verified = bool(email) and (provider.trust_email or _is_true(_value(claims, names.email_verified)))
     first, last = _text(_value(claims, names.first_name)), _text(_value(claims, names.last_name))

@@ -183,8 +183,8 @@ def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Se
             if accounts.withdraw_member(actor=actor, team=team, user=user):
                 given_places.delete()
             else:
-                named = {"username": user.username, "slug": team.slug}
-                decision.problems.append(Reason(IdentityCode.LAST_OWNER_KEPT, named))
+                params = {"username": user.username, "slug": team.slug}
+                decision.problems.append(Reason(IdentityCode.LAST_OWNER_KEPT, params))
             continue
         if change.role != current_role and not _set_place(actor, user, team, change.role, decision):
             continue
@@ -313,8 +313,8 @@ def link(
     except IntegrityError as error:
         if not violates(error, IdentityLink, *LINK_UNIQUE):
             raise
-        named = {"provider": provider.name}
-        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code=ProblemCode.LINK_TAKEN) from error
+        params = {"provider": provider.name}
+        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, params), code=ProblemCode.LINK_TAKEN) from error
     if subject and not user.linked:
         user.linked = True
         user.save(update_fields=["linked"])

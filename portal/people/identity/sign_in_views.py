@@ -92,12 +92,12 @@ def _redirect_to_provider(
 def _provider_failed(request: HttpRequest, provider: Provider, error: RequestException) -> HttpResponse:
     """Render the page for a provider that does not answer, or not correctly."""
     log.warning("sign-in by %s failed: %s", provider.id, error)
-    named: dict[str, Any] = {"provider": provider.name}
+    params: dict[str, Any] = {"provider": provider.name}
     if isinstance(error, NotTrusted):
         return flow.failed(
-            request, provider, Reason(IdentityCode.PROVIDER_WRONG, {**named, "detail": str(error)})
+            request, provider, Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": str(error)})
         )
-    return flow.failed(request, provider, Reason(IdentityCode.PROVIDER_DOWN, named))
+    return flow.failed(request, provider, Reason(IdentityCode.PROVIDER_DOWN, params))
 
 
 @login_not_required

@@ -32,11 +32,11 @@ def awaiting(actor: User) -> Q:
     These are requests to teams that the actor owns and, for operators, to teams without an active owner.
     Operators may decide all others as well, but those wait for the owners.
     """
-    mine = Q(team__in=_owned_teams(actor))
+    owned = Q(team__in=_owned_teams(actor))
     if actor.operates:
         owners = Membership.objects.filter(team=OuterRef("team"), role=Role.OWNER, user__is_active=True)
-        mine |= Q(team__isnull=False) & ~Q(Exists(owners))
-    return mine & ~Q(requester=actor)
+        owned |= Q(team__isnull=False) & ~Q(Exists(owners))
+    return owned & ~Q(requester=actor)
 
 
 def may_decide(actor: User, request: JoinRequest) -> bool:

@@ -85,14 +85,14 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
         wrong = Reason(JoinCode.JOIN_MESSAGE_TOO_LONG, {"max": MAX_MESSAGE})
         raise InvalidInput(wrong, errors={"message": [wrong]})
     now = timezone.now()
-    theirs = JoinRequest.objects.filter(requester=actor)
+    own_requests = JoinRequest.objects.filter(requester=actor)
     # Close an expired request that the periodic task has not closed yet.
-    _expire(theirs.filter(team=team), now)
-    present = theirs.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
+    _expire(own_requests.filter(team=team), now)
+    present = own_requests.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
     if present is not None:
         return present, False
-    _refuse_too_soon(theirs, team, now)
-    _refuse_too_many(theirs, now)
+    _refuse_too_soon(own_requests, team, now)
+    _refuse_too_many(own_requests, now)
     join_request = JoinRequest.objects.create(
         team=team,
         team_name=team.name,
@@ -111,9 +111,9 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     return join_request, True
 
 
-def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
+def _refuse_too_soon(own_requests: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
     since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
-    denied = theirs.filter(team=team, state=JoinState.DENIED, decided_at__gt=since)
+    denied = own_requests.filter(team=team, state=JoinState.DENIED, decided_at__gt=since)
     last = denied.order_by("-decided_at").first()
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
@@ -121,10 +121,10 @@ def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -
         raise StateConflict(reason, code=ProblemCode.ASK_TO_JOIN_LATER, again_at=until)
 
 
-def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
-    if theirs.filter(state=JoinState.OPEN).count() >= MAX_OPEN:
+def _refuse_too_many(own_requests: QuerySet[JoinRequest], now: datetime) -> None:
+    if own_requests.filter(state=JoinState.OPEN).count() >= MAX_OPEN:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS, {"limit": MAX_OPEN}))
-    if theirs.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
+    if own_requests.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS_A_DAY, {"limit": MAX_A_DAY}))
 
 
@@ -141,7 +141,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
     waited = list(policies.deciders_of(request))
     _close(request, JoinState.APPROVED, actor, _note(note), role=role)
     accounts.set_member(actor=actor, team=team, username=request.requester.username, role=role)
-    named = {"username": actor.username, "team": team.name}
+    params = {"username": actor.username, "team": team.name}
     _record(
         actor,
         request,
@@ -153,7 +153,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
     events.notify(
         [request.requester],
         "team.join_approved",
-        _("%(username)s took you into %(team)s") % named,
+        _("%(username)s took you into %(team)s") % params,
         request.decision_note or _("You can look at what the team has, and start what your role allows."),
         reverse("home:home"),
     )
@@ -174,11 +174,11 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
     _close(request, JoinState.DENIED, actor, note)
     message = f"denied the request of {request.requester.username} to join {request.team_name}"
     _record(actor, request, AuditKind.TEAM_JOIN_DENIED, message, reason=note)
-    named = {"username": actor.username, "team": request.team_name}
+    params = {"username": actor.username, "team": request.team_name}
     events.notify(
         [request.requester],
         "team.join_denied",
-        _("%(username)s denied your request to join %(team)s") % named,
+        _("%(username)s denied your request to join %(team)s") % params,
         note,
         url_of(request),
     )
@@ -226,13 +226,13 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
     for request in due:
         waited = list(policies.deciders_of(request))
         _close(request, JoinState.EXPIRED, None, "")
-        named = {"team": request.team_name}
+        params = {"team": request.team_name}
         message = f"closed the request of {request.requester.username} to join {request.team_name}"
         _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="nobody decided it in time")
         events.notify(
             [request.requester],
             "team.join_expired",
-            _("Nobody has decided your request to join %(team)s") % named,
+            _("Nobody has decided your request to join %(team)s") % params,
             _("You can ask again; better talk to its owners first."),
             url_of(request),
         )
@@ -295,8 +295,8 @@ def _already_closed_error(request: JoinRequest) -> StateConflict:
         JoinState.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
         JoinState.DENIED: JoinCode.JOIN_DENIED_ALREADY,
     }.get(JoinState(request.state), JoinCode.JOIN_CLOSED_ALREADY)
-    who = request.decided_by.username if request.decided_by else _("Somebody")
-    params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}
+    username = request.decided_by.username if request.decided_by else _("Somebody")
+    params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": username}
     return StateConflict(
         Reason(code, params),
         code=ProblemCode.DECIDED_ALREADY,

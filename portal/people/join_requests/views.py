@@ -66,8 +66,8 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
             )
             messages.success(request, message)
             return redirect(services.url_of(join_request))
-    listed = selectors.joinable_teams(request.user).filter(pk=team.pk).first()
-    context = {"team": team, "listed": listed, "form": form}
+    joinable = selectors.joinable_teams(request.user).filter(pk=team.pk).first()
+    context = {"team": team, "listed": joinable, "form": form}
     return render(request, "join_requests/ask.html", context, status=form_status(form))
 
 
@@ -109,12 +109,12 @@ def _decide(request: SignedInRequest, join_id: UUID) -> str:
             role=request.POST.get("role", "member"),
             note=request.POST.get("note", ""),
         )
-        named = {
+        params = {
             "username": join_request.requester.username,
             "team": join_request.team_name,
             "role": join_request.given_role.lower(),
         }
-        return _("%(username)s is now %(role)s of %(team)s.") % named
+        return _("%(username)s is now %(role)s of %(team)s.") % params
     if action == "deny":
         join_request = services.deny(
             actor=request.user, request_id=join_id, note=request.POST.get("note", "")

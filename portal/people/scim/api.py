@@ -428,13 +428,13 @@ def _document(request: Request, schema: str) -> dict[str, Any]:
     return document
 
 
-def _list_document(shown: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
+def _list_document(rows: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
     return {
         "schemas": [resources.LIST],
         "totalResults": total,
         "startIndex": start,
-        "itemsPerPage": len(shown),
-        "Resources": shown,
+        "itemsPerPage": len(rows),
+        "Resources": rows,
     }
 
 
@@ -449,8 +449,8 @@ def _number(text: str | None, name: str, default: int) -> int:
 
 def _versions(request: Request, header: str) -> list[str]:
     """Return the versions in a conditional header, in the form of `meta.version`."""
-    named = [tag.strip() for tag in request.headers.get(header, "").split(",") if tag.strip()]
-    return [tag if tag == "*" or tag.startswith("W/") else f"W/{tag}" for tag in named]
+    tags = [tag.strip() for tag in request.headers.get(header, "").split(",") if tag.strip()]
+    return [tag if tag == "*" or tag.startswith("W/") else f"W/{tag}" for tag in tags]
 
 
 # CSRF-exempt so that a POST gets 404 as well. The view changes nothing.

@@ -91,9 +91,9 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
 
 def _let_in(actor: SystemActor, user: User) -> None:
     """Link the account to the configured sign-in provider, by name, at the user's first sign-in."""
-    named = registry.scim().provider
-    if named and not IdentityLink.objects.filter(provider=named, user=user).exists():
-        identity.link(actor=actor, provider=registry.named(named), user=user, expected=user.username)
+    provider_id = registry.scim().provider
+    if provider_id and not IdentityLink.objects.filter(provider=provider_id, user=user).exists():
+        identity.link(actor=actor, provider=registry.named(provider_id), user=user, expected=user.username)
 
 
 @transaction.atomic

@@ -17,10 +17,10 @@ ON_TEAM_PAGE = 5
 def for_team(actor: User, team: Team) -> dict[str, Any]:
     """Return the context of the section on the team page."""
     accounts = selectors.of_team(team)
-    shown = list(accounts[: ON_TEAM_PAGE + 1])
+    accounts_shown = list(accounts[: ON_TEAM_PAGE + 1])
     return {
-        "service_accounts": shown[:ON_TEAM_PAGE],
-        "more_service_accounts": len(shown) > ON_TEAM_PAGE,
+        "service_accounts": accounts_shown[:ON_TEAM_PAGE],
+        "more_service_accounts": len(accounts_shown) > ON_TEAM_PAGE,
         "may_manage_service_accounts": may_manage_team(actor, team),
     }
 
@@ -31,10 +31,10 @@ def question(action: str, account: User) -> dict[str, Any]:
 
 
 def _deactivate(account: User) -> dict[str, Any]:
-    named = {"username": account.username}
+    params = {"username": account.username}
     running = list(account.workspaces.running_or_waiting().order_by("name").values_list("name", flat=True))
     return {
-        "title": _("Deactivate %(username)s?") % named,
+        "title": _("Deactivate %(username)s?") % params,
         "loses": [_("all of its tokens, at once"), _("what its token rules let in"), *_stops(running)],
         "stays": [
             _("its files"),
@@ -42,7 +42,7 @@ def _deactivate(account: User) -> dict[str, Any]:
             _("the record of what happened"),
         ],
         "note": _("For the audit log."),
-        "yes": _("Deactivate %(username)s") % named,
+        "yes": _("Deactivate %(username)s") % params,
     }
 
 

@@ -65,10 +65,10 @@ def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
         return redirect("service_accounts:trust-rules", slug, username)
     form = ClaimsForm(request.POST)
     checked = form.is_valid()
-    seen = (
+    previews = (
         rules.preview(rules.rules_of(request.user, account), form.cleaned_data["claims"]) if checked else None
     )
-    return _render_rules(request, account, claims_form=form, previews=seen)
+    return _render_rules(request, account, claims_form=form, previews=previews)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -91,11 +91,11 @@ def _render_rules(request: SignedInRequest, account: User, **context: Any) -> Ht
     preset = PRESETS.get(request.GET.get("preset", ""), "")
     form = context.pop("form", None) or RuleForm(initial={"audience": public_url(), "conditions": preset})
     claims_form = context.pop("claims_form", None) or ClaimsForm()
-    listed = rules.rules_of(request.user, account)
-    shown = {
+    account_rules = rules.rules_of(request.user, account)
+    template_context = {
         "account": account,
         "team": team,
-        "rules": [(rule, from_json(rule.conditions)) for rule in listed],
+        "rules": [(rule, from_json(rule.conditions)) for rule in account_rules],
         "may_manage": may_manage_team(request.user, team),
         "issuers": issuers.allowed(),
         "form": form,
@@ -104,7 +104,7 @@ def _render_rules(request: SignedInRequest, account: User, **context: Any) -> Ht
         **context,
     }
     status = 400 if 400 in (form_status(form), form_status(claims_form)) else 200
-    return render(request, "service_accounts/rules.html", shown, status=status)
+    return render(request, "service_accounts/rules.html", template_context, status=status)
 
 
 def _require_manage(request: SignedInRequest, account: User) -> None:

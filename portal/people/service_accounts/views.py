@@ -182,14 +182,14 @@ def shown(request: SignedInRequest, account: User, *, secret: str = "", **forms:
     assert team is not None
     bound = [form for form in forms.values() if form is not None]
     sees = policies.may_see_credentials(request.user, team)
-    listed = selectors.tokens_of(request.user, account) if sees else ApiToken.objects.none()
+    tokens_shown = selectors.tokens_of(request.user, account) if sees else ApiToken.objects.none()
     context: dict[str, Any] = {
         "account": account,
         "team": team,
         "look": LOOKS[account.state],
         "may_manage": may_manage_team(request.user, team),
         "sees_credentials": sees,
-        "page": Paginator(listed, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(tokens_shown, ROWS_PER_PAGE).get_page(request.GET.get("page")),
         "secret": secret,
         "form": forms.get("form") or DescriptionForm(initial={"description": account.description}),
         "token_form": forms.get("token_form") or ServiceTokenForm(),

@@ -40,10 +40,10 @@ def _options(actor: User, kind: str, query: str, params: dict[str, str]) -> Iter
     if kind == "environment":
         slug = params.get("team")
         team = team_by_slug(actor, slug) if slug else None
-        seen = (
+        visible = (
             environments.usable_by(actor, team) if slug is not None else environments.environments_for(actor)
         )
-        return options_of(environments.search(seen, query)[:MOST_IN_A_LIST])
+        return options_of(environments.search(visible, query)[:MOST_IN_A_LIST])
     if kind == "team":
         teams = teams_for(actor)
         for term in query.split()[:8]:

@@ -106,8 +106,8 @@ class Amount(forms.DecimalField):
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, int):
             return value
-        shown = (Decimal(value) / self.factor).quantize(Decimal("0.0001"))
-        return f"{shown.normalize():f}"
+        amount = (Decimal(value) / self.factor).quantize(Decimal("0.0001"))
+        return f"{amount.normalize():f}"
 
     def clean(self, value: Any) -> Any:
         text = str(value or "").strip().replace(",", ".")
@@ -332,9 +332,9 @@ class TemplateForm(EntryForm):
             url=f"{reverse('catalog_pages:complete-environments')}?{urlencode({'team': team})}",
             none=_("What each node has by itself"),
         )
-        shown = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
+        folder_hint = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
         self.fields["mounts"].help_text = f"{self.fields['mounts'].help_text} " + (
-            shown if folders else _("No node shows any yet.")
+            folder_hint if folders else _("No node shows any yet.")
         )
         if own:
             for name in self.SITE:

@@ -9,14 +9,16 @@ app_name = "catalog_pages"
 
 
 def _routes(kind: str) -> list[object]:
-    at, how = f"catalog/{kind}s/", {"kind": kind}
+    at, kwargs = f"catalog/{kind}s/", {"kind": kind}
     return [
-        path(at, views.listing, how, name=f"{kind}s"),
-        path(f"{at}new/", views.new, how, name=f"new-{kind}"),
-        path(f"{at}<slug:slug>/", views.detail, how, name=kind),
-        path(f"{at}<slug:slug>/edit/", views.edit, how, name=f"edit-{kind}"),
-        path(f"{at}<slug:slug>/delete/", views.delete, how, name=f"delete-{kind}"),
-        path(f"{at}<slug:slug>/versions/<int:number>/restore/", views.restore, how, name=f"restore-{kind}"),
+        path(at, views.listing, kwargs, name=f"{kind}s"),
+        path(f"{at}new/", views.new, kwargs, name=f"new-{kind}"),
+        path(f"{at}<slug:slug>/", views.detail, kwargs, name=kind),
+        path(f"{at}<slug:slug>/edit/", views.edit, kwargs, name=f"edit-{kind}"),
+        path(f"{at}<slug:slug>/delete/", views.delete, kwargs, name=f"delete-{kind}"),
+        path(
+            f"{at}<slug:slug>/versions/<int:number>/restore/", views.restore, kwargs, name=f"restore-{kind}"
+        ),
     ]
 
 

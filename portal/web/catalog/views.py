@@ -47,8 +47,8 @@ def _entries_for(request: SignedInRequest, kind: str) -> Any:
 
 
 def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
-    seen = selectors.template_seen if kind == "template" else selectors.flavor_seen
-    return seen(request.user, slug)
+    selector = selectors.template_seen if kind == "template" else selectors.flavor_seen
+    return selector(request.user, slug)
 
 
 @require_safe
@@ -154,12 +154,18 @@ def _form(
     data, changing = request.POST if request.method == "POST" else None, entry is not None
     if kind == "template":
         present = entry.environment if isinstance(entry, Template) else None
-        shown = environments.choices(request.user, team, present)
+        environment_choices = environments.choices(request.user, team, present)
         own = team is not None
         folders = () if own else folders_shown()
         slug = team.slug if team is not None else ""
         return TemplateForm(
-            data, initial=initial, changing=changing, own=own, environments=shown, team=slug, folders=folders
+            data,
+            initial=initial,
+            changing=changing,
+            own=own,
+            environments=environment_choices,
+            team=slug,
+            folders=folders,
         )
     return FlavorForm(data, initial=initial, changing=changing)
 
@@ -299,15 +305,17 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         messages.success(request, _("%(name)s is deleted.") % {"name": entry.name})
         return redirect(f"catalog_pages:{kind}s")
     using = Workspace.objects.live().filter(**{kind: entry})
-    seen = visible_to(request.user, using).order_by("name").values_list("name", "owner__username")[:50]
+    users_of_entry = (
+        visible_to(request.user, using).order_by("name").values_list("name", "owner__username")[:50]
+    )
     count = using.count()
-    holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in seen]
+    holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in users_of_entry]
     if count > len(holds):
         holds.append(_("%(count)s of others") % {"count": count - len(holds)})
-    named = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
+    predecessors = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
     loses = [_("Nobody can choose it any more."), _("Its short name is free for another one.")]
-    if named:
-        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(named)})
+    if predecessors:
+        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(predecessors)})
     context = {
         "title": _("Delete %(name)s?") % {"name": entry.name},
         "loses": loses,

@@ -151,8 +151,8 @@ class FeedViewSet(ListViewSet):
         def look(after: int) -> stream.Batch:
             if not accounts.still_valid(user, token):
                 return stream.Batch(over=True)
-            seen = selectors.events_for(User.objects.get(pk=user.pk))
-            rows = self.filter_queryset(seen.filter(pk__gt=after, pk__lte=selectors.complete_to()))
+            visible = selectors.events_for(User.objects.get(pk=user.pk))
+            rows = self.filter_queryset(visible.filter(pk__gt=after, pk__lte=selectors.complete_to()))
             events: Any = list(rows[: stream.BATCH])
             data: Any = FeedEventSerializer(events, many=True).data
             return stream.Batch(list(data))

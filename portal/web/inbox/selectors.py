@@ -34,8 +34,8 @@ def counts(actor: User) -> Counter[str]:
 
 def _number(rows: QuerySet[Any]) -> Coalesce:
     """Return the number of rows as a column."""
-    one = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
-    return Coalesce(Subquery(one, output_field=IntegerField()), 0)
+    count_query = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
+    return Coalesce(Subquery(count_query, output_field=IntegerField()), 0)
 
 
 def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:

@@ -104,19 +104,19 @@ class QuotaSource(Source):
         return workspace is not None or _is_soon(until, now)
 
     def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
-        shown = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
+        summary = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
             _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}
             if cap
             else _role_of(actor)
         )
-        detail = row.note if row.workspace is None else f"{row.note} · {shown.workspace_line}"
+        detail = row.note if row.workspace is None else f"{row.note} · {summary.workspace_line}"
         return Item(
             key,
             self.kind,
             row.requester.username,
-            _("asks for %(wanted)s more for %(whose)s") % {"wanted": shown.wanted, "whose": shown.whose},
+            _("asks for %(wanted)s more for %(whose)s") % {"wanted": summary.wanted, "whose": summary.whose},
             detail,
             why,
             row.until,
@@ -166,21 +166,21 @@ class JoinSource(Source):
 
     def item(self, actor: User, key: Key, row: JoinRequest) -> Item:
         url = reverse("join_requests:request", args=[row.pk])
-        named = {"username": row.requester.username, "team": row.team_name}
+        params = {"username": row.requester.username, "team": row.team_name}
         approve = Action(
             _("Approve as member"),
             "check",
             f"{url}decide/",
             (("do", "approve"), ("role", Role.MEMBER.value)),
-            _("%(username)s for %(team)s") % named,
+            _("%(username)s for %(team)s") % params,
         )
         return Item(
             key,
             self.kind,
             row.requester.username,
-            _("asks to join %(team)s") % named,
+            _("asks to join %(team)s") % params,
             row.message,
-            _("Owners of %(team)s decide it; operators where it has none.") % named,
+            _("Owners of %(team)s decide it; operators where it has none.") % params,
             row.expires_at,
             url,
             _("Another role, or deny"),
@@ -196,11 +196,13 @@ class _CapacitySource(Source):
         return bool(values[1])
 
     def made(
-        self, key: Key, who: str, title: str, detail: str, url: str, simulated: bool, **more: Any
+        self, key: Key, subject: str, title: str, detail: str, url: str, simulated: bool, **more: Any
     ) -> Item:
         why = _("You run the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
         label = _("Look at it")
-        return Item(key, self.kind, who, title, detail, why, None, url, label, simulated=simulated, **more)
+        return Item(
+            key, self.kind, subject, title, detail, why, None, url, label, simulated=simulated, **more
+        )
 
     def keep_out(self, url: str, name: str, note: str) -> Action:
         """Return the action that cordons it, which resolves the item until the cordon is lifted."""

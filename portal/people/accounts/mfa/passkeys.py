@@ -86,16 +86,16 @@ def options_to_use(
     verification (PIN or biometrics). `name` restricts it to that account's passkeys. For an account without
     passkeys, a fake credential id is returned, so as not to reveal which accounts exist.
     """
-    named: list[Any] | None = None
+    credentials: list[Any] | None = None
     if user is not None:
-        named = [data for _row, data in _passkeys_of(user)]
+        credentials = [data for _row, data in _passkeys_of(user)]
     elif name:
         account = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
-        named = [data for _row, data in _passkeys_of(account)] if account else []
-        named = named or [_fake_credential(name)]
+        credentials = [data for _row, data in _passkeys_of(account)] if account else []
+        credentials = credentials or [_fake_credential(name)]
     strict = purpose is Purpose.SIGN_IN
     options, state = _server(request).authenticate_begin(
-        credentials=named,
+        credentials=credentials,
         user_verification=UserVerificationRequirement.REQUIRED
         if strict
         else UserVerificationRequirement.PREFERRED,

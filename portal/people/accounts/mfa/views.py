@@ -117,8 +117,8 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
     """Return the posted codes as a text file. Nothing is looked up."""
     if request.method != "POST":
         return redirect("accounts:two-step")
-    shown = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
-    lines = [_("Recovery codes of %(name)s for Berth") % {"name": request.user.username}, "", *shown, ""]
+    code_lines = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
+    lines = [_("Recovery codes of %(name)s for Berth") % {"name": request.user.username}, "", *code_lines, ""]
     answer = HttpResponse("\n".join(lines), content_type="text/plain; charset=utf-8")
     answer["Content-Disposition"] = 'attachment; filename="berth-recovery-codes.txt"'
     return answer

@@ -109,8 +109,8 @@ def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Ou
     """Evaluate the conditions. A claim that is missing or not a plain value meets none."""
     outcomes = []
     for condition in conditions:
-        seen = text_of(claims.get(condition.claim))
-        outcomes.append(Outcome(condition, seen, seen is not None and _is_met(condition, seen)))
+        value = text_of(claims.get(condition.claim))
+        outcomes.append(Outcome(condition, value, value is not None and _is_met(condition, value)))
     return outcomes
 
 
@@ -132,10 +132,10 @@ def _identifies(condition: Condition) -> bool:
     return condition.match == Match.EXACT or not re.search(r"[*?]", condition.value.partition("/")[0])
 
 
-def _is_met(condition: Condition, seen: str) -> bool:
+def _is_met(condition: Condition, value: str) -> bool:
     if condition.match == Match.EXACT:
-        return seen == condition.value
-    return _pattern(condition.value).fullmatch(seen) is not None
+        return value == condition.value
+    return _pattern(condition.value).fullmatch(value) is not None
 
 
 @lru_cache(maxsize=512)

@@ -113,12 +113,12 @@ def _refresh(issuer: str, keys: _Keys) -> None:
         described = _fetch(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if described.get("issuer") != issuer:
             raise IssuerUnreachable(f"{issuer} describes itself as {str(described.get('issuer'))[:200]}")
-        listed = _fetch(str(described.get("jwks_uri", ""))).get("keys")
-        if not isinstance(listed, list):
+        key_list = _fetch(str(described.get("jwks_uri", ""))).get("keys")
+        if not isinstance(key_list, list):
             raise IssuerUnreachable(f"{issuer} lists no keys")
         by_id: dict[str, Mapping[str, Any]] = {
             key["kid"]: key
-            for key in listed[:MAX_KEYS]
+            for key in key_list[:MAX_KEYS]
             if isinstance(key, dict) and isinstance(key.get("kid"), str) and key.get("use", "sig") == "sig"
         }
     except IssuerUnreachable as error:

@@ -67,8 +67,8 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
     # A concurrent deactivation waits and then revokes the token, or has already happened.
     active = User.objects.select_for_update(no_key=True).filter(pk=rule.account_id, is_active=True)
     if not active.values_list("pk", flat=True).first():
-        named = {"username": rule.account.username}
-        raise Refused(Reason(ExchangeCode.ACCOUNT_INACTIVE, named), {**about, "account": rule.account})
+        params = {"username": rule.account.username}
+        raise Refused(Reason(ExchangeCode.ACCOUNT_INACTIVE, params), {**about, "account": rule.account})
     # Rules are deleted under the same lock.
     if not TrustRule.objects.filter(pk=rule.pk).exists():
         raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)

@@ -155,7 +155,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
     for row in devices_shown:
         counted[row.node in pretended].extend(row.parts or [row])
-    both = Counter(row.state for group in counted.values() for row in group)
+    state_counts = Counter(row.state for group in counted.values() for row in group)
     shown = [row for row in devices_shown if not filters.state or filters.state in _states(row)]
     by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
@@ -168,9 +168,11 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(state, LOOKS[state], both[state], filters.state == state)
+            Legend(state, LOOKS[state], state_counts[state], filters.state == state)
             for state in LOOKS
-            if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
+            if state_counts[state]
+            or filters.state == state
+            or state in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
@@ -178,7 +180,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda pool: pool.slug)),
         models=models,
         notes=tuple(_notes(nodes.values())),
-        total=sum(both.values()),
+        total=sum(state_counts.values()),
     )
 
 

@@ -251,8 +251,8 @@ def _choose_team(wishes: _Preferences) -> Team | None:
 def _template_cards(wishes: _Preferences, team: Team | None) -> tuple[list[TemplateCard], int]:
     """Return the team's templates with one chosen if any is available, and the number not shown."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
-    shown, left_out = _visible_entries(list(offered), wishes.find, _first_wish(wishes.templates))
-    cards = catalog.template_offers(shown)
+    templates, left_out = _visible_entries(list(offered), wishes.find, _first_wish(wishes.templates))
+    cards = catalog.template_offers(templates)
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
@@ -282,13 +282,13 @@ def _flavor_field(
 ) -> _FlavorField:
     """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
     choosable = offers.choosable(wishes.actor, team)
-    shown, left_out = _visible_entries(choosable, wishes.find, _first_wish(wishes.flavors))
+    flavors, left_out = _visible_entries(choosable, wishes.find, _first_wish(wishes.flavors))
     sized = offers.flavor_offers(
         template,
         team,
         wishes.actor,
         expected_s=wishes.expected_s,
-        flavors=shown,
+        flavors=flavors,
         environment=environment,
     )
     chosen = _choose_flavor(wishes, sized)
@@ -350,9 +350,9 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
     matches = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
     cards = matches[:CARDS]
     if len(matches) > CARDS and (
-        mine := next((entry for entry in matches[CARDS:] if entry.slug == chosen), None)
+        chosen_entry := next((entry for entry in matches[CARDS:] if entry.slug == chosen), None)
     ):
-        cards[-1] = mine
+        cards[-1] = chosen_entry
     return cards, len(entries) - len(cards)
 
 

@@ -217,8 +217,8 @@ def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name:
         query["environment"] = environment
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
-    if named := _selected_secrets(request):
-        query["secrets"] = " ".join(named)
+    if secret_names := _selected_secrets(request):
+        query["secrets"] = " ".join(secret_names)
     query |= {f"git_{name}": value for name, value in _git_fields(request.POST).items() if value}
     if verdict is not None and verdict.ask is not None:
         query |= {
