@@ -99,12 +99,12 @@ def _wait_for(
 ) -> Archive:
     """Return the archive when its operation has ended. Raises `TimedOut`, and `Missing` when it is gone."""
     ends_at = time.monotonic() + arguments.timeout
-    shown = ""
+    last_line = ""
     while archive["state"] in (*UNDER_WAY, "deleting"):
         line = _state_text(archive)
-        if line != shown and not arguments.json:
+        if line != last_line and not arguments.json:
             print(line, file=sys.stderr, flush=True)
-        shown = line
+        last_line = line
         if time.monotonic() > ends_at:
             raise TimedOut(
                 f"“{archive['name']}” was not done after {arguments.timeout} s; it goes on.",

@@ -88,7 +88,7 @@ def _source(name: str) -> tuple[str, str]:
 def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
     """Return the version when it is ready or has finally failed. Raises `TimedOut`; the build continues."""
     ends_at = time.monotonic() + timeout_s
-    shown = ""
+    last_line = ""
     while True:
         try:
             version = client.environments.version(slug, number)
@@ -100,9 +100,9 @@ def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: f
             if time.monotonic() > ends_at:
                 raise
             line = f"{error.message} Trying again …"
-        if line != shown:
+        if line != last_line:
             show(line)
-            shown = line
+            last_line = line
         if time.monotonic() > ends_at:
             raise TimedOut(
                 f"{slug} version {number} was not ready after {timeout_s:g} s; its build goes on.",

@@ -112,13 +112,13 @@ def _through_portal(arguments: argparse.Namespace) -> int:
             run = client.gpu_checks.create_link(node=ends[0], with_node=ends[1])
         else:
             run = client.gpu_checks.create(device=arguments.device, level=arguments.level)
-        shown = ""
+        last_line = ""
         ends_at = time.monotonic() + arguments.timeout
         while _is_running(client, run):
             line = _progress_text(run)
-            if line != shown and not arguments.json:
+            if line != last_line and not arguments.json:
                 print(line, file=sys.stderr, flush=True)
-            shown = line
+            last_line = line
             if time.monotonic() > ends_at:
                 raise _Failed(
                     f"There was no verdict after {arguments.timeout} s; the check goes on.",
@@ -141,8 +141,8 @@ def _node(client: BerthClient, name: str) -> str:
     """Return the ID of the node with this name."""
     nodes = list(client.nodes.list(name=name))
     if len(nodes) != 1:
-        many = f"There are {len(nodes)} nodes" if nodes else "There is no node"
-        raise _Failed(f"{many} {name!r}.", "Look at the portal's map of GPUs.")
+        problem = f"There are {len(nodes)} nodes" if nodes else "There is no node"
+        raise _Failed(f"{problem} {name!r}.", "Look at the portal's map of GPUs.")
     return str(nodes[0]["id"])
 
 

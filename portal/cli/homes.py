@@ -119,12 +119,12 @@ def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _wait_for_move(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     """Wait until the move has ended, printing changes. An interruption does not stop the move."""
-    shown = ""
+    last_line = ""
     while True:
         line = _progress(going)
-        if line != shown and not quiet:
+        if line != last_line and not quiet:
             print(line, flush=True)
-        shown = line
+        last_line = line
         if going["state"] != "going":
             return going
         time.sleep(POLL_S)
@@ -138,9 +138,10 @@ def _wait_for_move(client: BerthClient, going: dict[str, Any], *, quiet: bool) -
 
 def _summary(report: dict[str, Any]) -> str:
     """Summarize the homes on a node."""
-    many = report["homes"]
+    count = report["homes"]
     parts = [
-        f"{many} home folder{'' if many == 1 else 's'} on {report['node']}, {report['used_mib']} MiB measured"
+        f"{count} home folder{'' if count == 1 else 's'} on {report['node']}, "
+        f"{report['used_mib']} MiB measured"
     ]
     for key, label in (
         ("in_use", "in use: moved when their workspaces have stopped"),

@@ -114,10 +114,12 @@ def parser() -> argparse.ArgumentParser:
     command("whoami", "whoami", "Show the user and scopes of the token.")
     command("logout", "logout", "Delete the stored token.")
 
-    listed = command("ls", "ls", "List workspaces.")
-    listed.add_argument("--all", action="store_true", help="include other people's, as far as visible to you")
-    listed.add_argument("--team", default="", metavar="SLUG", help="of this team only")
-    listed.add_argument("--state", default="", metavar="STATE", help="in this state only")
+    list_parser = command("ls", "ls", "List workspaces.")
+    list_parser.add_argument(
+        "--all", action="store_true", help="include other people's, as far as visible to you"
+    )
+    list_parser.add_argument("--team", default="", metavar="SLUG", help="of this team only")
+    list_parser.add_argument("--state", default="", metavar="STATE", help="in this state only")
 
     one_workspace(command("show", "show", "Show a workspace: state, URL, devices, end."))
 

@@ -92,10 +92,10 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
             subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         return cast(argparse.ArgumentParser, subparser)
 
-    listed = verb("ls", "List accounts.", named=False)
-    listed.add_argument("search", nargs="?", default="", help="part of name or address")
-    listed.add_argument("--state", default="", choices=("invited", "active", "deactivated"))
-    listed.add_argument(
+    list_parser = verb("ls", "List accounts.", named=False)
+    list_parser.add_argument("search", nargs="?", default="", help="part of name or address")
+    list_parser.add_argument("--state", default="", choices=("invited", "active", "deactivated"))
+    list_parser.add_argument(
         "--second-factor", default="", choices=("none", "totp", "passkey"), help="accounts with this factor"
     )
     invite = verb("invite", "Create an account and print the invitation link.")
@@ -127,8 +127,8 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
         one_workspace(subparser)
         return cast(argparse.ArgumentParser, subparser)
 
-    listed = verb("ls", "List a folder.")
-    listed.add_argument("path", nargs="?", default="", metavar="PATH", help="default: the home folder")
+    list_parser = verb("ls", "List a folder.")
+    list_parser.add_argument("path", nargs="?", default="", metavar="PATH", help="default: the home folder")
     get = verb("get", "Download a file, or a folder with --as.")
     get.add_argument("path", metavar="PATH")
     get.add_argument(
@@ -197,23 +197,25 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="COMMAND", required=True
     )
     summary = "List your home folders with last use, next step and archives."
-    listed = verbs.add_parser("ls", help=summary, description=summary, parents=[common])
-    listed.set_defaults(function="homes_ls")
-    listed.add_argument("--archived", action="store_true", help="archived ones only")
-    listed.add_argument("--all", action="store_true", help="of all users; for operators and auditors")
+    list_parser = verbs.add_parser("ls", help=summary, description=summary, parents=[common])
+    list_parser.set_defaults(function="homes_ls")
+    list_parser.add_argument("--archived", action="store_true", help="archived ones only")
+    list_parser.add_argument("--all", action="store_true", help="of all users; for operators and auditors")
     for name, summary in (
         ("keep", "Keep an unused home folder or its archive."),
         ("restore", "Restore an archived home folder and wait."),
     ):
-        one = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        one.set_defaults(function=f"homes_{name}")
-        one.add_argument("team", metavar="TEAM", help="short name of the team")
-        one.add_argument("--pool", default="", metavar="SLUG", help="pool, if you have one in several")
-        one.add_argument(
+        home_parser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        home_parser.set_defaults(function=f"homes_{name}")
+        home_parser.add_argument("team", metavar="TEAM", help="short name of the team")
+        home_parser.add_argument(
+            "--pool", default="", metavar="SLUG", help="pool, if you have one in several"
+        )
+        home_parser.add_argument(
             "--owner", default="", metavar="NAME", help="owner of the home folder; for operators"
         )
         if name == "restore":
-            one.add_argument("--no-wait", action="store_true", help="do not wait")
+            home_parser.add_argument("--no-wait", action="store_true", help="do not wait")
     summary = "Move all home folders of a machine to another and wait. Repeat the command to continue."
     subparser = verbs.add_parser("move", help=summary, description=summary, parents=[common])
     subparser.set_defaults(function="homes_move")

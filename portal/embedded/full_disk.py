@@ -82,9 +82,9 @@ class Watch:
             return ""
 
     def _adapt(self, client: Any) -> str:
-        seen = client.info("persistence")
-        if seen["aof_enabled"]:
-            if seen["aof_last_write_status"] == "ok":
+        persistence = client.info("persistence")
+        if persistence["aof_enabled"]:
+            if persistence["aof_last_write_status"] == "ok":
                 return ""
             client.config_set("appendonly", "no")
             return "the disk is full: Redis goes on in memory alone. Make room"

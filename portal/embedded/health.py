@@ -166,8 +166,8 @@ def _front_door() -> Part | None:
     started = time.monotonic()
     status = http_status(parts.port or 80, "/", host=HEALTH_HOST, address=parts.hostname or "127.0.0.1")
     if status != 200:
-        seen = f"answered {status}" if status else "does not answer"
-        return Part("front door", ok=False, detail=seen, fix="Look at front-door.log.")
+        detail = f"answered {status}" if status else "does not answer"
+        return Part("front door", ok=False, detail=detail, fix="Look at front-door.log.")
     return Part("front door", ok=True, detail=_milliseconds(started))
 
 
@@ -180,9 +180,9 @@ def _gateway() -> Part | None:
     started = time.monotonic()
     status = http_status(parts.port or 80, "/healthz/live", address=parts.hostname or "127.0.0.1")
     if status != 200:
-        seen = f"answered {status}" if status else "does not answer"
+        detail = f"answered {status}" if status else "does not answer"
         fix = "Look at gateway.log; nobody gets into a workspace until it runs."
-        return Part("gateway", ok=False, detail=seen, fix=fix)
+        return Part("gateway", ok=False, detail=detail, fix=fix)
     return Part("gateway", ok=True, detail=_milliseconds(started))
 
 

@@ -84,14 +84,14 @@ class Door:
             async with asyncio.timeout(CONNECT_S):
                 inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
-                both = [
+                pumps = [
                     asyncio.create_task(_copy(reader, inner_writer)),
                     asyncio.create_task(_copy(inner_reader, writer)),
                 ]
-                _done, left = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                _done, left = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 for task in left:
                     task.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
+                await asyncio.gather(*pumps, return_exceptions=True)
             finally:
                 inner_writer.transport.abort()
         finally:

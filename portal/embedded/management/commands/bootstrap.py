@@ -46,7 +46,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with transaction.atomic():
-            shown = self._ensure_admin(link=options["link"])
+            lines = self._ensure_admin(link=options["link"])
             admin = User.objects.get(username=ADMIN)
             if not Team.objects.filter(slug=TEAM).exists():
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
@@ -64,7 +64,7 @@ class Command(BaseCommand):
                     driver="local",
                     config={"node": settings.BERTH_NODE_NAME},
                 )
-        for line in shown:
+        for line in lines:
             self.stdout.write(line)
 
     def _ensure_admin(self, *, link: bool) -> list[str]:
