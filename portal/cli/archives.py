@@ -26,43 +26,43 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "STATE", "MADE", "MIB", "MACHINE", "ID")]
     for row in rows:
-        made = (row["made_at"] or "-")[:19]
+        made_at = (row["made_at"] or "-")[:19]
         size = str(-(-row["size_bytes"] // MIB)) if row["made_at"] else "-"
-        table.append((row["name"], row["state"], made, size, row["node"], row["id"]))
+        table.append((row["name"], row["state"], made_at, size, row["node"], row["id"]))
     return print_table(table) if rows else 0
 
 
 def make(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Create an archive; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
-    made = client.archives.create(workspace_id, name=arguments.name)
+    archive = client.archives.create(workspace_id, name=arguments.name)
     if arguments.wait:
-        made = _waited(client, arguments, workspace_id, made)
-        if made["state"] != "ready":
-            raise CliError(f"“{made['name']}” was not made{_why(made)}")
-    return print_json(made) if arguments.json else print_line(_words(made))
+        archive = _wait_for(client, arguments, workspace_id, archive)
+        if archive["state"] != "ready":
+            raise CliError(f"“{archive['name']}” was not made{_reason_suffix(archive)}")
+    return print_json(archive) if arguments.json else print_line(_state_text(archive))
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Restore the home from an archive after confirmation; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
-    archive = _named(client, workspace_id, arguments.archive)
+    archive = _find_archive(client, workspace_id, arguments.archive)
     confirm(arguments, f"Replace everything in your home folder with “{archive['name']}”, for good?")
     archive = client.archives.restore(workspace_id, archive["id"])
     if arguments.wait:
-        archive = _waited(client, arguments, workspace_id, archive)
+        archive = _wait_for(client, arguments, workspace_id, archive)
         if not archive["restored_at"]:
             raise CliError(
-                f"Your home folder is as it was{_why(archive)}",
+                f"Your home folder is as it was{_reason_suffix(archive)}",
                 "`berth files archives restore` tries it again.",
             )
-    return print_json(archive) if arguments.json else print_line(_words(archive))
+    return print_json(archive) if arguments.json else print_line(_state_text(archive))
 
 
 def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Cancel the current operation on an archive."""
     workspace_id = find(client, arguments)["id"]
-    archive = _named(client, workspace_id, arguments.archive)
+    archive = _find_archive(client, workspace_id, arguments.archive)
     client.archives.cancel(workspace_id, archive["id"])
     return print_json({"cancelled": archive["id"]}) if arguments.json else 0
 
@@ -70,41 +70,41 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete an archive after confirmation; --wait waits until it is gone."""
     workspace_id = find(client, arguments)["id"]
-    archive = _named(client, workspace_id, arguments.archive)
+    archive = _find_archive(client, workspace_id, arguments.archive)
     confirm(arguments, f"Delete the archive “{archive['name']}” for good?")
     client.archives.delete(workspace_id, archive["id"])
     if arguments.wait:
         with contextlib.suppress(Missing):  # it is gone
-            _waited(client, arguments, workspace_id, {**archive, "state": "deleting"})
+            _wait_for(client, arguments, workspace_id, {**archive, "state": "deleting"})
     return print_json({"deleted": archive["id"]}) if arguments.json else 0
 
 
-def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
+def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
     """Return the archive with this ID or name. Raises `Missing`, and `Usage` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
-    found = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
-    if not found:
+    matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
+    if not matches:
         raise Missing(
             f"There is no archive “{wanted}” of this home folder.",
             "`berth files archives ls` shows those that there are.",
         )
-    if len(found) > 1:
-        ids = ", ".join(row["id"] for row in found)
+    if len(matches) > 1:
+        ids = ", ".join(row["id"] for row in matches)
         raise Usage(f"Several archives are called “{wanted}”.", f"Name one by its id: {ids}.")
-    return found[0]
+    return matches[0]
 
 
-def _waited(
+def _wait_for(
     client: BerthClient, arguments: argparse.Namespace, workspace_id: str, archive: Archive
 ) -> Archive:
     """Return the archive when its operation has ended. Raises `TimedOut`, and `Missing` when it is gone."""
     ends_at = time.monotonic() + arguments.timeout
-    said = ""
+    last_line = ""
     while archive["state"] in (*UNDER_WAY, "deleting"):
-        line = _words(archive)
-        if line != said and not arguments.json:
+        line = _state_text(archive)
+        if line != last_line and not arguments.json:
             print(line, file=sys.stderr, flush=True)
-        said = line
+        last_line = line
         if time.monotonic() > ends_at:
             raise TimedOut(
                 f"“{archive['name']}” was not done after {arguments.timeout} s; it goes on.",
@@ -120,11 +120,11 @@ def _waited(
     return archive
 
 
-def _words(archive: Archive) -> str:
+def _state_text(archive: Archive) -> str:
     """Return the state or progress of an archive."""
     done = f", {archive['bytes_done'] // MIB} MiB" if archive["state"] in UNDER_WAY else ""
-    return f"{archive['name']} is {archive['state']}{done} on {archive['node']}{_why(archive)}"
+    return f"{archive['name']} is {archive['state']}{done} on {archive['node']}{_reason_suffix(archive)}"
 
 
-def _why(archive: Archive) -> str:
+def _reason_suffix(archive: Archive) -> str:
     return f": {archive['message']}" if archive["message"] else ""

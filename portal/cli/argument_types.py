@@ -29,8 +29,8 @@ def one_workspace(command: argparse.ArgumentParser) -> None:
     command.add_argument("--team", default="", metavar="SLUG", help="team, if you use the name in several")
 
 
-def wait(command: argparse.ArgumentParser, words: str = "wait until it is ready") -> None:
-    command.add_argument("--wait", action="store_true", help=words)
+def wait(command: argparse.ArgumentParser, help_text: str = "wait until it is ready") -> None:
+    command.add_argument("--wait", action="store_true", help=help_text)
     command.add_argument(
         "--timeout", type=positive, default=600, metavar="SECONDS", help="with --wait; default: 600"
     )

@@ -32,23 +32,23 @@ def token(
 
 def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -> str:
     """Return the job's token: `BERTH_ID_TOKEN` (as in GitLab), or requested from GitHub Actions."""
-    if given := environ.get("BERTH_ID_TOKEN", ""):
-        return given
-    asked, secret = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{name}", "") for name in ("URL", "TOKEN"))
-    if not asked or not secret:
+    if id_token := environ.get("BERTH_ID_TOKEN", ""):
+        return id_token
+    request_url, secret = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{name}", "") for name in ("URL", "TOKEN"))
+    if not request_url or not secret:
         raise NotSignedIn(
             "This job has no token of its platform.",
             "On GitHub give the job `permissions: id-token: write`; "
             "on GitLab name `BERTH_ID_TOKEN` in id_tokens.",
         )
-    address = httpx.URL(asked)
+    address = httpx.URL(request_url)
     answer = client.get(
         address.copy_merge_params({"audience": audience}), headers={"Authorization": f"Bearer {secret}"}
     )
-    found = _object(answer).get("value")
-    if answer.status_code != 200 or not isinstance(found, str):
+    value = _object(answer).get("value")
+    if answer.status_code != 200 or not isinstance(value, str):
         raise Unreachable(f"GitHub gave no token (status {answer.status_code}).", "Try again.")
-    return found
+    return value
 
 
 def _exchange(client: httpx.Client, url: str, id_token: str, service_account: str) -> str:
@@ -57,16 +57,18 @@ def _exchange(client: httpx.Client, url: str, id_token: str, service_account: st
         form["service_account"] = service_account
     answer = client.post(f"{url}/api/v1/token-exchange", data=form)
     body = _object(answer)
-    made = body.get("access_token")
-    if answer.status_code == 200 and isinstance(made, str):
-        return made
-    said = body.get("error_description") or f"The portal answered with status {answer.status_code}."
-    raise NotSignedIn(str(said), "The audit log of the portal says which condition of which rule failed.")
+    access_token = body.get("access_token")
+    if answer.status_code == 200 and isinstance(access_token, str):
+        return access_token
+    description = body.get("error_description") or f"The portal answered with status {answer.status_code}."
+    raise NotSignedIn(
+        str(description), "The audit log of the portal says which condition of which rule failed."
+    )
 
 
 def _object(answer: httpx.Response) -> dict[str, object]:
     try:
-        found = answer.json()
+        body = answer.json()
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return body if isinstance(body, dict) else {}

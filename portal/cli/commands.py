@@ -79,16 +79,16 @@ def _is_local(url: str) -> bool:
 def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.reuse and not arguments.name:
         raise Usage("--reuse goes with --name.", "Name the workspace that is used again: --name NAME.")
-    if arguments.reuse and (there := _there(client, arguments)):
-        if there["state"] == "stopping":
-            there = wait_stopped(client, there, timeout_s=arguments.timeout, show=_silent)
-        if there["state"] in ("stopped", "failed"):
-            there = client.workspaces.start(there["id"])
-        return _started(client, there, arguments, goes_on=True)
-    template = arguments.template or _first(
+    if arguments.reuse and (existing := _existing_workspace(client, arguments)):
+        if existing["state"] == "stopping":
+            existing = wait_stopped(client, existing, timeout_s=arguments.timeout, show=_show_nothing)
+        if existing["state"] in ("stopped", "failed"):
+            existing = client.workspaces.start(existing["id"])
+        return _finish_start(client, existing, arguments, goes_on=True)
+    template = arguments.template or _first_slug(
         (row["slug"] for row in client.templates.list() if row["available"]), "template"
     )
-    flavor = arguments.flavor or _first((row["slug"] for row in client.flavors.list()), "flavor")
+    flavor = arguments.flavor or _first_slug((row["slug"] for row in client.flavors.list()), "flavor")
     request: dict[str, Any] = {
         "template": template,
         "flavor": flavor,
@@ -106,7 +106,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     code = EXIT_REFUSED
     try:
         workspace = client.workspaces.create(**request)
-        code = _started(client, workspace, arguments, goes_on=not arguments.clean_up)
+        code = _finish_start(client, workspace, arguments, goes_on=not arguments.clean_up)
         return code
     except (KeyboardInterrupt, Unreachable):
         if workspace is None and arguments.clean_up:
@@ -120,21 +120,25 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
                 _clean_up(client, workspace)
 
 
-def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
+def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
     """Return the user's own workspace of this name. Raises `Usage` if it differs from the request."""
     rows = client.workspaces.list(
         owner=client.users.me()["username"], name=arguments.name, team=arguments.team
     )
-    found = [row for row in rows if row["state"] not in ("terminating", "terminated")]
-    if len(found) > 1:
+    matches = [row for row in rows if row["state"] not in ("terminating", "terminated")]
+    if len(matches) > 1:
         raise Usage(f"You have “{arguments.name}” in several teams.", "Add --team.")
-    for what in ("template", "flavor", "environment"):
-        if found and (asked := getattr(arguments, what)) and (there := found[0][what] or MINIMAL) != asked:
+    for field in ("template", "flavor", "environment"):
+        if (
+            matches
+            and (requested := getattr(arguments, field))
+            and (actual := matches[0][field] or MINIMAL) != requested
+        ):
             raise Usage(
-                f"{arguments.name} is there with the {what} {there}, and not {asked}.",
+                f"{arguments.name} is there with the {field} {actual}, and not {requested}.",
                 "Delete it with `berth rm`, or choose another --name.",
             )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _clean_up(client: BerthClient, workspace: Workspace) -> None:
@@ -154,8 +158,8 @@ def _clean_up(client: BerthClient, workspace: Workspace) -> None:
         else:
             print(f"{workspace['name']} is deleted.", file=sys.stderr, flush=True)
             return
-    said = f"{workspace['name']} could not be deleted: {error.message if error else ''}"
-    print(f"{said} Run `berth rm {workspace['id']} --yes`.", file=sys.stderr, flush=True)
+    message = f"{workspace['name']} could not be deleted: {error.message if error else ''}"
+    print(f"{message} Run `berth rm {workspace['id']} --yes`.", file=sys.stderr, flush=True)
 
 
 def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
@@ -169,19 +173,19 @@ def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
     return {"url": arguments.git, "ref": arguments.git_ref, "secret": arguments.git_secret}
 
 
-def _first(slugs: Iterator[str], what: str) -> str:
-    found = next(slugs, "")
-    if not found:
-        raise CliError(f"The catalog offers no {what}.", "Ask an operator of this portal.")
-    return found
+def _first_slug(slugs: Iterator[str], kind: str) -> str:
+    slug = next(slugs, "")
+    if not slug:
+        raise CliError(f"The catalog offers no {kind}.", "Ask an operator of this portal.")
+    return slug
 
 
 def start(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.workspaces.start(find(client, arguments)["id"])
-    return _started(client, workspace, arguments)
+    return _finish_start(client, workspace, arguments)
 
 
-def _started(
+def _finish_start(
     client: BerthClient, workspace: Workspace, arguments: argparse.Namespace, *, goes_on: bool = True
 ) -> int:
     with _progress(arguments) as show:
@@ -231,32 +235,32 @@ def print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> in
 
 def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
     teams = [arguments.team] if arguments.team else [row["slug"] for row in client.users.me()["teams"]]
-    found = [client.quotas.usage(team) for team in teams]
+    usages = [client.quotas.usage(team) for team in teams]
     if arguments.json:
-        return print_json(found[0] if arguments.team else found)
+        return print_json(usages[0] if arguments.team else usages)
     if not teams:
         print("You are in no team. Ask a team's owner to add you.", file=sys.stderr)
         return 0
     table: list[tuple[str, ...]] = [
         ("TEAM", "RESOURCE", "USED", "QUOTA", "AT MOST", "BORROWED", "WAITING", "YOU", "YOUR CAP")
     ]
-    for each in found:
-        for row in each["resources"]:
-            table.append((each["team"], row["label"], *(_amount(row, name) for name in AMOUNTS)))
-        if not each["resources"]:
-            print(f"{each['team']} has no quota: it may use all there is.", file=sys.stderr)
+    for usage in usages:
+        for row in usage["resources"]:
+            table.append((usage["team"], row["label"], *(_amount(row, name) for name in AMOUNTS)))
+        if not usage["resources"]:
+            print(f"{usage['team']} has no quota: it may use all there is.", file=sys.stderr)
     return print_table(table, numbers_from=2) if len(table) > 1 else 0
 
 
 def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
-    found = [row for row in client.budgets.list() if arguments.team in ("", row["team"])]
+    budgets = [row for row in client.budgets.list() if arguments.team in ("", row["team"])]
     if arguments.json:
-        return print_json(found)
-    if not found:
+        return print_json(budgets)
+    if not budgets:
         print("There is no budget in money.", file=sys.stderr)
         return 0
     table: list[tuple[str, ...]] = [("TEAM", "MONTH", "ONCE SPENT", "SPENT", "BUDGET", "PERCENT")]
-    for row in found:
+    for row in budgets:
         money = (f"{row[name] / 100:.2f} {row['currency']}" for name in ("spent_cents", "amount_cents"))
         then = "nothing new starts" if row["blocks"] else "owners notified"
         table.append((row["team"], row["month"][:7], then, *money, str(row["percent"])))
@@ -315,15 +319,15 @@ def resize(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def change(client: BerthClient, arguments: argparse.Namespace) -> int:
-    asked = {
+    options = {
         "name": arguments.name,
         "expected_hours": arguments.hours,
         "priority": arguments.priority,
     }
-    given = {field: value for field, value in asked.items() if value is not None}
-    if not given:
+    changes = {field: value for field, value in options.items() if value is not None}
+    if not changes:
         raise Usage("Nothing was said to change.", "Add --name, --hours or --priority.")
-    workspace = client.workspaces.update(find(client, arguments)["id"], **given)
+    workspace = client.workspaces.update(find(client, arguments)["id"], **changes)
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
@@ -364,21 +368,25 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.everybody and not arguments.save:
         raise Usage("--everybody goes with --save.", "Name the environment: --save NAME.")
     if arguments.save:
-        made = client.packages.save(workspace["id"], name=arguments.save, everybody=arguments.everybody)
-        said = f"The environment {made['slug']} is made, and its build is asked for."
-        return print_json(made) if arguments.json else print_line(said)
+        environment = client.packages.save(
+            workspace["id"], name=arguments.save, everybody=arguments.everybody
+        )
+        message = f"The environment {environment['slug']} is made, and its build is asked for."
+        return print_json(environment) if arguments.json else print_line(message)
     if arguments.reset or arguments.keep:
         act = client.packages.cancel_reset if arguments.keep else client.packages.reset
         answer = act(workspace["id"])
-        said = f"{workspace['name']}: " + ("they stay." if arguments.keep else "the next start removes them.")
-        return print_json(answer) if arguments.json else print_line(said)
-    found = client.packages.get(workspace["id"])
+        message = f"{workspace['name']}: " + (
+            "they stay." if arguments.keep else "the next start removes them."
+        )
+        return print_json(answer) if arguments.json else print_line(message)
+    document = client.packages.get(workspace["id"])
     if arguments.json:
-        return print_json(found)
-    if not found["packages"]:
+        return print_json(document)
+    if not document["packages"]:
         print("You have installed nothing on top of its environment.", file=sys.stderr)
         return 0
-    rows = [(row["name"], row["version"], row["instead_of"] or "-") for row in found["packages"]]
+    rows = [(row["name"], row["version"], row["instead_of"] or "-") for row in document["packages"]]
     return print_table([("PACKAGE", "VERSION", "INSTEAD OF"), *rows])
 
 
@@ -405,13 +413,13 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
 def _progress(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows progress; with --json it prints nothing."""
     if arguments.json:
-        yield _silent
+        yield _show_nothing
         return
     with Progress(sys.stderr, os.environ) as progress:
         yield progress.show
 
 
-def _silent(text: str) -> None:
+def _show_nothing(text: str) -> None:
     """Print nothing."""
 
 
@@ -431,25 +439,25 @@ SIGNS = {"create": "+", "change": "~", "delete": "-", "by_hand": "!"}
 
 def export(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print the site as a file."""
-    found = client.site.get()
+    document = client.site.get()
     if arguments.json:
-        print_json(found["site"])
+        print_json(document["site"])
     else:
-        sys.stdout.write(found["yaml"])
+        sys.stdout.write(document["yaml"])
     return 0
 
 
 def plan_site(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print what applying a file would change."""
-    found = client.site.plan(_site_text(arguments.file), prune=arguments.prune)
-    _print_steps(found, arguments, "The site is as the file says.")
-    return 0 if found["same"] else DIFFERS
+    plan = client.site.plan(_site_text(arguments.file), prune=arguments.prune)
+    _print_steps(plan, arguments, "The site is as the file says.")
+    return 0 if plan["same"] else DIFFERS
 
 
 def apply_site(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Apply a site file."""
-    found = client.site.apply(_site_text(arguments.file), prune=arguments.prune)
-    _print_steps(found, arguments, "Nothing had to be changed.")
+    result = client.site.apply(_site_text(arguments.file), prune=arguments.prune)
+    _print_steps(result, arguments, "Nothing had to be changed.")
     return 0
 
 
@@ -462,13 +470,13 @@ def _site_text(name: str) -> str:
         ) from error
 
 
-def _print_steps(found: dict[str, Any], arguments: argparse.Namespace, none: str) -> None:
+def _print_steps(result: dict[str, Any], arguments: argparse.Namespace, none: str) -> None:
     if arguments.json:
-        print_json(found)
+        print_json(result)
         return
-    if found["same"]:
+    if result["same"]:
         print(none)
-    for step in found["steps"]:
+    for step in result["steps"]:
         print(f"{SIGNS.get(step['act'], '?')} {step['section']} {step['name']}".rstrip())
         for line in step["words"]:
             print(f"    {line}")

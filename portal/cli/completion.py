@@ -23,8 +23,8 @@ class Command:
 
 
 def script(shell: str) -> str:
-    found = list(_commands(parser(), ()))
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](found)
+    commands = list(_commands(parser(), ()))
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](commands)
 
 
 def completion(arguments: argparse.Namespace) -> int:
@@ -32,39 +32,39 @@ def completion(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _commands(of: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[Command]:
-    made = Command(words)
+def _commands(of: argparse.ArgumentParser, prefix: tuple[str, ...]) -> Iterator[Command]:
+    command = Command(prefix)
     below: list[tuple[tuple[str, ...], argparse.ArgumentParser]] = []
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for choice in action._choices_actions:
-                made.verbs[choice.dest] = choice.help or ""
-                below.append(((*words, choice.dest), action.choices[choice.dest]))
+                command.verbs[choice.dest] = choice.help or ""
+                below.append(((*prefix, choice.dest), action.choices[choice.dest]))
         elif action.option_strings:
             spelled = tuple(action.option_strings)
-            made.options.append((spelled, action.help or "", action.nargs != 0))
+            command.options.append((spelled, action.help or "", action.nargs != 0))
             if action.choices:
-                made.choices.update(dict.fromkeys(spelled, tuple(map(str, action.choices))))
+                command.choices.update(dict.fromkeys(spelled, tuple(map(str, action.choices))))
         elif action.choices:
-            made.verbs.update({str(choice): action.help or "" for choice in action.choices})
-    yield made
-    for path, each in below:
-        yield from _commands(each, path)
+            command.verbs.update({str(choice): action.help or "" for choice in action.choices})
+    yield command
+    for path, subparser in below:
+        yield from _commands(subparser, path)
 
 
 def _bash(commands: list[Command]) -> str:
     cases = []
-    for each in commands:
-        words = [*each.verbs, *(name for names, _, _ in each.options for name in names)]
-        takes = " ".join(name for names, _, valued in each.options if valued for name in names)
-        cases.append(f'    "{" ".join(each.words)}") words="{" ".join(words)}"; takes=" {takes} " ;;')
+    for command in commands:
+        candidates = [*command.verbs, *(name for names, _, _ in command.options for name in names)]
+        takes = " ".join(name for names, _, valued in command.options if valued for name in names)
+        cases.append(f'    "{" ".join(command.words)}") words="{" ".join(candidates)}"; takes=" {takes} " ;;')
     values = [
-        f'    "{" ".join(each.words)} {name}") words="{" ".join(choices)}" ;;'
-        for each in commands
-        for name, choices in each.choices.items()
+        f'    "{" ".join(command.words)} {name}") words="{" ".join(choices)}" ;;'
+        for command in commands
+        for name, choices in command.choices.items()
     ]
-    known = "|".join(f'"{" ".join(each.words)}"' for each in commands if each.words)
-    return _BASH.format(cases="\n".join(cases), values="\n".join(values) or "    -) ;;", known=known)
+    alternatives = "|".join(f'"{" ".join(command.words)}"' for command in commands if command.words)
+    return _BASH.format(cases="\n".join(cases), values="\n".join(values) or "    -) ;;", known=alternatives)
 
 
 _BASH = """\
@@ -127,15 +127,15 @@ def _fish(commands: list[Command]) -> str:
         "end",
         "complete -c berth -f",
     ]
-    for each in commands:
-        condition = f'-n "__berth_at {" ".join(each.words)}"'.replace(' "__berth_at "', " __berth_at")
-        for verb, words in each.verbs.items():
-            lines.append(f"complete -c berth {condition} -a {verb} -d {_quoted(words)}")
-        for names, words, valued in each.options:
+    for command in commands:
+        condition = f'-n "__berth_at {" ".join(command.words)}"'.replace(' "__berth_at "', " __berth_at")
+        for verb, description in command.verbs.items():
+            lines.append(f"complete -c berth {condition} -a {verb} -d {_quoted(description)}")
+        for names, description, valued in command.options:
             spelled = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in names)
-            choices = next((each.choices[name] for name in names if name in each.choices), ())
+            choices = next((command.choices[name] for name in names if name in command.choices), ())
             value = f" -x -a {_quoted(' '.join(choices))}" if choices else " -r -F" if valued else ""
-            lines.append(f"complete -c berth {condition} {spelled}{value} -d {_quoted(words)}")
+            lines.append(f"complete -c berth {condition} {spelled}{value} -d {_quoted(description)}")
     return "\n".join(lines) + "\n"
 
 

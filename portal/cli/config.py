@@ -42,10 +42,10 @@ def check_url(url: str) -> str:
 def load(environ: Mapping[str, str]) -> Config:
     """Return BERTH_URL and BERTH_TOKEN, else the file written by `berth login`. Raises `NotSignedIn`."""
     stored = _read(path_of(environ))
-    given = environ.get("BERTH_URL", "")
-    url = check_url(given or stored.get("url") or DEFAULT_URL)
+    environ_url = environ.get("BERTH_URL", "")
+    url = check_url(environ_url or stored.get("url") or DEFAULT_URL)
     token = environ.get("BERTH_TOKEN", "")
-    if not token and (not given or url == stored.get("url")):
+    if not token and (not environ_url or url == stored.get("url")):
         # A stored token is only sent to the portal that issued it.
         token = stored.get("token", "")
     if not token:

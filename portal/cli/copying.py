@@ -53,11 +53,11 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
         )
     if arguments.recursive and arguments.form:
         raise Usage("Either -r or --as.", "-r copies a folder, --as fetches it as one file.")
-    there, into = _side(target)
-    if there:
+    workspace_name, into = _side(target)
+    if workspace_name:
         if any(_side(source)[0] for source in sources):
             raise Usage("Both sides are workspaces.", "Copy it here first.")
-        arguments.workspace = there
+        arguments.workspace = workspace_name
         if arguments.recursive:
             return _put(client, arguments, sources, home_path(into))
         arguments.files, arguments.into = sources, into
@@ -84,9 +84,9 @@ def _side(text: str) -> tuple[str, str]:
 
 def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str], target: str) -> int:
     workspace = find(client, arguments)
-    there = _There(client, workspace["id"])
-    plan = _planned(sources, target, is_folder=_is_folder(there, target))
-    new = _looked_at(plan, there, force=arguments.force)
+    remote = _RemoteFolders(client, workspace["id"])
+    plan = _make_plan(sources, target, is_folder=_is_folder(remote, target))
+    new = _folders_to_create(plan, remote, force=arguments.force)
     sent = size = 0
     try:
         for path in new:
@@ -98,7 +98,7 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
                 size += send(client, workspace["id"], source, path, replace=arguments.force)
                 sent += 1
     except (CliError, OSError) as error:
-        raise _half_way(error, sent, len(plan.files)) from error
+        raise _with_progress(error, sent, len(plan.files)) from error
     _note(plan.left_out)
     counts = {"files": sent, "size_bytes": size, "left_out": plan.left_out}
     if arguments.json:
@@ -107,7 +107,7 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
     return print_line(f"{where} {_counted(sent, size)}")
 
 
-def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
+def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
     """Collect everything below the sources. Raises `Usage` for unreadable ones."""
     if len(sources) > 1 and not is_folder:
         raise Usage(f"There is no folder {target}.", "Several are copied into a folder that is there.")
@@ -115,13 +115,13 @@ def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
     for name in sources:
         last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
         contents = last in ("", ".", "..")
-        at = _below(target, last) if is_folder and not contents else target
+        at = _join_path(target, last) if is_folder and not contents else target
         # A link is followed if it is a source itself, never below one.
         source = Path(name)
         try:
             if not source.is_dir():
                 source.stat()
-                plan.files.append((source, _below(target, last) if is_folder else at))
+                plan.files.append((source, _join_path(target, last) if is_folder else at))
                 continue
             if at and not (contents and is_folder):
                 plan.folders.append(at)
@@ -137,9 +137,9 @@ def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
 
 def _walk(folder: Path, at: str, plan: _Plan) -> None:
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        path = _below(at, entry.name)
+        items = sorted(entries, key=lambda entry: entry.name)
+    for entry in items:
+        path = _join_path(at, entry.name)
         if entry.is_dir(follow_symlinks=False):
             plan.folders.append(path)
             _walk(Path(entry.path), path, plan)
@@ -149,7 +149,7 @@ def _walk(folder: Path, at: str, plan: _Plan) -> None:
             plan.left_out.append(entry.path)
 
 
-class _There:
+class _RemoteFolders:
     """Contents of folders in the home; each folder is requested once."""
 
     def __init__(self, client: BerthClient, workspace_id: str) -> None:
@@ -173,38 +173,38 @@ class _There:
         return (self.names(path.rpartition("/")[0]) or {}).get(path)
 
 
-def _is_folder(there: _There, path: str) -> bool:
+def _is_folder(remote: _RemoteFolders, path: str) -> bool:
     """Return whether the target is a folder. Raises `Missing` if its parent folder does not exist."""
-    kind = there.kind(path)
+    kind = remote.kind(path)
     parent = path.rpartition("/")[0]
-    if kind is None and there.names(parent) is None:
+    if kind is None and remote.names(parent) is None:
         raise Missing(f"There is no folder {parent}.", "Make it, or copy to another one.")
     return kind == FOLDER
 
 
-def _looked_at(plan: _Plan, there: _There, *, force: bool) -> list[str]:
+def _folders_to_create(plan: _Plan, remote: _RemoteFolders, *, force: bool) -> list[str]:
     """Return the folders to create. Raises `Usage` for conflicting entries."""
     new: list[str] = []
-    made: set[str] = set()
+    created: set[str] = set()
     for path in plan.folders:
-        kind = None if path.rpartition("/")[0] in made else there.kind(path)
+        kind = None if path.rpartition("/")[0] in created else remote.kind(path)
         if kind is None:
             new.append(path)
-            made.add(path)
+            created.add(path)
         elif kind != FOLDER:
             raise Usage(f"{path} is there already, and no folder.", "Choose another name, or delete it.")
         elif not force:
-            raise _taken(path)
+            raise _exists_error(path)
     for _, path in plan.files:
-        kind = None if path.rpartition("/")[0] in made else there.kind(path)
+        kind = None if path.rpartition("/")[0] in created else remote.kind(path)
         if kind == FOLDER:
             raise Usage(f"{path} is there already, and a folder.", "Choose another name, or delete it.")
         if kind is not None and not force:
-            raise _taken(path)
+            raise _exists_error(path)
     return new
 
 
-def _taken(path: str) -> Usage:
+def _exists_error(path: str) -> Usage:
     return Usage(f"{path} is there already.", "Nothing was copied. Add --force to replace files in it.")
 
 
@@ -217,15 +217,17 @@ def _make(client: BerthClient, workspace_id: str, path: str) -> None:
             raise
 
 
-def _half_way(error: CliError | OSError, sent: int, of: int) -> CliError:
+def _with_progress(error: CliError | OSError, sent: int, of: int) -> CliError:
     """Return the error with the number of files sent so far."""
-    words = f"{sent} of {of} files were sent and stay."
+    progress = f"{sent} of {of} files were sent and stay."
     if isinstance(error, CliError):
-        error.message = f"{error.message} {words}"
+        error.message = f"{error.message} {progress}"
         error.args = (error.message,)
         error.next_action = error.next_action or "Copy again with --force."
         return error
-    return CliError(f"{error.filename} cannot be read: {error.strerror}. {words}", "Copy again with --force.")
+    return CliError(
+        f"{error.filename} cannot be read: {error.strerror}. {progress}", "Copy again with --force."
+    )
 
 
 # -- from a workspace to here --------------------------------------------------------------------
@@ -243,16 +245,16 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         return files.get(client, arguments)
     if to.is_dir():
         to = to / (_plain(path) or "home")
-    there = _lstat(to)
-    if there is not None and not stat.S_ISDIR(there):
+    mode = _lstat(to)
+    if mode is not None and not stat.S_ISDIR(mode):
         raise Usage(f"{to} is there already, and no folder.", "Choose another name, or delete it.")
-    if there is not None and not arguments.force:
+    if mode is not None and not arguments.force:
         raise Usage(f"{to} is there already.", "Name another one, or add --force to replace files in it.")
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         half.mkdir()
         fetched = _fetch(client, url, half)
-        if there is None:
+        if mode is None:
             half.rename(to)
         else:
             _require_room(half, to)
@@ -263,7 +265,7 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         shutil.rmtree(half, ignore_errors=True)
     if fetched.unread:
         raise CliError(
-            f"{to} lacks what could not be read there: {_named(fetched.unread)}",
+            f"{to} lacks what could not be read there: {_name_list(fetched.unread)}",
             "Give yourself the right to read it in the workspace, then copy again with --force.",
         )
     _note(fetched.left_out)
@@ -333,13 +335,13 @@ class _Stream:
 def _require_room(source: Path, target: Path) -> None:
     """Raise `Usage` if a file would replace a folder, or the other way round."""
     with os.scandir(source) as entries:
-        found = list(entries)
-    for entry in found:
+        items = list(entries)
+    for entry in items:
         at, folder = target / entry.name, entry.is_dir(follow_symlinks=False)
-        there = _lstat(at)
-        if there is None:
+        mode = _lstat(at)
+        if mode is None:
             continue
-        if folder != stat.S_ISDIR(there):
+        if folder != stat.S_ISDIR(mode):
             kind = "no folder" if folder else "a folder"
             raise Usage(f"{at} is there already, and {kind}.", "Nothing was copied. Delete it first.")
         if folder:
@@ -349,8 +351,8 @@ def _require_room(source: Path, target: Path) -> None:
 def _merge(source: Path, target: Path) -> None:
     """Move everything into existing folders; each file is replaced atomically."""
     with os.scandir(source) as entries:
-        found = list(entries)
-    for entry in found:
+        items = list(entries)
+    for entry in items:
         at = target / entry.name
         if entry.is_dir(follow_symlinks=False) and _lstat(at) is not None:
             _merge(Path(entry.path), at)
@@ -367,7 +369,7 @@ def _lstat(path: Path) -> int | None:
 # -- both ----------------------------------------------------------------------------------------
 
 
-def _below(folder: str, name: str) -> str:
+def _join_path(folder: str, name: str) -> str:
     return f"{folder}/{wire(name)}" if folder else wire(name)
 
 
@@ -382,9 +384,9 @@ def _counted(files: int, size: int) -> str:
 
 def _note(left_out: list[str]) -> None:
     if left_out:
-        print(f"Left out, as links and special files are: {_named(left_out)}", file=sys.stderr)
+        print(f"Left out, as links and special files are: {_name_list(left_out)}", file=sys.stderr)
 
 
-def _named(paths: list[str]) -> str:
+def _name_list(paths: list[str]) -> str:
     more = len(paths) - NAMED
     return ", ".join(paths[:NAMED]) + (f" and {more} more" if more > 0 else "") + "."

@@ -17,17 +17,17 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
     else:
         more = {"team": arguments.team} if arguments.team else {}
         rows = list(client.workspaces.list(owner=client.users.me()["username"], state="running", **more))
-    found = [(row, client.workspaces.efficiency(row["id"])) for row in rows]
+    pairs = [(row, client.workspaces.efficiency(row["id"])) for row in rows]
     if arguments.json:
         return print_json(
-            [{"workspace": row["id"], "name": row["name"], "team": row["team"], **of} for row, of in found]
+            [{"workspace": row["id"], "name": row["name"], "team": row["team"], **of} for row, of in pairs]
         )
-    if not found:
+    if not pairs:
         print("You have no workspace that runs.", file=sys.stderr)
         return 0
-    table = [(row["name"], row["team"], _percent(of["used"]), _percent(_measured(of))) for row, of in found]
+    table = [(row["name"], row["team"], _percent(of["used"]), _percent(_measured(of))) for row, of in pairs]
     print_table([("WORKSPACE", "TEAM", "GPU TIME USED", "MEASURED"), *table], numbers_from=2)
-    for row, of in found:
+    for row, of in pairs:
         if of["hint"]:
             print_line(
                 " ".join(filter(None, (f"{row['name']}:", of["hint"]["message"], of["hint"]["next_action"])))

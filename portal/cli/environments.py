@@ -37,35 +37,39 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def build(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Build an environment from a file, as a new version if it exists; --wait follows the build."""
-    given: dict[str, str] = {}
+    fields: dict[str, str] = {}
     if arguments.source:
         kind, text = _source(arguments.source)
-        given = {"source_kind": kind, "source": text, "python": arguments.python}
+        fields = {"source_kind": kind, "source": text, "python": arguments.python}
     slug = arguments.name
     try:
-        version = client.environments.build(slug, **given)
+        version = client.environments.build(slug, **fields)
     except Missing:
-        if not given:
+        if not fields:
             raise
-        slug, version = _made(client, arguments, given)
-    show = _silent if arguments.json else _show
+        slug, version = _create_environment(client, arguments, fields)
+    show = _show_nothing if arguments.json else _print_progress
     show(f"{slug}: version {version['number']} is asked for.")
     if arguments.wait:
-        version = _followed(client, slug, version["number"], timeout_s=arguments.timeout, show=show)
+        version = _wait_for_build(client, slug, version["number"], timeout_s=arguments.timeout, show=show)
     failed = version["state"] == "failed"
     if arguments.json:
         print_json({"environment": slug, **version})
     elif failed:
-        raise CliError(*_why(client, slug, version, arguments.source))
+        raise CliError(*_failure_reason(client, slug, version, arguments.source))
     elif arguments.wait:
         print(f"{slug}: version {version['number']} is ready, {version['size_mib']} MiB.")
     return EXIT_REFUSED if failed else 0
 
 
-def _made(client: BerthClient, arguments: argparse.Namespace, given: dict[str, str]) -> tuple[str, Version]:
+def _create_environment(
+    client: BerthClient, arguments: argparse.Namespace, fields: dict[str, str]
+) -> tuple[str, Version]:
     """Create an environment; return its slug and first version."""
-    made = client.environments.create(name=arguments.name, slug=arguments.name, team=arguments.team, **given)
-    return made["slug"], next(client.environments.versions(made["slug"]))
+    environment = client.environments.create(
+        name=arguments.name, slug=arguments.name, team=arguments.team, **fields
+    )
+    return environment["slug"], next(client.environments.versions(environment["slug"]))
 
 
 def _source(name: str) -> tuple[str, str]:
@@ -81,10 +85,10 @@ def _source(name: str) -> tuple[str, str]:
     return ("lock" if "--hash=" in text else "requirements"), text
 
 
-def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
+def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
     """Return the version when it is ready or has finally failed. Raises `TimedOut`; the build continues."""
     ends_at = time.monotonic() + timeout_s
-    shown = ""
+    last_line = ""
     while True:
         try:
             version = client.environments.version(slug, number)
@@ -96,9 +100,9 @@ def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, 
             if time.monotonic() > ends_at:
                 raise
             line = f"{error.message} Trying again …"
-        if line != shown:
+        if line != last_line:
             show(line)
-            shown = line
+            last_line = line
         if time.monotonic() > ends_at:
             raise TimedOut(
                 f"{slug} version {number} was not ready after {timeout_s:g} s; its build goes on.",
@@ -120,21 +124,23 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
     return f"{newest['stage'].capitalize()}{of} on {newest['node']}, {newest['percent'] or 0} %"
 
 
-def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
+def _failure_reason(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
     """Return the reason of a failure, with its lines of the file and of the log."""
     params = (version["failure"] or {}).get("params", {})
-    said = [each for each in (version["message"], version.get("next_action")) if each]
+    lines = [text for text in (version["message"], version.get("next_action")) if text]
     if (number := params.get("source_line")) and source:
-        said.append(f"  {source}, line {number}")
+        lines.append(f"  {source}, line {number}")
     failed = next(client.environments.builds(slug, version["number"]), None)
     if failed is not None:
-        said += [f"  | {line}" for line in _around(client.environments.build_log(slug, failed["id"]), params)]
+        lines += [
+            f"  | {line}" for line in _log_excerpt(client.environments.build_log(slug, failed["id"]), params)
+        ]
     page = f"{client.base_url}/environments/{slug}/"
     where = f"{page}builds/{failed['id']}/" if failed is not None else page
-    return "\n".join(said), f"The whole log: {where}"
+    return "\n".join(lines), f"The whole log: {where}"
 
 
-def _around(log: str, params: dict[str, Any]) -> list[str]:
+def _log_excerpt(log: str, params: dict[str, Any]) -> list[str]:
     """Return the failed line of the log, marked, and those before it; else the last lines."""
     lines = log.rstrip("\n").split("\n")
     wanted = " ".join(str(params.get("log_line") or "").split())
@@ -145,9 +151,9 @@ def _around(log: str, params: dict[str, Any]) -> list[str]:
     return [*lines[max(0, at - LINES_BEFORE) : at], f"{lines[at]}    <-- went wrong here"]
 
 
-def _show(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _silent(text: str) -> None:
+def _show_nothing(text: str) -> None:
     """Print nothing, because JSON is printed."""

@@ -66,7 +66,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _kernel(connection: Connection, name: str) -> Iterator[str]:
     """Start a separate kernel; it ends with this command, together with what it has started."""
-    kernel = _made(connection, name)
+    kernel = _create_kernel(connection, name)
     try:
         yield kernel
     except KeyboardInterrupt:
@@ -78,12 +78,12 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
             connection.http.delete(f"/api/kernels/{kernel}")
 
 
-def _made(connection: Connection, name: str) -> str:
+def _create_kernel(connection: Connection, name: str) -> str:
     answer = inside.ask(connection, "POST", "/api/kernels", name, json={"name": "python3"})
     with contextlib.suppress(ValueError):
-        found = answer.json()
-        if answer.is_success and isinstance(found, dict) and found.get("id"):
-            return str(found["id"])
+        body = answer.json()
+        if answer.is_success and isinstance(body, dict) and body.get("id"):
+            return str(body["id"])
     raise inside.no_jupyter(name, "takes commands", answer.status_code)
 
 
@@ -146,5 +146,5 @@ def _code(content: dict[str, Any]) -> int:
     try:
         return int(content["user_expressions"]["code"]["data"]["text/plain"])
     except (KeyError, TypeError, ValueError):
-        said = content.get("evalue") or content.get("status")
-        raise CliError(f"The kernel ended before the command did: {said}.", "Try again.") from None
+        reason = content.get("evalue") or content.get("status")
+        raise CliError(f"The kernel ended before the command did: {reason}.", "Try again.") from None

@@ -54,8 +54,8 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
     finally:
         with contextlib.suppress(OSError):
             half.unlink()
-    said: dict[str, Any] = {"path": path, "to": str(to), "size_bytes": to.stat().st_size}
-    return print_json(said) if arguments.json else print_line(f"{to}: {said['size_bytes']} bytes")
+    result: dict[str, Any] = {"path": path, "to": str(to), "size_bytes": to.stat().st_size}
+    return print_json(result) if arguments.json else print_line(f"{to}: {result['size_bytes']} bytes")
 
 
 def put(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -111,8 +111,10 @@ def home_path(text: str) -> str:
 def wire(name: str) -> str:
     """Return a name in wire form: `%` and characters that are not printable are percent-encoded."""
     return "".join(
-        each if each.isprintable() and each != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(each))
-        for each in name
+        character
+        if character.isprintable() and character != "%"
+        else "".join(f"%{byte:02X}" for byte in os.fsencode(character))
+        for character in name
     )
 
 

@@ -41,23 +41,25 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     inside.require_running(workspace)
     name = workspace["name"]
-    with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as held:
+    with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as stack:
         answer = inside.ask(connection, "GET", PATH, name)
         if not _forwards(answer):
             raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
-        listeners = [(held.enter_context(_listener(local, port)), port) for local, port in arguments.forwards]
+        listeners = [
+            (stack.enter_context(_listener(local, port)), port) for local, port in arguments.forwards
+        ]
         forwards = Forwards(connection, name)
-        held.callback(forwards.close)
+        stack.callback(forwards.close)
         for listener, port in listeners:
             forwards.add(listener, port)
-            _say(listener.getsockname()[1], port, name, as_json=arguments.json)
+            _announce_port(listener.getsockname()[1], port, name, as_json=arguments.json)
         return forwards.watch(client, workspace["id"])
 
 
 def _forwards(answer: Any) -> bool:
     with contextlib.suppress(ValueError):
-        said = answer.json()
-        return bool(answer.is_success and isinstance(said, dict) and said.get("version"))
+        body = answer.json()
+        return bool(answer.is_success and isinstance(body, dict) and body.get("version"))
     return False
 
 
@@ -72,7 +74,7 @@ def _listener(local: int, port: int) -> socket.socket:
         ) from error
 
 
-def _say(local: int, port: int, name: str, *, as_json: bool) -> None:
+def _announce_port(local: int, port: int, name: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"address": LOOPBACK, "local_port": local, "port": port}), flush=True)
     else:
@@ -121,7 +123,7 @@ class Forwards:
             self._loop.remove_reader(listener)
             self._loop.call_later(AGAIN_S, self._listen, listener)
             return
-        task = self._loop.create_task(self._lead(self._ports[listener], line))
+        task = self._loop.create_task(self._forward(self._ports[listener], line))
         self._leading.add(task)
         task.add_done_callback(self._leading.discard)
 
@@ -158,11 +160,11 @@ class Forwards:
         self._thread.join()
         self._loop.close()
 
-    async def _lead(self, port: int, line: socket.socket) -> None:
+    async def _forward(self, port: int, line: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=line)
         try:
             async with self._open(port) as channel:
-                await _both(reader, writer, channel)
+                await _copy_both_ways(reader, writer, channel)
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == NOTHING_LISTENS:
                 self._note(f"Nothing listens on port {port} of {self._name}.")
@@ -202,7 +204,7 @@ class Forwards:
             self._soon.set()
 
 
-async def _both(
+async def _copy_both_ways(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, channel: ClientConnection
 ) -> None:
     """Copy bytes in both directions until both have ended. Raises `ConnectionClosed` if interrupted."""

@@ -47,10 +47,10 @@ def check(arguments: argparse.Namespace) -> int:
             raise
         except CliError as error:
             raise _Failed(error.message, error.next_action) from error
-    return _here(arguments)
+    return _check_here(arguments)
 
 
-def _here(arguments: argparse.Namespace) -> int:
+def _check_here(arguments: argparse.Namespace) -> int:
     # Imported here, because checks by the portal must work where only the command line is installed.
     try:
         from provisioning.gpu.check import render, run_check
@@ -73,7 +73,7 @@ def _here(arguments: argparse.Namespace) -> int:
     uuids = [uuid] if uuid else _uuids()
     if not uuids:
         return EXIT_UNAVAILABLE if not arguments.json else _no_gpu_as_json()
-    reports: list[Report] = [run_check(each, arguments.level, on_progress=show) for each in uuids]
+    reports: list[Report] = [run_check(gpu, arguments.level, on_progress=show) for gpu in uuids]
     if arguments.json:
         data = [report.to_dict() for report in reports]
         print(json.dumps(data[0] if uuid else data, indent=2))
@@ -88,14 +88,14 @@ def _uuids() -> list[str]:
     """Return the devices that can be checked here: MIG instances instead of partitioned GPUs."""
     from provisioning.gpu.inventory import scan
 
-    found = scan()
+    inventory = scan()
     names: list[str] = []
-    for gpu in found.gpus:
+    for gpu in inventory.gpus:
         names += [instance.uuid for instance in gpu.instances] if gpu.instances else [gpu.uuid]
-    for broken in found.broken:
+    for broken in inventory.broken:
         print(broken.sentence, file=sys.stderr)
     if not names:
-        print(f"berth: {found.sentence}", file=sys.stderr)
+        print(f"berth: {inventory.sentence}", file=sys.stderr)
     return names
 
 
@@ -112,13 +112,13 @@ def _through_portal(arguments: argparse.Namespace) -> int:
             run = client.gpu_checks.create_link(node=ends[0], with_node=ends[1])
         else:
             run = client.gpu_checks.create(device=arguments.device, level=arguments.level)
-        shown = ""
+        last_line = ""
         ends_at = time.monotonic() + arguments.timeout
-        while _goes_on(client, run):
-            words = _words(run)
-            if words != shown and not arguments.json:
-                print(words, file=sys.stderr, flush=True)
-            shown = words
+        while _is_running(client, run):
+            line = _progress_text(run)
+            if line != last_line and not arguments.json:
+                print(line, file=sys.stderr, flush=True)
+            last_line = line
             if time.monotonic() > ends_at:
                 raise _Failed(
                     f"There was no verdict after {arguments.timeout} s; the check goes on.",
@@ -139,14 +139,14 @@ def _through_portal(arguments: argparse.Namespace) -> int:
 
 def _node(client: BerthClient, name: str) -> str:
     """Return the ID of the node with this name."""
-    found = list(client.nodes.list(name=name))
-    if len(found) != 1:
-        many = f"There are {len(found)} nodes" if found else "There is no node"
-        raise _Failed(f"{many} {name!r}.", "Look at the portal's map of GPUs.")
-    return str(found[0]["id"])
+    nodes = list(client.nodes.list(name=name))
+    if len(nodes) != 1:
+        problem = f"There are {len(nodes)} nodes" if nodes else "There is no node"
+        raise _Failed(f"{problem} {name!r}.", "Look at the portal's map of GPUs.")
+    return str(nodes[0]["id"])
 
 
-def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
+def _is_running(client: BerthClient, run: dict[str, Any]) -> bool:
     """Return whether a check is still running; a link check runs until both ends have finished."""
     goes_on = ("queued", "running")
     if run["state"] in goes_on:
@@ -157,7 +157,7 @@ def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
         return True
 
 
-def _words(run: dict[str, Any]) -> str:
+def _progress_text(run: dict[str, Any]) -> str:
     progress = run["progress"]
     if run["state"] == "queued":
         return "queued"
@@ -172,10 +172,10 @@ def _end(run: dict[str, Any], arguments: argparse.Namespace) -> int:
     else:
         simulated = " (simulated)" if run["simulated"] else ""
         verdict = (run["verdict"] or run["state"]).upper()
-        what = f"{run['uuid']}  {run['level']}"
+        subject = f"{run['uuid']}  {run['level']}"
         if run["kind"] == "pair":
-            what = f"{run['node']} – {run['partner_node']}  {run['uuid']}"
-        print(f"{what}  {verdict}{simulated}: {run['summary']}")
+            subject = f"{run['node']} – {run['partner_node']}  {run['uuid']}"
+        print(f"{subject}  {verdict}{simulated}: {run['summary']}")
         if run["recovery"] not in ("", "none"):
             print(f"  recovery: {run['recovery'].replace('_', ' ')}")
     if run["state"] != "done":

@@ -20,21 +20,21 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     A repeated call continues a running move and retries homes that stayed.
     """
     node = _node(client, arguments)
-    there = client.nodes.homes(node["id"])
+    report = client.nodes.homes(node["id"])
     if arguments.dry_run:
-        return print_json(there) if arguments.json else print_line(_words(there))
+        return print_json(report) if arguments.json else print_line(_summary(report))
     if not arguments.to:
-        known = ", ".join(there["targets"]) or "none is online and takes work now"
-        raise Usage("Say to which machine they shall go.", f"Add --to with one of: {known}.")
+        targets = ", ".join(report["targets"]) or "none is online and takes work now"
+        raise Usage("Say to which machine they shall go.", f"Add --to with one of: {targets}.")
     going = next(
         iter(client.home_evacuations.list(from_node=node["name"], pool=node["pool"], state="going")), None
     )
     if going is None or going["to_node"] != arguments.to:
-        confirm(arguments, f"{_words(there)}\nMove them to {arguments.to}?")
+        confirm(arguments, f"{_summary(report)}\nMove them to {arguments.to}?")
         going = client.nodes.move_homes(node["id"], to=arguments.to)
     if arguments.no_wait:
         return print_json(going) if arguments.json else print_line(_progress(going))
-    ended = _wait(client, going, quiet=arguments.json)
+    ended = _wait_for_move(client, going, quiet=arguments.json)
     if arguments.json:
         print_json(ended)
     return 0 if ended["state"] == "done" else 1
@@ -55,13 +55,13 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def keep(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Mark a home as still needed."""
-    kept = client.homes.keep(_one(client, arguments)["id"])
-    return print_json(kept) if arguments.json else print_line(_line(kept))
+    home = client.homes.keep(_find_home(client, arguments)["id"])
+    return print_json(home) if arguments.json else print_line(_line(home))
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Restore a home and wait; exit code 1 on failure."""
-    row = _one(client, arguments)
+    row = _find_home(client, arguments)
     if row["archive"] is None:
         raise Missing("This home folder is not archived.", "Start a workspace to use it.")
     row = client.homes.restore(row["id"])
@@ -76,7 +76,7 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     return 0 if arguments.no_wait or row["archive"] is None else 1
 
 
-def _one(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
+def _find_home(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     owner = arguments.owner or client.users.me()["username"]
     rows = list(client.homes.list(team=arguments.team, owner=owner, pool=arguments.pool))
     if not rows:
@@ -117,14 +117,14 @@ def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     return rows[0]
 
 
-def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+def _wait_for_move(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     """Wait until the move has ended, printing changes. An interruption does not stop the move."""
-    said = ""
+    last_line = ""
     while True:
         line = _progress(going)
-        if line != said and not quiet:
+        if line != last_line and not quiet:
             print(line, flush=True)
-        said = line
+        last_line = line
         if going["state"] != "going":
             return going
         time.sleep(POLL_S)
@@ -136,21 +136,22 @@ def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[st
             ) from None
 
 
-def _words(there: dict[str, Any]) -> str:
+def _summary(report: dict[str, Any]) -> str:
     """Summarize the homes on a node."""
-    many = there["homes"]
+    count = report["homes"]
     parts = [
-        f"{many} home folder{'' if many == 1 else 's'} on {there['node']}, {there['used_mib']} MiB measured"
+        f"{count} home folder{'' if count == 1 else 's'} on {report['node']}, "
+        f"{report['used_mib']} MiB measured"
     ]
-    for key, words in (
+    for key, label in (
         ("in_use", "in use: moved when their workspaces have stopped"),
         ("moving", "being moved or archived already"),
         ("kept", "of deleted accounts: they stay"),
     ):
-        if there[key]:
-            parts.append(f"{there[key]} {words}")
-    if there["reason"]:
-        parts.append(there["message"].rstrip("."))
+        if report[key]:
+            parts.append(f"{report[key]} {label}")
+    if report["reason"]:
+        parts.append(report["message"].rstrip("."))
     return "; ".join(parts) + "."
 
 

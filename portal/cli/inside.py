@@ -33,7 +33,7 @@ def ask(connection: Connection, method: str, path: str, name: str, **options: An
         if answer.status_code != 503 or time.monotonic() > ends_at:
             break
         time.sleep(0.5)
-    if _closed(answer) and _closed(_page(connection, name)):
+    if _is_denied(answer) and _is_denied(_page(connection, name)):
         raise not_let_in(name)
     return answer
 
@@ -44,16 +44,16 @@ def not_let_in(name: str) -> NotSignedIn:
     )
 
 
-def no_jupyter(name: str, what: str, status: int, more: str = "") -> Refused:
+def no_jupyter(name: str, capability: str, status: int, more: str = "") -> Refused:
     return Refused(
-        f"{name} runs no Jupyter that {what} (it answered {status}).",
+        f"{name} runs no Jupyter that {capability} (it answered {status}).",
         f"Choose a template of JupyterLab, such as jupyterlab or terminal.{more}",
         status=status,
         code="no_jupyter",
     )
 
 
-def _closed(answer: httpx.Response) -> bool:
+def _is_denied(answer: httpx.Response) -> bool:
     return answer.is_redirect or answer.status_code in (401, 403)
 
 

@@ -31,16 +31,16 @@ def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespace) -> int:
     """Print output until the workspace has ended; with --json one object per line of the log."""
-    after, seen = 0, deque[str](maxlen=REMEMBERED)
+    after, previous = 0, deque[str](maxlen=REMEMBERED)
     while True:
         try:
             for message in client.workspaces.stream_logs(workspace_id, after=after, tail=arguments.tail):
                 after, text = message["id"], message["text"]
                 if message["kept"]:
                     # The log is from the portal's saved copy, which may have been printed in part.
-                    fresh = fresh_lines(list(seen), text.splitlines())
+                    fresh = fresh_lines(list(previous), text.splitlines())
                     text = "".join(f"{line}\n" for line in fresh)
-                seen.extend(text.splitlines())
+                previous.extend(text.splitlines())
                 _print(text, as_json=arguments.json)
                 if message["message"]:
                     print(message["message"], file=sys.stderr, flush=True)
@@ -72,12 +72,14 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def fresh_lines(seen: list[str], now: list[str]) -> list[str]:
-    """Return the lines of `now` that follow the end of `seen`; all lines if they do not overlap."""
-    if not seen:
+def fresh_lines(previous: list[str], now: list[str]) -> list[str]:
+    """Return the lines of `now` that follow the end of `previous`; all lines if they do not overlap."""
+    if not previous:
         return now
     for start in range(len(now), 0, -1):
-        overlap = min(start, len(seen))
-        if now[start - overlap : start] == seen[-overlap:] and (overlap == len(seen) or overlap == start):
+        overlap = min(start, len(previous))
+        if now[start - overlap : start] == previous[-overlap:] and (
+            overlap == len(previous) or overlap == start
+        ):
             return now[start:]
     return now

@@ -57,7 +57,7 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
         ("owner", workspace["owner"]),
         ("pool", workspace["pool"] or ""),
         ("nodes", ", ".join(workspace["nodes"])),
-        ("devices", ", ".join(each["uuid"] for each in workspace["devices"])),
+        ("devices", ", ".join(device["uuid"] for device in workspace["devices"])),
         ("ends", workspace["ends_at"] or ""),
         ("id", workspace["id"]),
     )
@@ -101,11 +101,11 @@ def _gpus(resources: dict[str, Any]) -> str:
     if not accelerators["count"]:
         return "-"
     models = [accelerators["model"]] if accelerators["model"] else accelerators["models"]
-    words = f"{accelerators['count'] * resources['nodes']} × {' or '.join(models) or 'any'}"
+    text = f"{accelerators['count'] * resources['nodes']} × {' or '.join(models) or 'any'}"
     if accelerators["mig_profile"]:
-        return f"{words} {accelerators['mig_profile']}"
+        return f"{text} {accelerators['mig_profile']}"
     share = accelerators["share_milli"]
-    return f"{words}, {share / 10:g} %, not isolated" if share < 1000 else words
+    return f"{text}, {share / 10:g} %, not isolated" if share < 1000 else text
 
 
 def preview(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -45,14 +45,14 @@ GROUPS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if not given:
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args:
         parser().print_help()
         return 0
     try:
-        arguments = parser().parse_args(given)
+        arguments = parser().parse_args(args)
     except SystemExit as leaving:
-        if leaving.code == EXIT_USAGE and given[:2] == ["gpu", "check"]:
+        if leaving.code == EXIT_USAGE and args[:2] == ["gpu", "check"]:
             # Its exit codes are verdicts, and 2 is one of them.
             raise SystemExit(64) from None
         raise
@@ -114,13 +114,13 @@ def _function(name: str) -> Callable[..., int]:
     """Return the function of a command. Each module is imported only when needed."""
     for group, module in GROUPS.items():
         if name.startswith(f"{group}_"):
-            return _of(module, name.removeprefix(f"{group}_"))
-    return _of(MODULES.get(name, "commands"), name)
+            return _load_command(module, name.removeprefix(f"{group}_"))
+    return _load_command(MODULES.get(name, "commands"), name)
 
 
-def _of(module: str, name: str) -> Callable[..., int]:
-    found: Callable[..., int] = getattr(importlib.import_module(f"portal.cli.{module}"), name)
-    return found
+def _load_command(module: str, name: str) -> Callable[..., int]:
+    function: Callable[..., int] = getattr(importlib.import_module(f"portal.cli.{module}"), name)
+    return function
 
 
 def _report(error: CliError, *, as_json: bool) -> None:

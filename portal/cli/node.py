@@ -89,22 +89,22 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
 
 
 def _status(folder: NodeFolder, arguments: argparse.Namespace) -> int:
-    found = status.look(folder)
+    report = status.look(folder)
     if arguments.json:
-        print(json.dumps(asdict(found), indent=2))
-        return found.exit_code
-    print(f"Node {found.node} of pool {found.pool}, {found.portal}")
-    for fact in found.facts:
+        print(json.dumps(asdict(report), indent=2))
+        return report.exit_code
+    print(f"Node {report.node} of pool {report.pool}, {report.portal}")
+    for fact in report.facts:
         print(f"  {'✓' if fact.good else '✗'} {fact.name.capitalize():<{LABEL_WIDTH}} {fact.words}")
-    return found.exit_code
+    return report.exit_code
 
 
 def _rotate(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -> int:
-    known = membership.load(folder)
-    membership.check_user(known)
+    stored = membership.load(folder)
+    membership.check_user(stored)
     with console.step("Keys") as step:
         step.update("asking the portal")
-        renewed = rotation.rotate(folder, known)
+        renewed = rotation.rotate(folder, stored)
         step.result = f"changed; they hold until {rotation.until(renewed)}"
     if arguments.json:
         print(json.dumps({"node": renewed.name, "until": rotation.until(renewed)}))

@@ -36,20 +36,20 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     for row in rows:
         size = "-" if row["size_mib"] is None else _size(row["size_mib"])
         age = _span((now - datetime.fromisoformat(row["first_seen_at"])).total_seconds())
-        what = row["kind"].replace("_", " ")
-        table.append((row["id"][:SHORT], what, row["name"], row["node"], size, age, _fate(row, now)))
+        kind = row["kind"].replace("_", " ")
+        table.append((row["id"][:SHORT], kind, row["name"], row["node"], size, age, _fate(row, now)))
     return print_table(table)
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Confirm, with the name for a home folder, and delete it; --wait waits. Exit code 1 if it remains."""
-    row = _one(client.orphans.list(), arguments.orphan)
-    typed = _typed(row, arguments) if row["kind"] == "home" else ""
+    row = _find_orphan(client.orphans.list(), arguments.orphan)
+    typed = _typed_name(row, arguments) if row["kind"] == "home" else ""
     if not typed:
         confirm(arguments, f"Remove the {row['kind'].replace('_', ' ')} {row['name']} on {row['node']}?")
     row = client.orphans.delete(row["id"], confirm=typed)
     if arguments.wait:
-        row = _ended(client, row, arguments.timeout)
+        row = _wait_until_gone(client, row, arguments.timeout)
     if arguments.json:
         print_json(row)
     elif row["state"] in THERE:
@@ -59,23 +59,23 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     return 1 if row["problem"] else 0
 
 
-def _one(rows: Iterable[Orphan], wanted: str) -> Orphan:
+def _find_orphan(rows: Iterable[Orphan], wanted: str) -> Orphan:
     """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `Usage`."""
-    there = [row for row in rows if row["state"] in THERE]
-    found = [row for row in there if row["name"] == wanted or _begins(row, wanted)]
-    if not found:
+    present = [row for row in rows if row["state"] in THERE]
+    matches = [row for row in present if row["name"] == wanted or _begins(row, wanted)]
+    if not matches:
         raise Missing(f"Nothing that is left over is “{wanted}”.", "`berth orphans` shows what there is.")
-    if len(found) > 1:
-        ids = ", ".join(row["id"] for row in found)
+    if len(matches) > 1:
+        ids = ", ".join(row["id"] for row in matches)
         raise Usage(f"Several things are “{wanted}”.", f"Name one of them by its id: {ids}.")
-    return found[0]
+    return matches[0]
 
 
 def _begins(row: Orphan, wanted: str) -> bool:
     return len(wanted) >= SHORTEST and bool(row["id"].startswith(wanted.lower()))
 
 
-def _typed(row: Orphan, arguments: argparse.Namespace) -> str:
+def _typed_name(row: Orphan, arguments: argparse.Namespace) -> str:
     """Return the typed name of a home folder: deletion is permanent, so --yes is not enough."""
     if arguments.confirm:
         return str(arguments.confirm)
@@ -93,7 +93,7 @@ def _typed(row: Orphan, arguments: argparse.Namespace) -> str:
     return typed
 
 
-def _ended(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
+def _wait_until_gone(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
     """Return the orphan when it is gone or its node failed. Raises `TimedOut`; the removal continues."""
     ends_at = time.monotonic() + timeout_s
     while row["state"] == "removing":

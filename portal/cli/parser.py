@@ -46,10 +46,10 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--json", action="store_true", help="print JSON, also for errors")
     common.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
 
-    def command(name: str, function: str, words: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=function)
-        return made
+    def command(name: str, function: str, summary: str) -> argparse.ArgumentParser:
+        subparser = commands.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=function)
+        return subparser
 
     login = command("login", "login", "Store the portal's address and a token.")
     login.add_argument("url", nargs="?", default="", help=f"default: BERTH_URL, else {config.DEFAULT_URL}")
@@ -114,10 +114,12 @@ def parser() -> argparse.ArgumentParser:
     command("whoami", "whoami", "Show the user and scopes of the token.")
     command("logout", "logout", "Delete the stored token.")
 
-    listed = command("ls", "ls", "List workspaces.")
-    listed.add_argument("--all", action="store_true", help="include other people's, as far as visible to you")
-    listed.add_argument("--team", default="", metavar="SLUG", help="of this team only")
-    listed.add_argument("--state", default="", metavar="STATE", help="in this state only")
+    list_parser = command("ls", "ls", "List workspaces.")
+    list_parser.add_argument(
+        "--all", action="store_true", help="include other people's, as far as visible to you"
+    )
+    list_parser.add_argument("--team", default="", metavar="SLUG", help="of this team only")
+    list_parser.add_argument("--state", default="", metavar="STATE", help="in this state only")
 
     one_workspace(command("show", "show", "Show a workspace: state, URL, devices, end."))
 
@@ -248,11 +250,11 @@ def parser() -> argparse.ArgumentParser:
         "export",
         "Print the site file: catalog, pools, teams, limits, rules. For administrators and auditors.",
     )
-    for name, words in (
+    for name, label in (
         ("plan", "Show the changes that a site file would make; exit code 2 if there are any."),
         ("apply", "Apply a site file: all changes or none."),
     ):
-        of_site = command(name, f"{name}_site", words)
+        of_site = command(name, f"{name}_site", label)
         of_site.add_argument("-f", "--file", required=True, metavar="FILE", help="“-”: standard input")
         of_site.add_argument(
             "--prune", action="store_true", help="also delete entries missing from a section of the file"

@@ -32,21 +32,21 @@ exit codes:
 
 
 def requests(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "List, create and decide requests for quota."
-    top = commands.add_parser("requests", help=words, description=words, parents=[common])
+    summary = "List, create and decide requests for quota."
+    top = commands.add_parser("requests", help=summary, description=summary, parents=[common])
     top.set_defaults(function="requests_ls")
     top.add_argument("--all", action="store_true", help="include decided ones")
     top.add_argument("--team", default="", metavar="SLUG", help="of this team only")
     verbs = top.add_subparsers(metavar="COMMAND")
 
-    def verb(name: str, words: str) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=f"requests_{name}")
-        return cast(argparse.ArgumentParser, made)
+    def verb(name: str, summary: str) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"requests_{name}")
+        return cast(argparse.ArgumentParser, subparser)
 
-    def amount(made: argparse.ArgumentParser, *, required: bool, words: str) -> None:
-        made.add_argument(
-            "--amount", type=amount_of, required=required, default=None, metavar="N", help=words
+    def amount(subparser: argparse.ArgumentParser, *, required: bool, help_text: str) -> None:
+        subparser.add_argument(
+            "--amount", type=amount_of, required=required, default=None, metavar="N", help=help_text
         )
 
     ask = verb("ask", "Request quota for your team.")
@@ -56,7 +56,7 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="as in `berth quota --json`, for example gpu:h100",
     )
-    amount(ask, required=True, words="GPUs, cores, GiB, workspaces or GPU-hours")
+    amount(ask, required=True, help_text="GPUs, cores, GiB, workspaces or GPU-hours")
     ask.add_argument("--note", required=True, metavar="TEXT", help="for the approver")
     ask.add_argument("--hours", type=hours, default=None, metavar="H", help="duration; default: permanent")
     ask.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
@@ -69,9 +69,9 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
     approve = verb("approve", "Approve a request in full or in part. For its approvers.")
     deny = verb("deny", "Deny a request. For its approvers.")
     cancel = verb("cancel", "Cancel your own request.")
-    for each in (approve, deny, cancel):
-        each.add_argument("request", metavar="ID", help="id, or its beginning")
-    amount(approve, required=False, words="approve less")
+    for subparser in (approve, deny, cancel):
+        subparser.add_argument("request", metavar="ID", help="id, or its beginning")
+    amount(approve, required=False, help_text="approve less")
     approve.add_argument("--hours", type=hours, default=None, metavar="H", help="duration from now")
     approve.add_argument("--note", default="", metavar="TEXT", help="for the requester")
     deny.add_argument("--note", required=True, metavar="TEXT", help="for the requester")
@@ -83,19 +83,19 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     verbs = user.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, words: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=f"user_{name}")
+    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"user_{name}")
         if named:
-            made.add_argument("username", metavar="NAME")
+            subparser.add_argument("username", metavar="NAME")
         if asks:
-            made.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-        return cast(argparse.ArgumentParser, made)
+            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+        return cast(argparse.ArgumentParser, subparser)
 
-    listed = verb("ls", "List accounts.", named=False)
-    listed.add_argument("search", nargs="?", default="", help="part of name or address")
-    listed.add_argument("--state", default="", choices=("invited", "active", "deactivated"))
-    listed.add_argument(
+    list_parser = verb("ls", "List accounts.", named=False)
+    list_parser.add_argument("search", nargs="?", default="", help="part of name or address")
+    list_parser.add_argument("--state", default="", choices=("invited", "active", "deactivated"))
+    list_parser.add_argument(
         "--second-factor", default="", choices=("none", "totp", "passkey"), help="accounts with this factor"
     )
     invite = verb("invite", "Create an account and print the invitation link.")
@@ -116,19 +116,19 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def files(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "Manage files in a workspace's home folder, also while it is stopped."
-    verbs = commands.add_parser("files", help=words, description=words).add_subparsers(
+    summary = "Manage files in a workspace's home folder, also while it is stopped."
+    verbs = commands.add_parser("files", help=summary, description=summary).add_subparsers(
         metavar="COMMAND", required=True
     )
 
-    def verb(name: str, words: str) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=f"files_{name}")
-        one_workspace(made)
-        return cast(argparse.ArgumentParser, made)
+    def verb(name: str, summary: str) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"files_{name}")
+        one_workspace(subparser)
+        return cast(argparse.ArgumentParser, subparser)
 
-    listed = verb("ls", "List a folder.")
-    listed.add_argument("path", nargs="?", default="", metavar="PATH", help="default: the home folder")
+    list_parser = verb("ls", "List a folder.")
+    list_parser.add_argument("path", nargs="?", default="", metavar="PATH", help="default: the home folder")
     get = verb("get", "Download a file, or a folder with --as.")
     get.add_argument("path", metavar="PATH")
     get.add_argument(
@@ -140,11 +140,12 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
     put.add_argument("files", nargs="+", metavar="FILE")
     put.add_argument("--into", default="", metavar="PATH", help="target folder; default: the home folder")
     put.add_argument("-f", "--force", action="store_true", help="replace existing files")
-    words = "Copy files to or from a workspace's home folder, also while it is stopped."
+    summary = "Copy files to or from a workspace's home folder, also while it is stopped."
     copy = commands.add_parser(
         "cp",
-        help=words,
-        description=f"{words} NAME:PATH is in the workspace; start local paths that contain a colon with ./",
+        help=summary,
+        description=f"{summary} NAME:PATH is in the workspace; "
+        "start local paths that contain a colon with ./",
         usage="berth cp [-r] [-f] FILE … NAME:FOLDER, or berth cp [-r] [-f] [--as tar|zip] NAME:PATH FILE",
         parents=[common],
     )
@@ -163,20 +164,20 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def archives(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "Manage archives of the home folder. No workspace may use it meanwhile."
-    verbs = commands.add_parser("archives", help=words, description=words).add_subparsers(
+    summary = "Manage archives of the home folder. No workspace may use it meanwhile."
+    verbs = commands.add_parser("archives", help=summary, description=summary).add_subparsers(
         metavar="COMMAND", required=True
     )
 
-    def verb(name: str, words: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=f"archives_{name}")
-        one_workspace(made)
+    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"archives_{name}")
+        one_workspace(subparser)
         if named:
-            made.add_argument("archive", metavar="ARCHIVE", help="name or id")
+            subparser.add_argument("archive", metavar="ARCHIVE", help="name or id")
         if asks:
-            made.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-        return cast(argparse.ArgumentParser, made)
+            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+        return cast(argparse.ArgumentParser, subparser)
 
     verb("ls", "List archives, newest first.", named=False)
     make = verb("make", "Create an archive of the home folder.", named=False)
@@ -191,51 +192,53 @@ def archives(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def homes(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "List, keep, restore and move home folders."
-    verbs = commands.add_parser("homes", help=words, description=words).add_subparsers(
+    summary = "List, keep, restore and move home folders."
+    verbs = commands.add_parser("homes", help=summary, description=summary).add_subparsers(
         metavar="COMMAND", required=True
     )
-    words = "List your home folders with last use, next step and archives."
-    listed = verbs.add_parser("ls", help=words, description=words, parents=[common])
-    listed.set_defaults(function="homes_ls")
-    listed.add_argument("--archived", action="store_true", help="archived ones only")
-    listed.add_argument("--all", action="store_true", help="of all users; for operators and auditors")
-    for name, words in (
+    summary = "List your home folders with last use, next step and archives."
+    list_parser = verbs.add_parser("ls", help=summary, description=summary, parents=[common])
+    list_parser.set_defaults(function="homes_ls")
+    list_parser.add_argument("--archived", action="store_true", help="archived ones only")
+    list_parser.add_argument("--all", action="store_true", help="of all users; for operators and auditors")
+    for name, summary in (
         ("keep", "Keep an unused home folder or its archive."),
         ("restore", "Restore an archived home folder and wait."),
     ):
-        one = verbs.add_parser(name, help=words, description=words, parents=[common])
-        one.set_defaults(function=f"homes_{name}")
-        one.add_argument("team", metavar="TEAM", help="short name of the team")
-        one.add_argument("--pool", default="", metavar="SLUG", help="pool, if you have one in several")
-        one.add_argument(
+        home_parser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        home_parser.set_defaults(function=f"homes_{name}")
+        home_parser.add_argument("team", metavar="TEAM", help="short name of the team")
+        home_parser.add_argument(
+            "--pool", default="", metavar="SLUG", help="pool, if you have one in several"
+        )
+        home_parser.add_argument(
             "--owner", default="", metavar="NAME", help="owner of the home folder; for operators"
         )
         if name == "restore":
-            one.add_argument("--no-wait", action="store_true", help="do not wait")
-    words = "Move all home folders of a machine to another and wait. Repeat the command to continue."
-    made = verbs.add_parser("move", help=words, description=words, parents=[common])
-    made.set_defaults(function="homes_move")
-    made.add_argument("node", metavar="NODE", help="current machine")
-    made.add_argument("--to", default="", metavar="NODE", help="target machine")
-    made.add_argument("--pool", default="", metavar="SLUG", help="pool, if the machine is in several")
-    made.add_argument("--dry-run", action="store_true", help="only show what would be moved")
-    made.add_argument("--no-wait", action="store_true", help="do not wait")
-    made.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+            home_parser.add_argument("--no-wait", action="store_true", help="do not wait")
+    summary = "Move all home folders of a machine to another and wait. Repeat the command to continue."
+    subparser = verbs.add_parser("move", help=summary, description=summary, parents=[common])
+    subparser.set_defaults(function="homes_move")
+    subparser.add_argument("node", metavar="NODE", help="current machine")
+    subparser.add_argument("--to", default="", metavar="NODE", help="target machine")
+    subparser.add_argument("--pool", default="", metavar="SLUG", help="pool, if the machine is in several")
+    subparser.add_argument("--dry-run", action="store_true", help="only show what would be moved")
+    subparser.add_argument("--no-wait", action="store_true", help="do not wait")
+    subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "List and delete orphaned processes and folders on nodes. For operators."
-    top = commands.add_parser("orphans", help=words, description=words, parents=[common])
+    summary = "List and delete orphaned processes and folders on nodes. For operators."
+    top = commands.add_parser("orphans", help=summary, description=summary, parents=[common])
     top.set_defaults(function="orphans_ls")
     top.add_argument("--pool", default="", metavar="SLUG", help="of this pool only")
     top.add_argument("--node", default="", metavar="NODE", help="on this node only")
     kinds = ("workspace", "process", "control_group", "folder", "home")
     top.add_argument("--kind", default="", choices=kinds, help="of this kind only")
     top.add_argument("--all", action="store_true", help="include recently deleted ones")
-    words = "Delete an orphan, after another check by its node."
+    summary = "Delete an orphan, after another check by its node."
     gone = top.add_subparsers(metavar="COMMAND").add_parser(
-        "rm", help=words, description=words, parents=[common]
+        "rm", help=summary, description=summary, parents=[common]
     )
     gone.set_defaults(function="orphans_rm")
     gone.add_argument("orphan", metavar="ID", help="id, its beginning, or name")
@@ -248,20 +251,20 @@ def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "Manage service accounts."
-    top = commands.add_parser("service-account", help=words, description=f"{words} For team owners.")
+    summary = "Manage service accounts."
+    top = commands.add_parser("service-account", help=summary, description=f"{summary} For team owners.")
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, words: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=f"service_account_{name}")
+    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"service_account_{name}")
         if named:
-            made.add_argument("username", metavar="NAME", help="with or without svc-")
+            subparser.add_argument("username", metavar="NAME", help="with or without svc-")
         team = "default: your only team" if named else "default: all your teams"
-        made.add_argument("--team", default="", metavar="SLUG", help=team)
+        subparser.add_argument("--team", default="", metavar="SLUG", help=team)
         if asks:
-            made.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-        return cast(argparse.ArgumentParser, made)
+            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+        return cast(argparse.ArgumentParser, subparser)
 
     verb("ls", "List service accounts.", named=False)
     create = verb("create", "Create a service account and print its name.")
@@ -284,8 +287,8 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     rotate = verb("rotate", "Replace a token and print the new secret, which is shown only once.")
     revoke = verb("revoke", "Revoke a token.", asks=True)
-    for each in (rotate, revoke):
-        each.add_argument("token", metavar="TOKEN", help="beginning, id or name, as in `tokens`")
+    for subparser in (rotate, revoke):
+        subparser.add_argument("token", metavar="TOKEN", help="beginning, id or name, as in `tokens`")
     rotate.add_argument(
         "--overlap-hours",
         type=int,
@@ -296,19 +299,21 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def secret(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "Manage your secrets, or those of a team or template."
-    top = commands.add_parser("secret", help=words, description=words)
+    summary = "Manage your secrets, or those of a team or template."
+    top = commands.add_parser("secret", help=summary, description=summary)
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, words: str, *, named: bool = True) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
-        made.set_defaults(function=f"secret_{name}")
+    def verb(name: str, summary: str, *, named: bool = True) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"secret_{name}")
         if named:
-            made.add_argument("name", metavar="NAME", help="name of a variable, for example WANDB_API_KEY")
-        of = made.add_mutually_exclusive_group()
+            subparser.add_argument(
+                "name", metavar="NAME", help="name of a variable, for example WANDB_API_KEY"
+            )
+        of = subparser.add_mutually_exclusive_group()
         of.add_argument("--team", default="", metavar="SLUG", help="secret of a team; default: your own")
         of.add_argument("--template", default="", metavar="SLUG", help="secret of a template")
-        return cast(argparse.ArgumentParser, made)
+        return cast(argparse.ArgumentParser, subparser)
 
     verb("ls", "List secrets, without values.", named=False)
     put = verb("set", "Save a value from standard input, without a final newline.")
@@ -326,13 +331,13 @@ def secret(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def environments(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "List and build software environments."
-    top = commands.add_parser("environments", help=words, description=words, parents=[common])
+    summary = "List and build software environments."
+    top = commands.add_parser("environments", help=summary, description=summary, parents=[common])
     top.add_argument("--team", default="", metavar="SLUG", help="of this team only")
     top.set_defaults(function="environments_ls")
     verbs = top.add_subparsers(metavar="COMMAND")
-    words = "Build a version of an environment from a file, or again from its current source."
-    build = verbs.add_parser("build", help=words, description=words, parents=[common])
+    summary = "Build a version of an environment from a file, or again from its current source."
+    build = verbs.add_parser("build", help=summary, description=summary, parents=[common])
     build.set_defaults(function="environments_build")
     build.add_argument("name", metavar="NAME", help="short name; created if missing")
     build.add_argument(
@@ -357,11 +362,11 @@ def environments(commands: Any, common: argparse.ArgumentParser) -> None:
 def gpu(commands: Any, common: argparse.ArgumentParser) -> None:
     gpu = commands.add_parser("gpu", help="Check GPUs.", description="Check GPUs.")
     verbs = gpu.add_subparsers(metavar="COMMAND", required=True)
-    words = "Check the GPUs of this machine, or a GPU of a node."
+    summary = "Check the GPUs of this machine, or a GPU of a node."
     check = verbs.add_parser(
         "check",
-        help=words,
-        description=words,
+        help=summary,
+        description=summary,
         parents=[common],
         epilog=GPU_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -384,28 +389,28 @@ def gpu(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def node(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "Run this machine as a node of another machine's portal."
+    summary = "Run this machine as a node of another machine's portal."
     top = commands.add_parser(
         "node",
-        help=words,
-        description=words,
+        help=summary,
+        description=summary,
         epilog=NODE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, words: str) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, parents=[common])
+    def verb(name: str, summary: str) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         # Progress lines are rewritten in place, so output is not filtered; foreign text is sanitized at
         # input.
-        made.set_defaults(function=f"node_{name.replace('-', '_')}", raw=True)
-        made.add_argument(
+        subparser.set_defaults(function=f"node_{name.replace('-', '_')}", raw=True)
+        subparser.add_argument(
             "--home",
             default="",
             metavar="DIR",
             help="folder of the node; default: BERTH_HOME, or the standard folder",
         )
-        return cast(argparse.ArgumentParser, made)
+        return cast(argparse.ArgumentParser, subparser)
 
     join = verb("join", "Join a pool with the token of its page.")
     join.add_argument("url", metavar="URL", help="URL for machines, as on the pool's page")
@@ -431,15 +436,15 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
     verb("rotate", "Rotate keys and certificate now. This happens automatically before they expire.")
     leave = verb("leave", "Leave the pool and delete the keys; home folders stay.")
     leave.add_argument("--forget", action="store_true", help="only on this machine, if the portal is gone")
-    there = leave.add_mutually_exclusive_group()
-    there.add_argument(
+    group = leave.add_mutually_exclusive_group()
+    group.add_argument(
         "--drain",
         action="store_const",
         const="drain",
         dest="workspaces",
         help="move its workspaces away first",
     )
-    there.add_argument(
+    group.add_argument(
         "--stop", action="store_const", const="stop", dest="workspaces", help="stop its workspaces first"
     )
     leave.set_defaults(workspaces="")
@@ -447,21 +452,23 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
     tried = verb("try-suspend", "Test whether this machine can suspend GPU work to host memory.")
     tried.add_argument("--device", default="", metavar="UUID", help="idle GPU; default: the first one")
     tried.add_argument("--onto", default="", metavar="UUID", help="restore on this GPU of the same model")
-    for name, words in (
+    for name, summary in (
         ("suspend", "Suspend a workspace: release its GPUs and keep its variables."),
         ("resume", "Resume a suspended workspace on its GPUs."),
     ):
-        verb(name, words).add_argument("workspace", metavar="ID", help="id of the workspace, as on its page")
+        verb(name, summary).add_argument(
+            "workspace", metavar="ID", help="id of the workspace, as on its page"
+        )
 
 
 def rebalancing(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "List and apply proposals to move running work. For operators."
-    top = commands.add_parser("rebalancing", help=words, description=words, parents=[common])
+    summary = "List and apply proposals to move running work. For operators."
+    top = commands.add_parser("rebalancing", help=summary, description=summary, parents=[common])
     top.set_defaults(function="rebalancing_ls")
     top.add_argument("--all", action="store_true", help="include applied, dismissed and withdrawn ones")
-    words = "Start the moves of a proposal, with notice: all or none."
+    summary = "Start the moves of a proposal, with notice: all or none."
     act = top.add_subparsers(metavar="COMMAND").add_parser(
-        "apply", help=words, description=words, parents=[common]
+        "apply", help=summary, description=summary, parents=[common]
     )
     act.set_defaults(function="rebalancing_apply")
     act.add_argument("proposal", metavar="ID", help="id, or its beginning")

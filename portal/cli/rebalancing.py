@@ -34,7 +34,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Show what a proposal interrupts, confirm, and ask its workspaces to move."""
-    row = _one(client.rebalance_proposals.list(state="open"), arguments.proposal)
+    row = _find_proposal(client.rebalance_proposals.list(state="open"), arguments.proposal)
     confirm(arguments, f"Move {_moves(row)}? {row['interrupts']}")
     row = client.rebalance_proposals.apply(row["id"])
     if arguments.json:
@@ -42,24 +42,24 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_line(f"{_moves(row)}: move started, users notified.")
 
 
-def _one(rows: Iterable[Proposal], wanted: str) -> Proposal:
+def _find_proposal(rows: Iterable[Proposal], wanted: str) -> Proposal:
     """Return the open proposal with this id or id prefix. Raises `Missing`, `Usage`."""
     begins = wanted.lower()
-    found = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
-    if not found:
+    matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
+    if not matches:
         raise Missing(f"No proposal that stands is “{wanted}”.", "`berth rebalancing` shows those that do.")
-    if len(found) > 1:
-        ids = ", ".join(row["id"] for row in found)
+    if len(matches) > 1:
+        ids = ", ".join(row["id"] for row in matches)
         raise Usage(f"Several proposals are “{wanted}”.", f"Name one of them by its id: {ids}.")
-    return found[0]
+    return matches[0]
 
 
 def _moves(row: Proposal) -> str:
-    return ", ".join(_move(each) for each in row["moves"])
+    return ", ".join(_move(move) for move in row["moves"])
 
 
-def _move(each: dict[str, Any]) -> str:
-    name = each["name"] or "one that was deleted"
-    if each["from_node"] == each["to_node"]:
-        return f"{name} within {each['to_node']}"
-    return f"{name} {each['from_node']} → {each['to_node']}"
+def _move(move: dict[str, Any]) -> str:
+    name = move["name"] or "one that was deleted"
+    if move["from_node"] == move["to_node"]:
+        return f"{name} within {move['to_node']}"
+    return f"{name} {move['from_node']} → {move['to_node']}"

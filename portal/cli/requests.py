@@ -24,8 +24,8 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     for row in rows:
         amount = f"{row['amount'] / _unit(row['resource']):g}"
         until = (row["until"] or "-")[:16]
-        words = (row["id"][:8], row["state"], row["team"], row["requester"], row["resource"], amount, until)
-        table.append((*words, row["note"].splitlines()[0] if row["note"] else ""))
+        columns = (row["id"][:8], row["state"], row["team"], row["requester"], row["resource"], amount, until)
+        table.append((*columns, row["note"].splitlines()[0] if row["note"] else ""))
     return print_table(table) if rows else 0
 
 
@@ -39,24 +39,24 @@ def ask(client: BerthClient, arguments: argparse.Namespace) -> int:
         "until": _until(arguments.hours),
         "note": arguments.note,
     }
-    return _said(client.quota_requests.create(**request), arguments)
+    return _print_decision(client.quota_requests.create(**request), arguments)
 
 
 def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
-    found = _find(client, arguments.request)
-    given: dict[str, Any] = {"note": arguments.note, "until": _until(arguments.hours)}
+    request = _find(client, arguments.request)
+    decision: dict[str, Any] = {"note": arguments.note, "until": _until(arguments.hours)}
     if arguments.amount is not None:
-        given["amount"] = base_units(arguments.amount, found["resource"])
-    return _said(client.quota_requests.approve(found["id"], **given), arguments)
+        decision["amount"] = base_units(arguments.amount, request["resource"])
+    return _print_decision(client.quota_requests.approve(request["id"], **decision), arguments)
 
 
 def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
-    found = _find(client, arguments.request)
-    return _said(client.quota_requests.deny(found["id"], note=arguments.note), arguments)
+    request = _find(client, arguments.request)
+    return _print_decision(client.quota_requests.deny(request["id"], note=arguments.note), arguments)
 
 
 def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _said(client.quota_requests.cancel(_find(client, arguments.request)["id"]), arguments)
+    return _print_decision(client.quota_requests.cancel(_find(client, arguments.request)["id"]), arguments)
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
     return rows[0]
 
 
-def _said(request: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _print_decision(request: dict[str, Any], arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(request)
     amount = request["amount"]

@@ -28,10 +28,10 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def create(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Create a service account; print only its name, for use in scripts."""
-    made = client.service_accounts.create(
+    account = client.service_accounts.create(
         _team(client, arguments), name=arguments.username, description=arguments.description
     )
-    return print_json(made) if arguments.json else print_line(made["username"])
+    return print_json(account) if arguments.json else print_line(account["username"])
 
 
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -42,8 +42,8 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
-    made = client.service_accounts.reactivate(_team(client, arguments), _account(arguments))
-    return print_changed(made, arguments)
+    account = client.service_accounts.reactivate(_team(client, arguments), _account(arguments))
+    return print_changed(account, arguments)
 
 
 def tokens(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -60,14 +60,14 @@ def tokens(client: BerthClient, arguments: argparse.Namespace) -> int:
 def issue(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Create a token; print only its secret."""
     ends = datetime.now(UTC) + timedelta(days=arguments.days) if arguments.days else None
-    made = client.service_accounts.create_token(
+    created = client.service_accounts.create_token(
         _team(client, arguments),
         _account(arguments),
         name=arguments.purpose,
         scopes=arguments.scope,
         expires_at=ends.isoformat(timespec="seconds") if ends else "",
     )
-    return _print_secret(made, arguments)
+    return _print_secret(created, arguments)
 
 
 def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -87,14 +87,14 @@ def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_line(f"{token['prefix']}… is revoked.")
 
 
-def _print_secret(made: dict[str, Any], arguments: argparse.Namespace) -> int:
-    return print_json(made) if arguments.json else print_line(made["secret"])
+def _print_secret(created: dict[str, Any], arguments: argparse.Namespace) -> int:
+    return print_json(created) if arguments.json else print_line(created["secret"])
 
 
 def _account(arguments: argparse.Namespace) -> str:
     """Return the account's name with the common prefix."""
-    given = str(arguments.username)
-    return given if given.startswith(PREFIX) else PREFIX + given
+    username = str(arguments.username)
+    return username if username.startswith(PREFIX) else PREFIX + username
 
 
 def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
@@ -112,16 +112,16 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
 
     Raises `Missing` for none and `Usage` for several.
     """
-    name, given = _account(arguments), str(arguments.token)
+    name, wanted = _account(arguments), str(arguments.token)
     rows = list(client.service_accounts.tokens(_team(client, arguments), name))
-    found = [row for row in rows if given in (row["id"], row["prefix"])]
-    found = found or [row for row in rows if given == row["name"]]
+    matches = [row for row in rows if wanted in (row["id"], row["prefix"])]
+    matches = matches or [row for row in rows if wanted == row["name"]]
     see = f"`berth service-account tokens {name}` lists them."
-    if not found:
-        raise Missing(f"{name} has no token “{given}”.", see)
-    if len(found) > 1:
-        raise Usage(f"{name} has {len(found)} tokens “{given}”.", f"Say which by its beginning: {see}")
-    return found[0]
+    if not matches:
+        raise Missing(f"{name} has no token “{wanted}”.", see)
+    if len(matches) > 1:
+        raise Usage(f"{name} has {len(matches)} tokens “{wanted}”.", f"Say which by its beginning: {see}")
+    return matches[0]
 
 
 def _minute(at: str | None) -> str:

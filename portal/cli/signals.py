@@ -38,10 +38,10 @@ def held_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    both = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, signal.SIG_IGN) for each in both]
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(signum, signal.SIG_IGN) for signum in signals]
     try:
         yield
     finally:
-        for each, handler in zip(both, before, strict=True):
-            signal.signal(each, handler)
+        for signum, handler in zip(signals, before, strict=True):
+            signal.signal(signum, handler)

@@ -22,7 +22,7 @@ _CONTROLS = re.compile(
 def harmless(text: str) -> str:
     """Remove control sequences, and show control characters except line breaks and tabs as codes."""
     text = _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class HarmlessStream:

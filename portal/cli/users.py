@@ -20,8 +20,8 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     table: list[tuple[str, ...]] = [("NAME", "STATUS", "FACTORS", "E-MAIL", "ROLES", "TEAMS")]
     for row in rows:
         teams = ", ".join(f"{place['team']} ({place['role']})" for place in row["teams"])
-        held = row["second_factors"]
-        factors = "-" if held is None else ", ".join(held) or "none"
+        enrolled = row["second_factors"]
+        factors = "-" if enrolled is None else ", ".join(enrolled) or "none"
         roles = ", ".join(row["roles"])
         table.append((row["username"], row["state"], factors, row["email"], roles, teams))
     return print_table(table)
@@ -31,10 +31,10 @@ def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Create an account; print only its invitation link, for use in scripts."""
     role = "owner" if arguments.owner else "viewer" if arguments.viewer else "member"
     teams = [{"team": slug, "role": role} for slug in arguments.team]
-    made = client.users.invite(
+    invited = client.users.invite(
         username=arguments.username, email=arguments.email, teams=teams, roles=arguments.role
     )
-    return print_json(made) if arguments.json else print_line(made["invite_url"])
+    return print_json(invited) if arguments.json else print_line(invited["invite_url"])
 
 
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:

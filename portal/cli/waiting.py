@@ -57,7 +57,7 @@ def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float,
     late = f"{workspace['name']} has not stopped after {timeout_s:g} s; its end goes on."
     ended = ("stopped", "failed", "terminated")
     return _follow(
-        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _late(workspace, late)
+        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _timeout(workspace, late)
     )
 
 
@@ -71,14 +71,14 @@ def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, sh
             lambda now: now["state"] == "terminated",
             timeout_s,
             show,
-            _late(workspace, late),
+            _timeout(workspace, late),
         )
     except Missing:
         return
 
 
-def _late(workspace: Workspace, words: str) -> TimedOut:
-    return TimedOut(words, f"Look at {workspace['portal_url']}.")
+def _timeout(workspace: Workspace, message: str) -> TimedOut:
+    return TimedOut(message, f"Look at {workspace['portal_url']}.")
 
 
 def _follow(
@@ -138,18 +138,18 @@ def _stage(workspace: Workspace) -> str:
     """Return the current step of its start."""
     if workspace["state"] != "provisioning":
         return ""
-    found = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
-    return f", {label}" if (label := next(found, "")) else ""
+    labels = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
+    return f", {label}" if (label := next(labels, "")) else ""
 
 
 def _place(workspace: Workspace) -> str:
     """Return its position in the queue and expected start, in local time."""
     queue = workspace["queue"] or {}
-    words = ""
+    text = ""
     if queue.get("position"):
-        words += f", position {queue['position']}"
+        text += f", position {queue['position']}"
     if queue.get("eta"):
         at = datetime.fromisoformat(queue["eta"]).astimezone()
         today = at.date() == datetime.now(at.tzinfo).date()
-        words += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
-    return words
+        text += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
+    return text

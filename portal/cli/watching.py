@@ -42,7 +42,7 @@ def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
 def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print events of a workspace, or all visible ones; -f follows."""
     if not arguments.workspace:
-        return _everything(client, arguments)
+        return _watch_all(client, arguments)
     if arguments.type:
         raise Usage("--type goes with the events of everything.", "Leave the workspace out.")
     workspace = find(client, arguments)
@@ -62,9 +62,9 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     )
 
 
-def _everything(client: BerthClient, arguments: argparse.Namespace) -> int:
-    given = {"team": arguments.team, "type": arguments.type}
-    filters = {name: value for name, value in given.items() if value}
+def _watch_all(client: BerthClient, arguments: argparse.Namespace) -> int:
+    options = {"team": arguments.team, "type": arguments.type}
+    filters = {name: value for name, value in options.items() if value}
     newest = client.events.list(sort="-id", page_size=min(arguments.tail, MAX_PAGE), **filters)
     rows = list(islice(newest, arguments.tail))[::-1]
     if arguments.json and not arguments.follow:
@@ -113,10 +113,10 @@ def _line(row: dict[str, Any]) -> str:
         return f"{_time(row['at'])}  {row['actor']} {row['message']}"
     data = row["data"]
     subjects = [data.get(kind) or {} for kind in SUBJECTS]
-    names = [next((each[key] for key in NAMES if each.get(key)), "") for each in subjects]
+    names = [next((subject[key] for key in NAMES if subject.get(key)), "") for subject in subjects]
     names += [device["uuid"] for device in data.get("devices", ())]
-    words = [row["type"], *(name for name in names if name), f"by {data['actor']}"]
-    return f"{_time(row['timestamp'])}  {' '.join(words)}{': ' + data['code'] if data.get('code') else ''}"
+    parts = [row["type"], *(name for name in names if name), f"by {data['actor']}"]
+    return f"{_time(row['timestamp'])}  {' '.join(parts)}{': ' + data['code'] if data.get('code') else ''}"
 
 
 def _time(stamp: str) -> str:

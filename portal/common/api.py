@@ -86,33 +86,33 @@ class StrictSerializer(serializers.Serializer[Any]):
         if isinstance(data, Mapping):
             unknown = [str(key) for key in data if key not in self.fields]
             if unknown:
-                known = ", ".join(self.fields)
+                names = ", ".join(self.fields)
                 raise serializers.ValidationError(
                     {
                         key[:60].encode(errors="replace").decode(): [
-                            _("Unknown field. Known: %(names)s.") % {"names": known}
+                            _("Unknown field. Known: %(names)s.") % {"names": names}
                         ]
                         for key in unknown[:10]
                     }
                 )
             others = {
-                name: [said]
+                name: [message]
                 for name, field in self.fields.items()
-                if name in data and (said := _of_another_type(field, data[name]))
+                if name in data and (message := _type_error(field, data[name]))
             }
             if others:
                 raise serializers.ValidationError(others)
         return super().to_internal_value(data)
 
 
-def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str:
+def _type_error(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str:
     """Return an error message if the JSON type of `value` does not match the field, else "".
 
     DRF coerces numbers to text, and numbers or text to booleans. The OpenAPI document does not allow this.
     """
     if isinstance(field, serializers.ListField | serializers.DictField):
-        held = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-        return next((said for item in held if (said := _of_another_type(field.child, item))), "")
+        values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        return next((message for item in values if (message := _type_error(field.child, item))), "")
     text = isinstance(field, serializers.CharField) and isinstance(value, int | float)
     boolean = isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
     number = isinstance(field, serializers.IntegerField | serializers.FloatField) and isinstance(value, bool)
@@ -170,10 +170,10 @@ class ApiView(APIView):
             raise MethodNotAllowed(request.method or "")
         if not self._takes_keys(request):
             idempotency.require_no_key(request)
-        known = self.known_params()
-        unknown = [name for name in request.query_params if name not in known]
+        allowed = self.known_params()
+        unknown = [name for name in request.query_params if name not in allowed]
         if unknown:
-            reason = Reason(CommonCode.UNKNOWN_PARAMETER, {"known": sorted(known)})
+            reason = Reason(CommonCode.UNKNOWN_PARAMETER, {"known": sorted(allowed)})
             sentence = _("Unknown parameter. %(known)s") % {"known": next_action_of(reason)}
             raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
 
@@ -188,8 +188,8 @@ class ApiView(APIView):
         answer: Any = super().finalize_response(request, response, *args, **kwargs)
         # Read the cached user only: responses to failed authentication pass through here, too.
         user = getattr(request, "_user", None)
-        known = user.pk if user is not None and user.is_authenticated else None
-        if policy := rate_limits.policy_of_requests(known):
+        user_id = user.pk if user is not None and user.is_authenticated else None
+        if policy := rate_limits.policy_of_requests(user_id):
             answer[RATE_LIMIT_POLICY] = policy
         return answer
 
@@ -350,8 +350,8 @@ def operation(
     - `retry_after_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
     accepted = [*parameters, idempotency.PARAMETER] if idempotent else list(parameters)
-    made = any((key[0] if isinstance(key, tuple) else key) in MADE for key in responses)
-    headers = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if retry_after_s else [])]
+    creates = any((key[0] if isinstance(key, tuple) else key) in MADE for key in responses)
+    headers = [*([LOCATION] if creates and located else []), *([RETRY_AFTER] if retry_after_s else [])]
     problems = {*ALWAYS, *errors, *((400, 409) if idempotent else ())}
 
     def document_method(method: F) -> F:
@@ -403,12 +403,14 @@ def documented(
 
     def document_view(view: V) -> V:
         resource: Any = view
-        shown = resource.serializer_class
+        serializer = resource.serializer_class
         operations = {
-            "list": operation(list, description=of, responses={200: shown(many=True)}, errors=[400, *errors])
+            "list": operation(
+                list, description=of, responses={200: serializer(many=True)}, errors=[400, *errors]
+            )
         }
         if retrieve:
-            operations["retrieve"] = operation(retrieve, responses={200: shown}, errors=[404])
+            operations["retrieve"] = operation(retrieve, responses={200: serializer}, errors=[404])
         return extend_schema_view(**operations)(view)
 
     return document_view

@@ -34,8 +34,8 @@ class Offered:
 
 def offered(options: Iterable[Option]) -> Offered:
     """Truncate `options` to `MOST_IN_A_LIST`. Pass at least one more than that if more exist."""
-    found = list(options)
-    return Offered(found[:MOST_IN_A_LIST], len(found) > MOST_IN_A_LIST)
+    first_options = list(options)
+    return Offered(first_options[:MOST_IN_A_LIST], len(first_options) > MOST_IN_A_LIST)
 
 
 class CompletedInput(forms.TextInput):
@@ -50,9 +50,9 @@ class CompletedInput(forms.TextInput):
         )
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        shown = dict(attrs or {})
-        proposed = f"{shown.get('id', name)}-proposed"
-        shown |= {
+        widget_attrs = dict(attrs or {})
+        proposed = f"{widget_attrs.get('id', name)}-proposed"
+        widget_attrs |= {
             "list": proposed,
             "hx-get": str(self.url),
             "hx-trigger": "input changed delay:200ms",
@@ -63,7 +63,7 @@ class CompletedInput(forms.TextInput):
         }
         return format_html(
             '{}<datalist id="{}">{}</datalist>',
-            super().render(name, value, shown, renderer),
+            super().render(name, value, widget_attrs, renderer),
             proposed,
             options_html(self.options),
         )

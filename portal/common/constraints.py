@@ -19,10 +19,10 @@ def violates(error: IntegrityError, model: type[Model], *names: str) -> bool:
     constraints = [_Constraint(model, name) for name in names]
     diag = getattr(error.__cause__, "diag", None)
     if diag is not None:
-        return any(diag.constraint_name == each.name for each in constraints)
+        return any(diag.constraint_name == constraint.name for constraint in constraints)
     match = _COLUMNS.search(str(error))
     failed = frozenset(match[1].split(", ")) if match else frozenset()
-    return any(failed == each.failed for each in constraints)
+    return any(failed == constraint.failed for constraint in constraints)
 
 
 class _Constraint:
@@ -32,7 +32,7 @@ class _Constraint:
         table = model._meta.db_table
         for constraint in model._meta.constraints:
             if isinstance(constraint, UniqueConstraint) and constraint.name == name:
-                columns = [_field(model, each).column for each in constraint.fields]
+                columns = [_field(model, field_name).column for field_name in constraint.fields]
                 self.name = name
                 # SQLite reports columns, and for constraints on expressions the index.
                 self.failed = frozenset(f"{table}.{column}" for column in columns) or {f"index '{name}'"}

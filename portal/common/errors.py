@@ -48,8 +48,8 @@ class PortalError(Exception):
         """Error messages by field, for a form or a problem document."""
         errors: Mapping[str, Iterable[Reason | str]] = self.extra.get("errors", {})
         return {
-            field: [message_of(each) if isinstance(each, Reason) else str(each) for each in found]
-            for field, found in errors.items()
+            field: [message_of(item) if isinstance(item, Reason) else str(item) for item in items]
+            for field, items in errors.items()
         }
 
     @property

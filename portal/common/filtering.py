@@ -51,12 +51,12 @@ class FilterBackend(filters.DjangoFilterBackend):
 def _require_documented(request: Request, filterset_class: type[filters.FilterSet]) -> None:
     """Raise `ValidationError` for empty values of non-text filters and for invalid booleans."""
     errors: dict[str, list[Any]] = {}
-    for name, given in request.query_params.lists():
-        known = filterset_class.base_filters.get(name)
-        if isinstance(known, filters.BooleanFilter):
-            if any(value not in BOOLEANS for value in given):
+    for name, values in request.query_params.lists():
+        filter_ = filterset_class.base_filters.get(name)
+        if isinstance(filter_, filters.BooleanFilter):
+            if any(value not in BOOLEANS for value in values):
                 errors[name] = [serializers.BooleanField.default_error_messages["invalid"]]
-        elif known is not None and not isinstance(known, filters.CharFilter) and "" in given:
+        elif filter_ is not None and not isinstance(filter_, filters.CharFilter) and "" in values:
             errors[name] = [serializers.CharField.default_error_messages["blank"]]
     if errors:
         raise ValidationError(errors)

@@ -75,8 +75,8 @@ def format_cores(milli: int | None) -> str:
     """Format milli-CPU: "1 core", "2.25 cores"."""
     if milli is None:
         return NOTHING
-    words = ngettext("%(number)s core", "%(number)s cores", 1 if milli == MILLI else 2)
-    return words % {"number": format_thousandths(milli)}
+    unit_text = ngettext("%(number)s core", "%(number)s cores", 1 if milli == MILLI else 2)
+    return unit_text % {"number": format_thousandths(milli)}
 
 
 def format_gpu_hours(amount: int) -> str:
@@ -191,12 +191,12 @@ def parse_input(text: str, units: int) -> int:
     text = text.strip().replace(",", ".")
     try:
         number = Decimal(text) if len(text) <= MAX_INPUT_DIGITS else Decimal("NaN")
-        whole = (number * units).to_integral_value() if number.is_finite() else None
+        amount = (number * units).to_integral_value() if number.is_finite() else None
     except InvalidOperation:
-        whole = None
-    if whole is None or not 0 <= whole <= MAX_AMOUNT:
+        amount = None
+    if amount is None or not 0 <= amount <= MAX_AMOUNT:
         raise ValueError(f"no amount: {text!r}")
-    return int(whole)
+    return int(amount)
 
 
 def format_size(request: Mapping[str, Any]) -> str:
@@ -235,23 +235,23 @@ def format_duration(seconds: float | None) -> str:
     seconds = max(0.0, float(seconds))
     if seconds < 9.95:
         return _("%(seconds)s s") % {"seconds": f"{seconds:.1f}"}
-    whole = round(seconds)
-    if whole < 60:
-        return _("%(seconds)s s") % {"seconds": whole}
-    minutes, rest = divmod(whole, 60)
+    total = round(seconds)
+    if total < 60:
+        return _("%(seconds)s s") % {"seconds": total}
+    minutes, rest = divmod(total, 60)
     if minutes < 60:
-        return _two(_("%(number)s min"), minutes, _("%(number)s s"), rest if minutes < 10 else 0)
+        return _join_units(_("%(number)s min"), minutes, _("%(number)s s"), rest if minutes < 10 else 0)
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
-        return _two(_("%(number)s h"), hours, _("%(number)s min"), minutes)
+        return _join_units(_("%(number)s h"), hours, _("%(number)s min"), minutes)
     days, hours = divmod(hours, 24)
-    return _two(_("%(number)s d"), days, _("%(number)s h"), hours)
+    return _join_units(_("%(number)s d"), days, _("%(number)s h"), hours)
 
 
 def format_time_left(seconds: float) -> str:
     """Format the time left in whole seconds: 0 s, 48 s, 2 d 23 h. berth.js implements the same format."""
-    whole = max(0, round(seconds))
-    return _("%(seconds)s s") % {"seconds": whole} if whole < 60 else format_duration(whole)
+    rounded = max(0, round(seconds))
+    return _("%(seconds)s s") % {"seconds": rounded} if rounded < 60 else format_duration(rounded)
 
 
 def format_span(seconds: float) -> str:
@@ -265,7 +265,7 @@ def format_span(seconds: float) -> str:
     return format_duration(seconds)
 
 
-def _two(large: str, number: int, small: str, rest: int) -> str:
+def _join_units(large: str, number: int, small: str, rest: int) -> str:
     parts = [large % {"number": format_number(number)}]
     if rest:
         parts.append(small % {"number": rest})
@@ -291,8 +291,8 @@ def format_time_span(start: datetime, end: datetime) -> str:
     """Format start and end in UTC without repeating the date: "21 Nov 2026, 09:00 to 12:00 UTC"."""
     first, last = start.astimezone(UTC), end.astimezone(UTC)
     until = dateformat.format(last, "H:i" if first.date() == last.date() else "j M Y, H:i")
-    words = {"start": dateformat.format(first, "j M Y, H:i"), "end": until}
-    return _("%(start)s to %(end)s UTC") % words
+    bounds = {"start": dateformat.format(first, "j M Y, H:i"), "end": until}
+    return _("%(start)s to %(end)s UTC") % bounds
 
 
 def format_clock(moment: datetime, now: datetime) -> str:

@@ -42,10 +42,10 @@ def onward_token_of(gateway_secret: str) -> str:
     return hmac.new(gateway_secret.encode(), b"berth:onward", hashlib.sha256).hexdigest()
 
 
-def is_front_door(given: str, gateway_secret: str) -> bool:
-    """Return whether the value `given` of `TOKEN_HEADER` proves that a request passed the front door."""
+def is_front_door(credential: str, gateway_secret: str) -> bool:
+    """Return whether the value `credential` of `TOKEN_HEADER` proves that a request passed the front door."""
     return bool(gateway_secret) and hmac.compare_digest(
-        given.encode("utf-8", "replace"), token_of(gateway_secret).encode()
+        credential.encode("utf-8", "replace"), token_of(gateway_secret).encode()
     )
 
 
@@ -66,15 +66,15 @@ def client_address(
     """
     if not is_front_door(token, gateway_secret):
         return peer
-    named = [name.strip() for name in forwarded_for.split(",")]
-    client = _address(named.pop())
+    addresses = [name.strip() for name in forwarded_for.split(",")]
+    client = _address(addresses.pop())
     if client is None:
         return peer
     proven = len(own_proxy_secret) >= MIN_SECRET and hmac.compare_digest(
         proxy_secret.encode("utf-8", "replace"), own_proxy_secret.encode()
     )
-    while named and _contains(trusted, client) and (proven or not _is_of_this_machine(str(client))):
-        further = _address(named.pop())
+    while addresses and _contains(trusted, client) and (proven or not _is_of_this_machine(str(client))):
+        further = _address(addresses.pop())
         if further is None:
             break
         client = further
@@ -83,11 +83,11 @@ def client_address(
 
 def _address(text: str) -> Address | None:
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _contains(trusted: tuple[Network, ...], address: Address) -> bool:

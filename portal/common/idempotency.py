@@ -84,7 +84,7 @@ class KeyUse:
         record = _record(self.user, self.endpoint, self.key)
         if record is None:
             return None
-        answer = _opened(record)
+        answer = _decrypt(record)
         if answer.get("asked") != self.digest:
             code = CommonCode.IDEMPOTENCY_KEY_REUSED
             raise StateConflict(Reason(code), code=code)
@@ -113,7 +113,7 @@ class KeyUse:
 def recorded(*, user: Any, endpoint: str, key: str) -> dict[str, Any]:
     """Return the response recorded for the key at this endpoint, for any request; empty without one."""
     record = _record(user, endpoint, key)
-    return {} if record is None else _opened(record)
+    return {} if record is None else _decrypt(record)
 
 
 def digest_of(*parts: Any) -> str:
@@ -131,12 +131,12 @@ def answer_once(request: Request, act: Callable[[], Response]) -> Response:
     if not key:
         return act()
     endpoint = f"{request.method} {request.path.rstrip('/')}"[:300]
-    asked = (request.META.get("QUERY_STRING", ""), request.headers.get("If-Match", ""), request.data)
-    use = KeyUse(request.user, endpoint, key, digest_of(*asked))
+    content = (request.META.get("QUERY_STRING", ""), request.headers.get("If-Match", ""), request.data)
+    use = KeyUse(request.user, endpoint, key, digest_of(*content))
     try:
         with transaction.atomic():
             if (answer := use.answer()) is not None:
-                return _replayed(answer)
+                return _replay(answer)
             use.claim()
             response = act()
             use.record(
@@ -148,7 +148,7 @@ def answer_once(request: Request, act: Callable[[], Response]) -> Response:
     except IntegrityError as error:
         if not use.was_claimed(error) or (answer := use.answer()) is None:
             raise
-        return _replayed(answer)
+        return _replay(answer)
 
 
 def delete_expired() -> None:
@@ -160,7 +160,7 @@ def _record(user: Any, endpoint: str, key: str) -> IdempotencyRecord | None:
     return IdempotencyRecord.objects.filter(user=user, endpoint=endpoint, key=key).first()
 
 
-def _opened(record: IdempotencyRecord) -> dict[str, Any]:
+def _decrypt(record: IdempotencyRecord) -> dict[str, Any]:
     """Decrypt the record. Returns an empty dict if its secret key is no longer configured."""
     try:
         answer: dict[str, Any] = json.loads(unseal(record.sealed, purpose=PURPOSE))
@@ -169,6 +169,6 @@ def _opened(record: IdempotencyRecord) -> dict[str, Any]:
     return answer
 
 
-def _replayed(answer: dict[str, Any]) -> Response:
+def _replay(answer: dict[str, Any]) -> Response:
     body = json.loads(answer["body"]) if answer["body"] else None
     return Response(body, status=answer["status"], headers={**answer["headers"], REPLAYED: "true"})

@@ -26,7 +26,7 @@ def parse_json(raw: bytes | str, *, strict: bool = True) -> Any:
     rejects strings with NUL characters or lone surrogates, which databases do not accept.
     """
     try:
-        value = json.loads(raw, parse_constant=_constant, parse_int=_whole, parse_float=_finite)
+        value = json.loads(raw, parse_constant=_constant, parse_int=_parse_integer, parse_float=_parse_float)
     except InvalidJson:
         raise
     except RecursionError:
@@ -41,17 +41,17 @@ def _constant(name: str) -> None:
     raise InvalidJson(f"{name} is no JSON")
 
 
-def _whole(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     # Checked before parsing: parsing is slow, and Python raises an error of its own for very long numbers.
-    if len(digits) > 20 or abs(found := int(digits)) > LARGEST_WHOLE:
+    if len(digits) > 20 or abs(number := int(digits)) > LARGEST_WHOLE:
         raise InvalidJson("a number has more than 64 bits")
-    return found
+    return number
 
 
-def _finite(digits: str) -> float:
-    if len(digits) > 400 or not math.isfinite(found := float(digits)):
+def _parse_float(digits: str) -> float:
+    if len(digits) > 400 or not math.isfinite(number := float(digits)):
         raise InvalidJson("a number is too large")
-    return found
+    return number
 
 
 def _check(value: Any, strict: bool) -> None:

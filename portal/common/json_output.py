@@ -25,8 +25,8 @@ class JsonRenderer(JSONRenderer):
             return b""
         context = renderer_context or {}
         if (accepted_media_type and ";" in accepted_media_type) or "indent" in context:
-            found: bytes = super().render(data, accepted_media_type, context)
-            return found
+            content: bytes = super().render(data, accepted_media_type, context)
+            return content
         written = _encoder.encode(data)
         # Like DRF, escape characters that are invalid in JavaScript strings.
         if b"\xe2\x80\xa8" in written or b"\xe2\x80\xa9" in written:
@@ -34,10 +34,10 @@ class JsonRenderer(JSONRenderer):
         return written
 
 
-def _known(value: Any) -> Any:
+def _encode_unknown(value: Any) -> Any:
     """Convert a value unknown to msgspec: str subclasses, lazy strings, querysets."""
     return str.__str__(value) if isinstance(value, str) else _drf.default(value)
 
 
 _drf = JSONRenderer.encoder_class()
-_encoder = msgspec.json.Encoder(enc_hook=_known, decimal_format="number")
+_encoder = msgspec.json.Encoder(enc_hook=_encode_unknown, decimal_format="number")

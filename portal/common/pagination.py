@@ -39,11 +39,11 @@ class Pages(CursorPagination):
             raise
 
     def get_page_size(self, request: Request) -> int | None:
-        given = request.query_params.get(self.page_size_query_param)
-        if given is None:
+        text = request.query_params.get(self.page_size_query_param)
+        if text is None:
             return self.page_size
         return whole_number(
-            given, CommonCode.PAGE_SIZE_INVALID, field=self.page_size_query_param, maximum=self.max_page_size
+            text, CommonCode.PAGE_SIZE_INVALID, field=self.page_size_query_param, maximum=self.max_page_size
         )
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class Pages(CursorPagination):
         }
 
 
-def whole_number(given: str, code: StrEnum, *, field: str, maximum: int) -> int:
+def whole_number(text: str, code: StrEnum, *, field: str, maximum: int) -> int:
     """Parse a query parameter from 1 to `maximum`. Raises `InvalidInput` with `code`."""
-    if given.isascii() and given.isdigit() and len(given) < 8 and 1 <= int(given) <= maximum:
-        return int(given)
+    if text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= maximum:
+        return int(text)
     reason = Reason(code, {"maximum": maximum})
     raise InvalidInput(reason, errors={field: [next_action_of(reason)]})
 

@@ -53,9 +53,9 @@ def shown(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
     if not upstream_headers:
         return NOTHING, ""
     for kind, name, pattern in _HEADERS:
-        found = pattern.fullmatch(upstream_headers.get(name, ""))
-        if found is not None and len(upstream_headers) == 1:
-            return kind, found[1]
+        match = pattern.fullmatch(upstream_headers.get(name, ""))
+        if match is not None and len(upstream_headers) == 1:
+            return kind, match[1]
     return None
 
 

@@ -35,7 +35,7 @@ class Prepared:
         self._make = make
         self._field = field
         self._raw_json = raw_json
-        self._statement = lru_cache(maxsize=256)(self._compiled)
+        self._statement = lru_cache(maxsize=256)(self._compile)
 
     def rows(self, values: Sequence[Any]) -> list[ConvertedRow]:
         """Return the current rows for these values; empty without values."""
@@ -56,13 +56,13 @@ class Prepared:
         """Convert one row of `raw_rows` to Python values."""
         connection = connections[DEFAULT_DB_ALIAS]
         _sql, converters = self._statement(connection.vendor, 1)
-        return _converted(row, converters, connection) if converters else row
+        return _convert_row(row, converters, connection) if converters else row
 
     def _adapted(self, values: Sequence[Any], connection: BaseDatabaseWrapper) -> list[Any]:
         field = self._field()
         return [field.get_db_prep_value(value, connection) for value in values]
 
-    def _compiled(self, _vendor: str, count: int) -> tuple[str, _Converters]:
+    def _compile(self, _vendor: str, count: int) -> tuple[str, _Converters]:
         connection = connections[DEFAULT_DB_ALIAS]
         sample = [self._field().to_python(number) for number in range(count)]
         compiler = self._make(sample).query.get_compiler(connection=connection)
@@ -77,7 +77,7 @@ class Prepared:
         )
 
 
-def _converted(row: RawRow, converters: _Converters, connection: BaseDatabaseWrapper) -> ConvertedRow:
+def _convert_row(row: RawRow, converters: _Converters, connection: BaseDatabaseWrapper) -> ConvertedRow:
     values = list(row)
     for position, steps, expression in converters:
         value = values[position]

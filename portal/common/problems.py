@@ -101,7 +101,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     return _response(document(error.status_code, code, detail, request, **extra), headers)
 
 
-def _by_field(found: Any) -> dict[str, list[str]]:
+def _by_field(detail: Any) -> dict[str, list[str]]:
     """Return DRF's validation errors as messages by field name.
 
     Nested fields are named `git.url`, and `rules.0.claim` in lists of objects. Errors of a plain list item
@@ -121,7 +121,7 @@ def _by_field(found: Any) -> dict[str, list[str]]:
         else:
             errors.setdefault(name, []).append(str(item))
 
-    gather(found, "")
+    gather(detail, "")
     return errors
 
 

@@ -106,20 +106,20 @@ def connection() -> redis.Redis:
     )
 
 
-def count(what: str, *limits: Limit) -> int:
-    """Count one use of `what`, such as `starts:<user>`.
+def count(subject: str, *limits: Limit) -> int:
+    """Count one use of `subject`, such as `starts:<user>`.
 
     Returns 0 if all limits hold, else the number of seconds to wait.
     """
-    held = [limit for limit in limits if limit.count > 0]
-    if not held or time.monotonic() < _away_until:
+    enforced = [limit for limit in limits if limit.count > 0]
+    if not enforced or time.monotonic() < _away_until:
         return 0
-    keys = [f"{PREFIX}{what}:{limit.window_s}" for limit in held]
-    values = [value for limit in held for value in (limit.count, limit.window_s)]
+    keys = [f"{PREFIX}{subject}:{limit.window_s}" for limit in enforced]
+    values = [value for limit in enforced for value in (limit.count, limit.window_s)]
     try:
         waits: Any = connection().eval(_COUNT, len(keys), *keys, *map(str, values))
     except (redis.RedisError, OSError) as error:
-        _stay_away(error)
+        _pause_limits(error)
         return 0
     return int(waits)
 
@@ -142,14 +142,14 @@ def policy_of_requests(user_id: UUID | None) -> str:
     return f'"{name}";q={limit};w={MINUTE_S}' if limit > 0 else ""
 
 
-def _count_by_share(what: str, limit: int) -> int:
+def _count_by_share(subject: str, limit: int) -> int:
     """Count in a window of one minute, with one Redis command per share.
 
     Returns the seconds to wait, or 0.
     """
     if limit <= 0:
         return 0
-    key, now = (what, limit), time.monotonic()
+    key, now = (subject, limit), time.monotonic()
     with _lock:
         share = _shares.get(key)
         if share is not None and now < share.until:
@@ -162,22 +162,22 @@ def _count_by_share(what: str, limit: int) -> int:
         at_most = 1 if key in _taking else MAX_SHARE
         if at_most > 1:
             _taking.add(key)
-    taken = None
+    new_share = None
     try:
-        taken = _take(what, limit, at_most)
+        new_share = _take(subject, limit, at_most)
     finally:
         with _lock:
             if at_most > 1:
                 _taking.discard(key)
-            if taken is not None:
-                size, rest_s = taken
-                _keep(key, max(0, size - 1), now, now + rest_s, refuses=not size)
-    if taken is None or taken[0]:
+            if new_share is not None:
+                size, rest_s = new_share
+                _keep_share(key, max(0, size - 1), now, now + rest_s, refuses=not size)
+    if new_share is None or new_share[0]:
         return 0
-    return _whole_seconds(taken[1])
+    return _whole_seconds(new_share[1])
 
 
-def _keep(key: tuple[str, int], left: int, now: float, until: float, *, refuses: bool) -> None:
+def _keep_share(key: tuple[str, int], left: int, now: float, until: float, *, refuses: bool) -> None:
     """Add to the existing share if it belongs to the current window."""
     present = _shares.get(key)
     if present is not None and now < present.until:
@@ -187,24 +187,24 @@ def _keep(key: tuple[str, int], left: int, now: float, until: float, *, refuses:
     _shares[key] = _Share(left, until, refuses)
 
 
-def _take(what: str, limit: int, at_most: int) -> tuple[int, float] | None:
+def _take(subject: str, limit: int, at_most: int) -> tuple[int, float] | None:
     """Reserve a share. Returns its size and the seconds left in the window; None if Redis is unavailable."""
     if time.monotonic() < _away_until:
         return None
-    key = f"{PREFIX}{what}:{MINUTE_S}"
+    key = f"{PREFIX}{subject}:{MINUTE_S}"
     try:
-        taken: Any = connection().eval(_TAKE, 1, key, *map(str, (limit, MINUTE_S, SHARES, at_most)))
+        share: Any = connection().eval(_TAKE, 1, key, *map(str, (limit, MINUTE_S, SHARES, at_most)))
     except (redis.RedisError, OSError) as error:
-        _stay_away(error)
+        _pause_limits(error)
         return None
-    return int(taken[0]), int(taken[1]) / 1000
+    return int(share[0]), int(share[1]) / 1000
 
 
 def _whole_seconds(rest_s: float) -> int:
     return max(1, math.ceil(rest_s))
 
 
-def _stay_away(error: Exception) -> None:
+def _pause_limits(error: Exception) -> None:
     global _away_until
     _away_until = time.monotonic() + AWAY_S
     log.warning("nothing is limited for a while, as Redis is away: %s", error)

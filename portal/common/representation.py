@@ -40,20 +40,20 @@ class RowRepresentation:
     """
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        shown = self.lasting(row)
+        data = self.lasting(row)
         for name, show in self._fields.live:
-            shown[name] = show(self, row)
-        return shown
+            data[name] = show(self, row)
+        return data
 
     def lasting(self, row: Any) -> dict[str, Any]:
         """Return all fields in order. Fields in `Meta.live` have no value yet."""
         fields = self._fields
-        shown = dict(zip(fields.names, fields.values(row), strict=True))
+        data = dict(zip(fields.names, fields.values(row), strict=True))
         for name in fields.times:
-            shown[name] = stamp(shown[name])
+            data[name] = stamp(data[name])
         for name, show in fields.others:
-            shown[name] = show(self, row)
-        return shown
+            data[name] = show(self, row)
+        return data
 
     @cached_property
     def _fields(self) -> _Representation:
@@ -63,21 +63,21 @@ class RowRepresentation:
     def once(self, show: Callable[[Any], Any], value: Any) -> Any:
         """Return `show(value)`, cached for all rows of a list that share the object `value`."""
         key = (show, id(value))
-        if key not in self._shown:
+        if key not in self._shown_cache:
             # Keep the value, so that its id is not reused while the result is cached.
-            self._shown[key] = (value, show(value))
-        return self._shown[key][1]
+            self._shown_cache[key] = (value, show(value))
+        return self._shown_cache[key][1]
 
     def part(self, serializer: type[Any]) -> Any:
         """Return this serializer's instance of a nested serializer. Both share the cache of `once`."""
         part = self._parts.get(serializer)
         if part is None:
             part = self._parts[serializer] = serializer()
-            part.__dict__["_shown"] = self._shown
+            part.__dict__["_shown_cache"] = self._shown_cache
         return part
 
     @cached_property
-    def _shown(self) -> dict[tuple[Callable[[Any], Any], int], tuple[Any, Any]]:
+    def _shown_cache(self) -> dict[tuple[Callable[[Any], Any], int], tuple[Any, Any]]:
         return {}
 
     @cached_property
@@ -113,13 +113,13 @@ def _representation_of(serializer: Any) -> _Representation:
         is_time = type(field) is serializers.DateTimeField
         read_directly = (
             name not in live_names
-            and (is_time or _shows_as_is(field))
+            and (is_time or _needs_no_conversion(field))
             and _method_of(serializer, field) is None
             and not _may_lead_through_null(field)
         )
         sources.append(field.source if read_directly else "__class__")
         if not read_directly:
-            (live if name in live_names else others).append((name, _show(serializer, field)))
+            (live if name in live_names else others).append((name, _show_function(serializer, field)))
         elif is_time:
             times.append(name)
     return _Representation(tuple(fields), _getter(sources), tuple(times), tuple(others), tuple(live))
@@ -142,10 +142,10 @@ _HOLDERS = (serializers.DictField, serializers.ListField)
 _ANYTHING = type(serializers.DictField.child)
 
 
-def _shows_as_is(field: Any) -> bool:
+def _needs_no_conversion(field: Any) -> bool:
     """Return whether the value of a row is already in the form that the field would show."""
     if type(field) in _HOLDERS:
-        return type(field.child) is _ANYTHING or _shows_as_is(field.child)
+        return type(field.child) is _ANYTHING or _needs_no_conversion(field.child)
     return type(field) in _AS_IS
 
 
@@ -154,24 +154,24 @@ def _may_lead_through_null(field: Any) -> bool:
 
 
 def _method_of(serializer: type[Any], field: Any) -> Show | None:
-    named = getattr(field, "method_name", None) or f"get_{field.field_name}"
-    if hasattr(serializers.ModelSerializer, named):
+    method_name = getattr(field, "method_name", None) or f"get_{field.field_name}"
+    if hasattr(serializers.ModelSerializer, method_name):
         # Methods of every serializer, such as `get_value`, do not count.
         return None
-    method: Show | None = getattr(serializer, named, None)
+    method: Show | None = getattr(serializer, method_name, None)
     return method
 
 
-def _show(serializer: type[Any], field: Any) -> Show:
+def _show_function(serializer: type[Any], field: Any) -> Show:
     method = _method_of(serializer, field)
     read = method or _reader(field)
-    many = isinstance(field, serializers.ListSerializer)
-    nested = type(field.child) if many else type(field)
+    is_list = isinstance(field, serializers.ListSerializer)
+    nested = type(field.child) if is_list else type(field)
     if issubclass(nested, RowRepresentation):
-        return _show_rows(nested, read) if many else _show_row(nested, read)
+        return _show_rows(nested, read) if is_list else _show_row(nested, read)
     if method is not None:
         return method
-    if _shows_as_is(field):
+    if _needs_no_conversion(field):
         return read
     return _show_value(stamp if type(field) is serializers.DateTimeField else field.to_representation, read)
 

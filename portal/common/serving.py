@@ -42,7 +42,7 @@ class SyncHandler(WSGIHandler):
             proxy_secret=environ.pop(_meta(front_door.PROXY_HEADER), ""),
         )
         if environ[THROUGH_FRONT_DOOR] and environ.get("HTTP_TRANSFER_ENCODING"):
-            _give_length(environ)
+            _set_content_length(environ)
         return super().__call__(environ, start_response)
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
@@ -62,7 +62,7 @@ class SyncHandler(WSGIHandler):
         return response
 
 
-def _give_length(environ: dict[str, Any]) -> None:
+def _set_content_length(environ: dict[str, Any]) -> None:
     """Buffer a chunked body and set its length, because Django reads only `CONTENT_LENGTH` bytes.
 
     The front door buffers the body before forwarding it. Reads at most one byte more than the size limit.

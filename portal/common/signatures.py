@@ -23,7 +23,7 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the three signature headers, with one signature per secret for rotation."""
     at = at.astimezone(UTC)
-    signatures = [Webhook(each).sign(message_id, at, body.decode()) for each in signing_secrets]
+    signatures = [Webhook(secret).sign(message_id, at, body.decode()) for secret in signing_secrets]
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(int(at.timestamp())),

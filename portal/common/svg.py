@@ -47,34 +47,36 @@ def sparkline(
 
     The floor is always inside the box, to show the distance to it. `below` marks a last value below it.
     """
-    given = list(values)
-    known = [value for value in given if value is not None]
-    if not known:
+    readings = list(values)
+    measured = [value for value in readings if value is not None]
+    if not measured:
         return None
-    low = min([*known, floor] if floor is not None else known)
-    high = max([*known, floor] if floor is not None else known)
+    low = min([*measured, floor] if floor is not None else measured)
+    high = max([*measured, floor] if floor is not None else measured)
     span = (high - low) or abs(high) or 1.0
     low, high = low - span * 0.08, high + span * 0.08
-    step = (width - 6) / max(1, len(given) - 1)
+    step = (width - 6) / max(1, len(readings) - 1)
 
     def place(number: int, value: float) -> Spot:
         return 3 + number * step, 3 + (height - 6) * (high - value) / (high - low)
 
-    spots = [None if value is None else place(number, value) for number, value in enumerate(given)]
-    below = floor is not None and given[-1] is not None and given[-1] < floor
-    words = f"{name}: {format_reading(known[0])}"
-    if len(known) > 1:
-        words += f" to {format_reading(known[-1])}"
-    words += f" {unit}" if unit else ""
-    if len(known) > 1:
-        words += f" in {len(known)} values"
+    spots = [None if value is None else place(number, value) for number, value in enumerate(readings)]
+    below = floor is not None and readings[-1] is not None and readings[-1] < floor
+    description = f"{name}: {format_reading(measured[0])}"
+    if len(measured) > 1:
+        description += f" to {format_reading(measured[-1])}"
+    description += f" {unit}" if unit else ""
+    if len(measured) > 1:
+        description += f" in {len(measured)} values"
     if floor is not None:
-        words += f", {'below the' if below else 'floor'} {'floor ' if below else ''}{format_reading(floor)}"
+        description += (
+            f", {'below the' if below else 'floor'} {'floor ' if below else ''}{format_reading(floor)}"
+        )
     return Sparkline(
         width,
         height,
         path(spots),
-        words,
+        description,
         round(place(0, floor)[1], 1) if floor is not None else None,
         next(((round(x, 1), round(y, 1)) for x, y in reversed([s for s in spots if s])), None),
         below,

@@ -34,10 +34,10 @@ class TokenRequestMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
-        way: Any = convert_exception_to_response(_ToView().answer)
+        handler: Any = convert_exception_to_response(_ToView().answer)
         for middleware in reversed(_ON_THE_WAY):
-            way = convert_exception_to_response(middleware(way))
-        self._way: Callable[[HttpRequest], HttpResponseBase] = way
+            handler = convert_exception_to_response(middleware(handler))
+        self._way: Callable[[HttpRequest], HttpResponseBase] = handler
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         path = request.path_info

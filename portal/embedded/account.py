@@ -97,20 +97,20 @@ class Account:
             for folders in (passes, [instance.home / "static"])
         )
         return Needs(
-            reads=(*python_places(), *static, *self._named()),
+            reads=(*python_places(), *static, *self._named_paths()),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
             copies=(
                 *(instance.home / "secrets" / secret for secret in secrets),
                 instance.keys_dir,
-                *(instance.tls_dir / each for each in authority),
+                *(instance.tls_dir / file_name for file_name in authority),
             ),
             covered=covered,
         )
 
-    def _named(self) -> list[Path]:
-        return [self._shown(file) for file in named_files(self.environ) if file.exists()]
+    def _named_paths(self) -> list[Path]:
+        return [self._readable_path(file) for file in named_files(self.environ) if file.exists()]
 
-    def _shown(self, file: Path) -> Path:
+    def _readable_path(self, file: Path) -> Path:
         """Return the file's folder, as renewal may replace the file; the file itself if Berth's are there
         too."""
         folder, home = file.parent, self.instance.home
@@ -254,9 +254,9 @@ def _share(place: int, name: str, uid: int) -> None:
         os.unlink(name, dir_fd=place)
         return
     try:
-        found = os.fstat(file)
+        status = os.fstat(file)
         # Only root can have created the database file itself.
-        if name != database_place.NAME and (not stat.S_ISREG(found.st_mode) or found.st_nlink != 1):
+        if name != database_place.NAME and (not stat.S_ISREG(status.st_mode) or status.st_nlink != 1):
             os.unlink(name, dir_fd=place)
             return
         os.fchown(file, 0, uid)
@@ -308,8 +308,8 @@ def named_files(environ: Mapping[str, str]) -> list[Path]:
         texts.append(providers)
         with contextlib.suppress(OSError, UnicodeDecodeError):
             texts += re.findall(r"\"((?:file:)?/[^\"]+)\"", Path(providers).read_text())
-    found = [Path(match[1]) for text in texts if (match := _NAMED.fullmatch(text))]
-    return sorted(set(found))
+    paths = [Path(match[1]) for text in texts if (match := _NAMED.fullmatch(text))]
+    return sorted(set(paths))
 
 
 def _names(folder: Path) -> list[str]:

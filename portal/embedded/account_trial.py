@@ -35,8 +35,8 @@ def main(question: dict[str, Any]) -> None:
     except OSError as error:
         raise SystemExit(f"{path} cannot be used by user {user} ({error.strerror})") from error
     for name in MODULES:
-        found = importlib.util.find_spec(name)
-        if found is None or not os.access(str(found.origin), os.R_OK):
+        spec = importlib.util.find_spec(name)
+        if spec is None or not os.access(str(spec.origin), os.R_OK):
             raise SystemExit(f"the Python module {name} cannot be read by user {user}")
     if not os.access(question["runs"], os.X_OK):
         raise SystemExit(f"{question['runs']} cannot be run by user {user}")

@@ -45,11 +45,11 @@ def ensure(folder: Path) -> Issued:
         (issued.front, FRONT_NAME, certificates.CLIENT),
         (issued.door, certificates.PORTAL_NAME, certificates.SERVER),
     ):
-        if not _good(pair, authority, latest):
+        if not _is_valid(pair, authority, latest):
             key = ec.generate_private_key(ec.SECP256R1())
-            made = authority.issue(key.public_key(), name=name, host=name, usages=(usage,))
+            signed = authority.issue(key.public_key(), name=name, host=name, usages=(usage,))
             write_file(pair.key, certificates.pem_of(key), mode=0o600)
-            write_file(pair.certificate, made.pem, mode=0o600)
+            write_file(pair.certificate, signed.pem, mode=0o600)
     return issued
 
 
@@ -71,19 +71,19 @@ def handed_out(pair: Certificates, folder: Path) -> Certificates:
 
 def _authority(folder: Path, latest: dt.datetime) -> Authority:
     try:
-        found = Authority.load(folder)
-        if found.certificate.not_valid_after_utc >= latest:
-            return found
+        loaded = Authority.load(folder)
+        if loaded.certificate.not_valid_after_utc >= latest:
+            return loaded
     except NoAuthority:
         pass
-    made = Authority.make()
-    write_file(folder / certificates.AUTHORITY_KEY_FILE, made.key_pem, mode=0o600)
+    created = Authority.make()
+    write_file(folder / certificates.AUTHORITY_KEY_FILE, created.key_pem, mode=0o600)
     # Written last: a certificate without its key is recreated.
-    write_file(folder / certificates.AUTHORITY_FILE, made.pem, mode=0o600)
-    return made
+    write_file(folder / certificates.AUTHORITY_FILE, created.pem, mode=0o600)
+    return created
 
 
-def _good(pair: Certificates, authority: Authority, latest: dt.datetime) -> bool:
+def _is_valid(pair: Certificates, authority: Authority, latest: dt.datetime) -> bool:
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
         certificate.verify_directly_issued_by(authority.certificate)

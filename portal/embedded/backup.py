@@ -47,8 +47,8 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
         for name, folder in _folders(instance).items():
             if folder.is_dir():
                 shutil.copytree(folder, half / name, symlinks=True)
-        made = {"version": VERSION, "made_at": _now().isoformat(), "files": _digests(half)}
-        write_file(half / MANIFEST, json.dumps(made, indent=1) + "\n")
+        manifest = {"version": VERSION, "made_at": _now().isoformat(), "files": _digests(half)}
+        write_file(half / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         _sync(half)
         half.rename(target)
         step.result = str(target)
@@ -66,8 +66,8 @@ def restore(
     source = source.expanduser().absolute()
     instance.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with instance_lock.hold(instance.run_dir, refusal=_runs):
-        made = _checked(source)
-        present = [path for path in _present(instance) if path.exists()]
+        manifest = _read_manifest(source)
+        present = [path for path in _replaced_paths(instance) if path.exists()]
         if present and not replace:
             raise Problem(
                 f"There is an instance in {instance.home} already.",
@@ -77,14 +77,16 @@ def restore(
             _readable(f"The backup could not be restored to {instance.home}"),
             console.step("Restore") as step,
         ):
-            _put_in_place(instance, source)
-            step.result = f"version {made['version']}, made {made['made_at'][:16].replace('T', ' ')} UTC"
+            _install(instance, source)
+            step.result = (
+                f"version {manifest['version']}, made {manifest['made_at'][:16].replace('T', ' ')} UTC"
+            )
     aside = " What was there is in the folder replaced-… beside it." if present else ""
     console.say(f"{instance.home} is as it was then.{aside} Start it: {UP}")
     return 0
 
 
-def _put_in_place(instance: Instance, source: Path) -> None:
+def _install(instance: Instance, source: Path) -> None:
     """Copy everything to the same disk, then rename. After an interruption, run it again."""
     fresh = instance.home / preflight.RESTORING
     shutil.rmtree(fresh, ignore_errors=True)
@@ -92,7 +94,7 @@ def _put_in_place(instance: Instance, source: Path) -> None:
     _sync(fresh)
     aside = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
     # Pending messages would refer to rows that no longer exist.
-    for path in (*_present(instance), instance.redis_dir):
+    for path in (*_replaced_paths(instance), instance.redis_dir):
         if path.exists():
             aside.mkdir(mode=0o700, exist_ok=True)
             shutil.move(path, aside / path.name)
@@ -117,17 +119,17 @@ def _places(instance: Instance) -> dict[str, Path]:
     return {DATABASE: database_place.place(instance.home), **_folders(instance)}
 
 
-def _present(instance: Instance) -> list[Path]:
+def _replaced_paths(instance: Instance) -> list[Path]:
     """Return the paths that a restore moves aside, including SQLite's files beside the database."""
     return [instance.home / database_place.FOLDER, *_folders(instance).values()]
 
 
-def _checked(source: Path) -> dict[str, Any]:
+def _read_manifest(source: Path) -> dict[str, Any]:
     """Return the manifest of a backup that is intact and not of a later version. Raises `Problem`."""
     try:
-        made: dict[str, Any] = json.loads((source / MANIFEST).read_text())
-        version, files = str(made["version"]), dict(made["files"])
-        dt.datetime.fromisoformat(made["made_at"])
+        manifest: dict[str, Any] = json.loads((source / MANIFEST).read_text())
+        version, files = str(manifest["version"]), dict(manifest["files"])
+        dt.datetime.fromisoformat(manifest["made_at"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Problem(f"{source} is no backup of Berth.", f"Its {MANIFEST} cannot be read.") from error
     if _number(version) > _number(VERSION):
@@ -135,11 +137,11 @@ def _checked(source: Path) -> dict[str, Any]:
             f"The backup is of Berth {version}, and this is {VERSION}.", f"Restore it with Berth {version}."
         )
     with _readable(f"{source} cannot be read"):
-        found = _digests(source)
-    wrong = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
+        digests = _digests(source)
+    wrong = sorted(name for name in files.keys() | digests.keys() if files.get(name) != digests.get(name))
     if wrong:
         raise Problem(f"{source} is damaged: {', '.join(wrong[:5])}.", "Use another backup.")
-    return made
+    return manifest
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -150,20 +152,20 @@ def _copy_database(source: Path, target: Path) -> None:
         live.backup(copy)
         # A single file, without the write-ahead log of the portal.
         copy.execute("PRAGMA journal_mode=DELETE")
-        (said,) = copy.execute("PRAGMA integrity_check").fetchone()
-    if said != "ok":
-        raise Problem(f"The database {source} is damaged: {said}.", "Go back to an older backup.")
+        (result,) = copy.execute("PRAGMA integrity_check").fetchone()
+    if result != "ok":
+        raise Problem(f"The database {source} is damaged: {result}.", "Go back to an older backup.")
     target.chmod(0o600)
 
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file except the manifest, by path."""
-    found = {}
+    digests = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and path.name != MANIFEST:
             with path.open("rb") as stream:
-                found[str(path.relative_to(folder))] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+                digests[str(path.relative_to(folder))] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
 
 
 def _sync(folder: Path) -> None:
@@ -196,9 +198,9 @@ def _now() -> dt.datetime:
 
 
 @contextlib.contextmanager
-def _readable(words: str) -> Iterator[None]:
+def _readable(message: str) -> Iterator[None]:
     """Convert disk and database errors to a `Problem` with a next action."""
     try:
         yield
     except (OSError, shutil.Error, sqlite3.Error) as error:
-        raise Problem(f"{words}: {error}.", "Mend that and run it again.") from error
+        raise Problem(f"{message}: {error}.", "Mend that and run it again.") from error

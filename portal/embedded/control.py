@@ -106,11 +106,11 @@ def _workspaces(instance: Instance, environ: Mapping[str, str]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    whole = max(int(seconds), 0)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} m"
-    return f"{whole // 86400} d"
+    total = max(int(seconds), 0)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min"
+    if total < 48 * 3600:
+        return f"{total // 3600} h {total % 3600 // 60} m"
+    return f"{total // 86400} d"

@@ -36,7 +36,10 @@ class Reserve:
 
         Locks the database for about 50 ms if there is something to do.
         """
-        if min(unused(self._one), self._log()) >= RESERVE_BYTES // 2 or free(self._file) < SPARE_BYTES:
+        if (
+            min(unused(self._query_number), self._log()) >= RESERVE_BYTES // 2
+            or free(self._file) < SPARE_BYTES
+        ):
             return
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -52,7 +55,7 @@ class Reserve:
     def close(self) -> None:
         self._connection.close()
 
-    def _one(self, statement: str) -> int:
+    def _query_number(self, statement: str) -> int:
         return int(self._connection.execute(statement).fetchone()[0])
 
     def _log(self) -> int:
@@ -77,5 +80,5 @@ def unused(ask: Callable[[str], Any]) -> int:
 
 def free(file: Path) -> int:
     """Return the bytes that this user can still write to the disk of a file. Raises `OSError`."""
-    found = os.statvfs(file.parent)
-    return found.f_bavail * found.f_frsize
+    stats = os.statvfs(file.parent)
+    return stats.f_bavail * stats.f_frsize

@@ -90,7 +90,7 @@ class Guard:
         self._shaking[network] += 1
         try:
             hello = await _hello(reader)
-            await self._pass(visit, reader, proxy_header(peer, own) + hello)
+            await self._relay(visit, reader, proxy_header(peer, own) + hello)
         except (OSError, Refused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
             log.debug("a connection of %s ended: %s", network, error)
         finally:
@@ -103,11 +103,11 @@ class Guard:
             return False
         if self._open < MAX_CONNECTIONS:
             return True
-        most = max(len(each) for each in self._visits.values())
+        most = max(len(visits) for visits in self._visits.values())
         if own and own >= most:
             return False
         oldest = min(
-            (next(iter(each)) for each in self._visits.values() if len(each) == most),
+            (next(iter(visits)) for visits in self._visits.values() if len(visits) == most),
             key=lambda visit: visit.began,
         )
         oldest.end()
@@ -116,7 +116,7 @@ class Guard:
 
     def _leave(self, visit: Visit) -> None:
         """Remove the connection from the counts. Idempotent."""
-        self._shaken(visit)
+        self._end_handshake(visit)
         of_network = self._visits.get(visit.network, {})
         if visit in of_network:
             del of_network[visit]
@@ -125,7 +125,7 @@ class Guard:
                 del self._visits[visit.network]
         visit.end()
 
-    def _shaken(self, visit: Visit) -> None:
+    def _end_handshake(self, visit: Visit) -> None:
         """Count the handshake as over, completed or not."""
         if visit.shaking:
             visit.shaking = False
@@ -133,7 +133,7 @@ class Guard:
             if not self._shaking[visit.network]:
                 del self._shaking[visit.network]
 
-    async def _pass(self, visit: Visit, reader: asyncio.StreamReader, first: bytes) -> None:
+    async def _relay(self, visit: Visit, reader: asyncio.StreamReader, first: bytes) -> None:
         async with asyncio.timeout(CONNECT_S):
             inner_reader, inner = await asyncio.open_unix_connection(str(self._to), limit=CHUNK)
         visit.inner = inner
@@ -170,7 +170,7 @@ class Guard:
             if records is not None and not records.over:
                 records.feed(data)
                 if records.over:
-                    self._shaken(visit)
+                    self._end_handshake(visit)
             writer.write(data)
             await writer.drain()
 
@@ -234,13 +234,13 @@ async def _watch(visit: Visit) -> None:
 def network_of(address: str) -> str:
     """Return the key for counting clients: an IPv4 address, or the /64 of an IPv6 address."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address):
-        mapped = found.ipv4_mapped
-        return str(mapped) if mapped else str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    if isinstance(ip, ipaddress.IPv6Address):
+        mapped = ip.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
 
 
 def proxy_header(peer: Sequence[object], own: Sequence[object]) -> bytes:
@@ -249,7 +249,7 @@ def proxy_header(peer: Sequence[object], own: Sequence[object]) -> bytes:
     Raises `ValueError` or `OSError` unless both are addresses of one family.
     """
     family = socket.AF_INET6 if ":" in str(peer[0]) else socket.AF_INET
-    hosts = b"".join(socket.inet_pton(family, str(each[0]).partition("%")[0]) for each in (peer, own))
+    hosts = b"".join(socket.inet_pton(family, str(address[0]).partition("%")[0]) for address in (peer, own))
     body = hosts + struct.pack("!HH", int(str(peer[1])), int(str(own[1])))
     return (
         _SIGNATURE + struct.pack("!BBH", 0x21, 0x11 if family == socket.AF_INET else 0x21, len(body)) + body

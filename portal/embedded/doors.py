@@ -49,13 +49,13 @@ class Doors:
         instance, account = self.instance, self.account
         tls, sockets = instance.tls_dir, instance.door_socket_dir
         if name == FRONT_DOOR:
-            found = account.needs(self._files_of_front(), self.environ)
+            needs = account.needs(self._files_of_front(), self.environ)
             passes = [instance.passes_dir] if instance.passes_dir and instance.passes_dir.is_dir() else []
             return Needs(
-                reads=(*found.reads, *passes),
-                writes=found.writes,
-                copies=found.copies,
-                covered=found.covered,
+                reads=(*needs.reads, *passes),
+                writes=needs.writes,
+                copies=needs.copies,
+                covered=needs.covered,
             )
         if name == NODES_DOOR:
             folder = instance.doors_dir / "tls" if instance.tls_apart else tls

@@ -225,14 +225,14 @@ class Instance:
         self, environ: Mapping[str, str], *, node_password: str, node_key: str
     ) -> dict[str, str]:
         """Return the node worker's environment: no database, no portal secret, a restricted Redis user."""
-        kept = {
+        inherited = {
             key: value
             for key, value in environ.items()
             if key.startswith("BERTH_") and key not in _SECRET_VARIABLES and key != MARKER
         }
         return {
             **bare_environ(environ),
-            **kept,
+            **inherited,
             **self.variables(),
             "BERTH_NODE_REDIS_URL": self.redis_url(self.redis_node_user, node_password),
             "BERTH_NODE_KEY": node_key,
@@ -306,8 +306,8 @@ def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
     folder = home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
-    found: dict[str, str] = {}
-    made = False
+    values: dict[str, str] = {}
+    created = False
     for name in SECRET_NAMES:
         path = folder / name
         try:
@@ -319,6 +319,6 @@ def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
         else:
             value = secrets.token_hex(32)
             write_file(path, value + "\n", mode=0o600)
-            made = True
-        found[name] = value
-    return found, made
+            created = True
+        values[name] = value
+    return values, created

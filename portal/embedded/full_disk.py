@@ -51,9 +51,9 @@ class Watch:
         try:
             while True:
                 await asyncio.to_thread(self.keep_reserve)
-                said = await asyncio.to_thread(self.adapt_redis)
-                if said:
-                    self._say(said)
+                message = await asyncio.to_thread(self.adapt_redis)
+                if message:
+                    self._say(message)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             if self._reserve is not None:
@@ -82,9 +82,9 @@ class Watch:
             return ""
 
     def _adapt(self, client: Any) -> str:
-        seen = client.info("persistence")
-        if seen["aof_enabled"]:
-            if seen["aof_last_write_status"] == "ok":
+        persistence = client.info("persistence")
+        if persistence["aof_enabled"]:
+            if persistence["aof_last_write_status"] == "ok":
                 return ""
             client.config_set("appendonly", "no")
             return "the disk is full: Redis goes on in memory alone. Make room"

@@ -48,14 +48,14 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def _begin(self) -> None:
         self._head_bytes = 0
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
 
     def _end(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _late(self) -> None:
+    def _on_head_timeout(self) -> None:
         self._head_timer = None
         if not self.transport.is_closing():
             self.transport.close()

@@ -68,22 +68,22 @@ def _database() -> Part:
             fix="Check DATABASE_URL, the database server and the disk.",
         )
     answered = f"{connection.vendor}, {_milliseconds(started)}"
-    unwritten = _unwritten()
+    unwritten = _write_problem()
     if unwritten:
         return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=WRITE_FIX)
-    left = _left_of_reserve()
+    left = _reserve_left()
     if left is not None:
         detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB are left of its reserve"
         return Part("database", ok=False, detail=detail, fix="Make room on its disk.")
     return Part("database", ok=True, detail=answered)
 
 
-def _left_of_reserve() -> int | None:
+def _reserve_left() -> int | None:
     if connection.vendor != "sqlite":
         return None
     with connection.cursor() as cursor:
         file = Path(str(connection.settings_dict["NAME"]))
-        return database_reserve.left_when_full(file, lambda asked: cursor.execute(asked).fetchone()[0])
+        return database_reserve.left_when_full(file, lambda query: cursor.execute(query).fetchone()[0])
 
 
 WRITE_EVERY_S = 5.0
@@ -93,20 +93,20 @@ _write_lock = threading.Lock()
 _written: tuple[float, str] = (float("-inf"), "")
 
 
-def _unwritten() -> str:
+def _write_problem() -> str:
     """Return why a small write to the database fails; empty if it succeeds. Rate-limited."""
     global _written
     with _write_lock:
-        at, found = _written
+        at, problem = _written
         if time.monotonic() - at >= WRITE_EVERY_S:
-            found = _try_to_write()
-            _written = (time.monotonic(), found)
-    return found
+            problem = _try_to_write()
+            _written = (time.monotonic(), problem)
+    return problem
 
 
 def _try_to_write() -> str:
     try:
-        with _impatient(), transaction.atomic():
+        with _short_write_timeout(), transaction.atomic():
             FailureWindow.objects.update_or_create(
                 key="health", defaults={"began_at": timezone.now(), "count": 0}
             )
@@ -124,7 +124,7 @@ UNWRITTEN: dict[str, str] = {
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
+def _short_write_timeout() -> Iterator[None]:
     """Shorten the wait for other writers: a health check must be fast."""
     if connection.vendor != "sqlite":
         yield
@@ -166,8 +166,8 @@ def _front_door() -> Part | None:
     started = time.monotonic()
     status = http_status(parts.port or 80, "/", host=HEALTH_HOST, address=parts.hostname or "127.0.0.1")
     if status != 200:
-        seen = f"answered {status}" if status else "does not answer"
-        return Part("front door", ok=False, detail=seen, fix="Look at front-door.log.")
+        detail = f"answered {status}" if status else "does not answer"
+        return Part("front door", ok=False, detail=detail, fix="Look at front-door.log.")
     return Part("front door", ok=True, detail=_milliseconds(started))
 
 
@@ -180,14 +180,14 @@ def _gateway() -> Part | None:
     started = time.monotonic()
     status = http_status(parts.port or 80, "/healthz/live", address=parts.hostname or "127.0.0.1")
     if status != 200:
-        seen = f"answered {status}" if status else "does not answer"
+        detail = f"answered {status}" if status else "does not answer"
         fix = "Look at gateway.log; nobody gets into a workspace until it runs."
-        return Part("gateway", ok=False, detail=seen, fix=fix)
+        return Part("gateway", ok=False, detail=detail, fix=fix)
     return Part("gateway", ok=True, detail=_milliseconds(started))
 
 
 def _role(role: str, pulses: dict[str, float] | None) -> Part:
-    words, fix = ROLES[role]
+    label, fix = ROLES[role]
     if pulses is None:
         return Part(role, ok=False, detail="not known while Redis is away", fix="See redis.")
     now = time.time()
@@ -195,7 +195,7 @@ def _role(role: str, pulses: dict[str, float] | None) -> Part:
     alive = sorted(host for host, age in ages.items() if age <= PULSE_LATE_S)
     late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > PULSE_LATE_S)
     if not alive:
-        return Part(role, ok=False, detail="; ".join(late) or f"no {words} has shown itself", fix=fix)
+        return Part(role, ok=False, detail="; ".join(late) or f"no {label} has shown itself", fix=fix)
     return Part(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
 
 

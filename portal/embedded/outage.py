@@ -31,7 +31,7 @@ small { color: #57606a; }
 """
 
 
-def _page(status: int, title: str, heading: str, words: str, advice: str) -> str:
+def _page(status: int, title: str, heading: str, text: str, advice: str) -> str:
     return f"""\
 <!doctype html>
 <html lang="en">
@@ -45,7 +45,7 @@ def _page(status: int, title: str, heading: str, words: str, advice: str) -> str
 <body>
 <main>
 <h1>{heading}</h1>
-<p>{words}</p>
+<p>{text}</p>
 <p>This page tries again by itself every {RETRY_S} seconds. {advice}</p>
 <p><a href="">Try again</a></p>
 <p><small>{status}</small></p>
@@ -69,7 +69,7 @@ def _problem(status: int, code: str, title: str, detail: str) -> str:
 def _answer(status: int, kind: str, body: str, **headers: str) -> dict[str, Any]:
     """Return a Caddy handler for a static response."""
     style = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
-    said = {
+    sent_headers = {
         "Content-Type": kind,
         "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; "
         "frame-ancestors 'none'",
@@ -81,7 +81,7 @@ def _answer(status: int, kind: str, body: str, **headers: str) -> dict[str, Any]
     return {
         "handler": "static_response",
         "status_code": status,
-        "headers": {name: [value] for name, value in said.items()},
+        "headers": {name: [value] for name, value in sent_headers.items()},
         "body": body,
     }
 
@@ -101,7 +101,7 @@ def routes() -> list[dict[str, Any]]:
     The variable `door` names the upstream: `portal` or `workspace`. Responses of the portal and of workspaces
     are passed on unchanged, whatever their status.
     """
-    found = [
+    result = [
         {"match": [_error("portal", "413")], "handle": [_TOO_LARGE], "terminal": True},
     ]
     for status in (502, 504):
@@ -139,7 +139,7 @@ def routes() -> list[dict[str, Any]]:
         for door, page in pages.items():
             match = _error(door, str(status))
             html = {**match, "header_regexp": {"Accept": {"pattern": "(?i)text/html"}}}
-            found += [
+            result += [
                 {"match": [html], "handle": [_answer(status, _HTML, page, **retry)], "terminal": True},
                 {
                     "match": [match],
@@ -147,7 +147,7 @@ def routes() -> list[dict[str, Any]]:
                     "terminal": True,
                 },
             ]
-    return found
+    return result
 
 
 def _error(door: str, status: str) -> dict[str, Any]:

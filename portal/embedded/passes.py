@@ -48,9 +48,9 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
     """
     cookie = "__Host-berth_ws" if https else "berth_ws"
     scheme = "https" if https else "http"
-    ways = [_by_cookie(passes, cookie)]
+    routes = [_by_cookie(passes, cookie)]
     if passes.tokens:
-        ways.append(_by_token(passes))
+        routes.append(_by_token(passes))
     return {
         "match": [
             {
@@ -59,9 +59,9 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
                 "not": [
                     # Long-lived streams go through the gateway process.
                     {"vars_regexp": {_HEADER % "Accept": {"pattern": "(?i)text/event-stream"}}},
-                    _other(_HEADER % "Connection", "", "keep-alive", "close"),
-                    _other(_HEADER % "Sec-Fetch-Site", "", "same-origin", "none"),
-                    _other(_HEADER % "Origin", "", f"{scheme}://{{http.request.hostport}}"),
+                    _without_values(_HEADER % "Connection", "", "keep-alive", "close"),
+                    _without_values(_HEADER % "Sec-Fetch-Site", "", "same-origin", "none"),
+                    _without_values(_HEADER % "Origin", "", f"{scheme}://{{http.request.hostport}}"),
                 ],
             }
         ],
@@ -69,7 +69,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
             {
                 "handler": "subroute",
                 "routes": [
-                    *ways,
+                    *routes,
                     {
                         "match": [{"vars": {"passed": ["1"]}}],
                         "handle": [
@@ -89,7 +89,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
 _ASKED = ("Service-Worker", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version")
 
 
-def _other(placeholder: str, *values: str) -> dict[str, Any]:
+def _without_values(placeholder: str, *values: str) -> dict[str, Any]:
     """Return a matcher for requests with none of these values."""
     return {"not": [{"vars": {placeholder: list(values)}}]}
 
@@ -124,7 +124,7 @@ def _by_cookie(passes: Passes, cookie: str) -> dict[str, Any]:
             }
         ],
         "handle": [
-            _found(
+            _pass_lookup(
                 passes,
                 "{http.regexp.shown.1}",
                 {
@@ -150,7 +150,7 @@ def _by_token(passes: Passes) -> dict[str, Any]:
             }
         ],
         "handle": [
-            _found(
+            _pass_lookup(
                 passes,
                 "{http.regexp.shown.1}@{http.request.remote.host}",
                 {
@@ -170,7 +170,7 @@ def _headers(**changes: Any) -> dict[str, Any]:
     return {"handler": "headers", "request": changes}
 
 
-def _found(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _pass_lookup(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Look up the pass; if found, mark the request and run the handlers of the pass's kind."""
     key = form.key_of(passes.secret)
     wanted = f"{key}/{{time.now.unix}}/{{http.regexp.{HOST}.1}}/{credential},*"

@@ -17,7 +17,7 @@ from provisioning.service.environ import UP
 
 def check(instance: Instance) -> None:
     """Raise `Problem` for a port that is not free now."""
-    for name, address, port in _wanted(instance):
+    for name, address, port in _required_ports(instance):
         try:
             free = processes.port_is_free(address, port)
         except PermissionError as error:
@@ -40,7 +40,7 @@ def held(instance: Instance) -> Iterator[None]:
     """
     check(instance)
     with contextlib.ExitStack() as holders:
-        for _, address, port in _wanted(instance):
+        for _, address, port in _required_ports(instance):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             holder = holders.enter_context(socket.socket(family, socket.SOCK_STREAM))
             # The services set it too: closing connections of an earlier run are no conflict.
@@ -50,7 +50,7 @@ def held(instance: Instance) -> Iterator[None]:
         yield
 
 
-def _wanted(instance: Instance) -> tuple[tuple[str, str, int], ...]:
+def _required_ports(instance: Instance) -> tuple[tuple[str, str, int], ...]:
     """Return setting, address and number of each port."""
     nodes = (
         ("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),

@@ -55,10 +55,10 @@ def find_binaries() -> Binaries:
 
 
 def _program(name: str) -> Path:
-    found = find_program(name)
-    if found is None:
+    path = find_program(name)
+    if path is None:
         raise Problem(f"The program “{name}” is missing from {sys.prefix}.", INSTALL)
-    return found
+    return path
 
 
 def prepare_home(home: Path) -> None:
@@ -84,11 +84,11 @@ def gpus() -> str:
     # Imported here, so that missing packages are reported before anything else is loaded.
     from provisioning.gpu import inventory
 
-    found = inventory.scan()
-    if not found.gpus:
-        return f"  – {'GPUs':<{LABEL_WIDTH}} {found.sentence}"
-    counted = Counter(gpu.model for gpu in found.gpus)
-    words = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
-    trouble = f". {found.sentence}" if found.sentence else ""
+    result = inventory.scan()
+    if not result.gpus:
+        return f"  – {'GPUs':<{LABEL_WIDTH}} {result.sentence}"
+    counted = Counter(gpu.model for gpu in result.gpus)
+    models = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
+    trouble = f". {result.sentence}" if result.sentence else ""
     mark = "!" if trouble else "✓"
-    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {words}, driver {found.driver_version}{trouble}"
+    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {models}, driver {result.driver_version}{trouble}"

@@ -85,8 +85,8 @@ def _collect_static() -> str:
     number = 0
     for finder in get_finders():
         for path, storage in finder.list(ignore_patterns=[]):
-            seen = Path(storage.path(path)).stat()
-            digest.update(f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}\n".encode())
+            file_stat = Path(storage.path(path)).stat()
+            digest.update(f"{path}\0{file_stat.st_size}\0{file_stat.st_mtime_ns}\n".encode())
             number += 1
     root = Path(settings.STATIC_ROOT)
     stamp = root / ".berth-collected"

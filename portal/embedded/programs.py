@@ -53,7 +53,7 @@ def programs(
     def worker(app: str, name: str, queues: str) -> tuple[str, ...]:
         return worker_argv(app, f"{name}@{instance.node_name}", queues)
 
-    found = (
+    result = (
         Program(
             name="redis",
             argv=(str(redis_server), str(instance.run_dir / "redis.conf")),
@@ -132,7 +132,7 @@ def programs(
         ),
         *(_doors(instance, bare, caddy) if instance.nodes_address else ()),
     )  # fmt: skip
-    return found if account is None else tuple(map(account.of, found))
+    return result if account is None else tuple(map(account.of, result))
 
 
 def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:

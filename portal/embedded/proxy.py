@@ -112,9 +112,9 @@ def config(
         "read_timeout": read_timeout_s * SECOND_NS,
         "idle_timeout": IDLE_NS,
         "routes": [
-            {"handle": _answers(https=https)},
-            _onward(secret, certificates),
-            _forged(trusted_proxies),
+            {"handle": _response_handlers(https=https)},
+            _authorized_route(secret, certificates),
+            _drop_forged_headers(trusted_proxies),
             {
                 "match": [{"host": [HEALTH_HOST]}],
                 "handle": [{"handler": "static_response", "status_code": 200, "body": "ok\n"}],
@@ -167,23 +167,23 @@ def config(
 def more_than(number: int) -> str:
     """Return a pattern that matches decimal numbers above `number`."""
     digits = str(number)
-    found = [rf"[1-9][0-9]{{{len(digits)},}}"]
+    patterns = [rf"[1-9][0-9]{{{len(digits)},}}"]
     for place, digit in enumerate(digits):
         if digit != "9":
             left = len(digits) - place - 1
-            found.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{left}}}")
-    return f"^0*({'|'.join(found)})$"
+            patterns.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{left}}}")
+    return f"^0*({'|'.join(patterns)})$"
 
 
 def _hosts(domain: str) -> str:
     return rf"(?i)^(ws-[0-9a-f]{{32}})\.{re.escape(domain)}\.?(:[0-9]+)?$"
 
 
-def _answers(*, https: bool) -> list[dict[str, Any]]:
+def _response_handlers(*, https: bool) -> list[dict[str, Any]]:
     """Handlers for headers of every response: set HSTS, and hide which server this is."""
-    said = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
+    headers = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
     return [
-        {"handler": "headers", "response": {"set": said, "delete": ["Server"]}},
+        {"handler": "headers", "response": {"set": headers, "delete": ["Server"]}},
         {"handler": "headers", "response": {"deferred": True, "delete": ["Via"]}},
     ]
 
@@ -192,7 +192,7 @@ def _answers(*, https: bool) -> list[dict[str, Any]]:
 _ONCE = ["Strict-Transport-Security"]
 
 
-def _forged(trusted_proxies: Sequence[str]) -> dict[str, Any]:
+def _drop_forged_headers(trusted_proxies: Sequence[str]) -> dict[str, Any]:
     """Return a route that drops forwarding headers of clients other than trusted proxies."""
     route: dict[str, Any] = {
         "handle": [
@@ -250,7 +250,7 @@ def _workspace(
 ) -> list[dict[str, Any]]:
     """Return the routes of a workspace's host: file transfers, the gateway's own paths, the app."""
     to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
-    found = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
+    routes = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
     return [
         {
             "match": [{"path_regexp": {"pattern": r"^/\.berth/files/"}}],
@@ -262,14 +262,14 @@ def _workspace(
             "handle": [_door("portal"), _to_portal(auth, secret)],
             "terminal": True,
         },
-        *found,
+        *routes,
         {"handle": [_door("portal"), _guard(auth, secret, certificates)]},
     ]
 
 
 def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
     """Return a handler that authorizes a request with forward-auth and routes it as answered."""
-    ways = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
+    routes = [(STREAM_PLACE_HEADER, [], _to_stream()), *_workspace_routes(_auth_header, certificates)]
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": auth}],
@@ -291,10 +291,10 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
         "handle_response": [
             {
                 "match": {"status_code": [200], "headers": {header: ["*"]}},
-                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), way]}],
+                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), route]}],
             }
             # The first matching header applies.
-            for header, noted, way in ways
+            for header, noted, route in routes
         ],
     }
 
@@ -303,24 +303,24 @@ Read = Callable[[str], str]
 """Placeholder of a header, of forward-auth's answer or of an authenticated request."""
 
 
-def _answered(header: str) -> str:
+def _auth_header(header: str) -> str:
     """Return the placeholder of a header of forward-auth's answer."""
     return f"{{http.reverse_proxy.header.{header}}}"
 
 
-def _noted(header: str) -> str:
-    """Return the placeholder of a request header that `_onward` has stored."""
+def _stored_header(header: str) -> str:
+    """Return the placeholder of a request header that `_authorized_route` has stored."""
     return f"{{http.vars.{header}}}"
 
 
-def _ways(
+def _workspace_routes(
     read: Read, certificates: Certificates, replaced: Mapping[str, list[str]] | None = None
 ) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     """Return the routes to a workspace: selecting header, handlers to run first, and final handler.
 
     `replaced` are headers that replace Caddy's own.
     """
-    said = dict(replaced or {})
+    headers = dict(replaced or {})
     return [
         (
             GATEWAY_HEADER,
@@ -330,36 +330,38 @@ def _ways(
                 tls=node_gateway.client_tls(
                     certificates, server_name=node_gateway.node_name("{http.vars.node}")
                 ),
-                add={**said, SOCKET_HEADER: [read(SOCKET_HEADER)]},
+                add={**headers, SOCKET_HEADER: [read(SOCKET_HEADER)]},
             ),
         ),
-        (SOCKET_HEADER, [], _to_socket(read, add=said)),
-        (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=said)),
-        (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=said)),
+        (SOCKET_HEADER, [], _to_socket(read, add=headers)),
+        (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=headers)),
+        (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=headers)),
     ]
 
 
 def _to_stream() -> dict[str, Any]:
-    """Return a handler to the gateway process, which forwards by `_onward` while the client has access."""
+    """Return a handler to the gateway process, which forwards by `_authorized_route` while access lasts."""
     return {
         "handler": "reverse_proxy",
-        "upstreams": [{"dial": f"unix/{_answered(STREAM_PLACE_HEADER)}"}],
+        "upstreams": [{"dial": f"unix/{_auth_header(STREAM_PLACE_HEADER)}"}],
         "transport": {**node_gateway.transport(idle_ns=SECOND_NS, idle=1), "keep_alive": {"enabled": False}},
         "headers": {
-            "request": {"set": {STREAM_HEADER: [_answered(STREAM_HEADER)]}},
+            "request": {"set": {STREAM_HEADER: [_auth_header(STREAM_HEADER)]}},
             "response": {"delete": _ONCE},
         },
         "flush_interval": node_gateway.FLUSH_NS,
     }
 
 
-def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
+def _authorized_route(secret: str, certificates: Certificates) -> dict[str, Any]:
     """Return the route of authorized requests from the gateway process, which names the upstream."""
     # As received on the client's own connection to the front door.
     forwarded = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
     noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
     values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *forwarded)}
-    ways = _ways(_noted, certificates, {name: [_noted(name)] for name in forwarded})
+    routes = _workspace_routes(
+        _stored_header, certificates, {name: [_stored_header(name)] for name in forwarded}
+    )
     return {
         "match": [{"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of(secret)]}}],
         "handle": [
@@ -369,11 +371,11 @@ def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
                 "handler": "subroute",
                 "routes": [
                     {
-                        "match": [{"vars_regexp": {_noted(header): {"pattern": "."}}}],
-                        "handle": [*before, _door("workspace"), way],
+                        "match": [{"vars_regexp": {_stored_header(header): {"pattern": "."}}}],
+                        "handle": [*before, _door("workspace"), route],
                         "terminal": True,
                     }
-                    for header, before, way in ways
+                    for header, before, route in routes
                 ],
             },
         ],
@@ -389,8 +391,8 @@ def _credentials() -> list[dict[str, Any]]:
     for name in ("Authorization", "Cookie"):
         routes.append(
             {
-                "match": [{"vars_regexp": {_answered(name): {"pattern": "."}}}],
-                "handle": [{"handler": "headers", "request": {"set": {name: [_answered(name)]}}}],
+                "match": [{"vars_regexp": {_auth_header(name): {"pattern": "."}}}],
+                "handle": [{"handler": "headers", "request": {"set": {name: [_auth_header(name)]}}}],
             }
         )
     return routes
@@ -419,11 +421,11 @@ def _to_app(
 ) -> dict[str, Any]:
     more = {} if tls is None else {"tls": tls}
     # Over TLS Caddy would send the upstream's address.
-    said = {"Host": ["{http.request.hostport}"], **(add or {})}
+    headers = {"Host": ["{http.request.hostport}"], **(add or {})}
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
         "transport": node_gateway.transport(idle_ns=node_gateway.APP_IDLE_NS, idle=64, **more),
-        "headers": {"request": {"set": said}, "response": {"delete": _ONCE}},
+        "headers": {"request": {"set": headers}, "response": {"delete": _ONCE}},
         "flush_interval": node_gateway.FLUSH_NS,
     }

@@ -60,7 +60,7 @@ class Door:
                 if not self._shaking[address]:
                     del self._shaking[address]
             if node and self._of_node[node] < MAX_OF_A_NODE:
-                await self._pass(node, reader, writer)
+                await self._relay(node, reader, writer)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
             log.debug("a connection of %s ended: %s", address, error)
         finally:
@@ -75,23 +75,23 @@ class Door:
         names = [
             value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
         ]
-        found = _NODE.fullmatch(names[0]) if len(names) == 1 else None
-        return found[1] if found else ""
+        match = _NODE.fullmatch(names[0]) if len(names) == 1 else None
+        return match[1] if match else ""
 
-    async def _pass(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._of_node[node] += 1
         try:
             async with asyncio.timeout(CONNECT_S):
                 inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
-                both = [
+                pumps = [
                     asyncio.create_task(_copy(reader, inner_writer)),
                     asyncio.create_task(_copy(inner_reader, writer)),
                 ]
-                _done, left = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                _done, left = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 for task in left:
                     task.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
+                await asyncio.gather(*pumps, return_exceptions=True)
             finally:
                 inner_writer.transport.abort()
         finally:

@@ -104,7 +104,7 @@ class Up:
         builder = Builder(self._instance.environments_dir, self._instance.logs_dir, self._environ)
         builder.start()
         try:
-            self._secrets, made = ensure_secrets(self._instance.home)
+            self._secrets, created = ensure_secrets(self._instance.home)
             configs.write(self._instance, self._secrets)
             database_place.make_folder(self._instance.home)
             self._account = self._choose_account(binaries)
@@ -113,7 +113,7 @@ class Up:
                 f"{error.filename or self._instance.home} cannot be written ({error.strerror}).",
                 "Make it writable for this user, or free some space.",
             ) from error
-        if made:
+        if created:
             self._console.say("  ✓ Secrets                made; only this user can read them")
         done = subprocess.run(
             [sys.executable, "-m", "portal.embedded.prepare"],
@@ -209,8 +209,8 @@ class Up:
             await self._supervisor.stop()
             disk.cancel()
             step.result = f"stopped{self._release_host()}"
-        kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
-        console.say(f"Berth is stopped.{kept}")
+        note = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
+        console.say(f"Berth is stopped.{note}")
         return 0
 
     def _release_host(self) -> str:
@@ -230,7 +230,7 @@ class Up:
             redis_url=self._instance.redis_url("control", self._secrets["redis_control"]),
             redis_dir=self._instance.redis_dir,
             database=full_disk.database_file(self._environ, self._instance.home),
-            say=lambda words: self._console.say(f"  · {words}"),
+            say=lambda message: self._console.say(f"  · {message}"),
         )
 
     async def _announce(self) -> None:
@@ -244,7 +244,7 @@ class Up:
                 step.update(f"waiting for {', '.join(late)}")
                 if step.elapsed_s > SLOW_AFTER_S and not slow_shown:
                     slow_shown = True
-                    self._say_slow(late)
+                    self._report_slow(late)
             step.result = ", ".join(service.program.name for service in services)
         self._ready = True
         self._phase = "running"
@@ -254,11 +254,11 @@ class Up:
         rest = "leaves workspaces running" if self._keep_workspaces else "stops workspaces and services"
         self._console.say(f"Ctrl-C {rest}. Logs: {self._instance.logs_dir}")
 
-    def _say_slow(self, late: list[str]) -> None:
+    def _report_slow(self, late: list[str]) -> None:
         for name in late:
             path = self._instance.logs_dir / f"{name}.log"
-            words = self._supervisor.last_words(name) if self._supervisor is not None else ""
-            self._console.say(f"  · {name} does not answer yet. Its log ends: {words} ({path})")
+            log_end = self._supervisor.last_words(name) if self._supervisor is not None else ""
+            self._console.say(f"  · {name} does not answer yet. Its log ends: {log_end} ({path})")
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():

@@ -17,13 +17,13 @@ POLL_INTERVAL_S = 0.2
 
 def counts() -> dict[str, int]:
     """Return the number of workspaces by state, without empty states."""
-    found = dict(
+    by_state = dict(
         Workspace.objects.exclude(state=State.TERMINATED)
         .order_by()
         .values_list("state")
         .annotate(number=Count("pk"))
     )
-    return {State(value).label.lower(): found[value] for value in State.values if value in found}
+    return {State(value).label.lower(): by_state[value] for value in State.values if value in by_state}
 
 
 def stop(*, limit_s: float = STOP_LIMIT_S) -> str:

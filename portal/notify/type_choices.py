@@ -29,13 +29,17 @@ SUBJECTS = {
 
 def groups(offered: Iterable[EventType], chosen: Collection[str]) -> list[dict[str, Any]]:
     """Return the types by subject, marking those in `chosen`."""
-    found: dict[str, dict[str, Any]] = {}
-    for number, each in enumerate(offered):
-        group = found.setdefault(each.subject, {"label": SUBJECTS[each.subject], "types": [], "count": 0})
-        on = each.name in chosen
-        group["types"].append({"name": each.name, "summary": each.summary, "id": f"type-{number}", "on": on})
+    by_subject: dict[str, dict[str, Any]] = {}
+    for number, event_type in enumerate(offered):
+        group = by_subject.setdefault(
+            event_type.subject, {"label": SUBJECTS[event_type.subject], "types": [], "count": 0}
+        )
+        on = event_type.name in chosen
+        group["types"].append(
+            {"name": event_type.name, "summary": event_type.summary, "id": f"type-{number}", "on": on}
+        )
         group["count"] += on
-    rows = list(found.values())
+    rows = list(by_subject.values())
     for row in rows:
         # If nothing is chosen yet, open the first group as an example.
         row["open"] = bool(row["count"]) or (not chosen and row is rows[0])

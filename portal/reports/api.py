@@ -68,7 +68,7 @@ class GpuUseSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Short name of the team that was asked for; null for all."
     )
     by = serializers.ChoiceField(
-        choices=[(each, each) for each in gpu_use.BY], help_text="What each line is about."
+        choices=[(dimension, dimension) for dimension in gpu_use.BY], help_text="What each line is about."
     )
     currency = serializers.CharField(help_text="Of costs, as `EUR`.")
     total = GpuUseAmountsSerializer(help_text="Total of all rows.")
@@ -140,7 +140,7 @@ class GpuUse(ApiView):
         errors=[400, 404],
     )
     def get(self, request: UserRequest) -> Response:
-        found = gpu_use.report(
+        figures = gpu_use.report(
             actor=request.user,
             since=_date(request, "since"),
             until=_date(request, "until"),
@@ -148,19 +148,19 @@ class GpuUse(ApiView):
             by=request.query_params.get("by", Dimension.TEAM),
         )
         body = {
-            "since": found.since,
-            "until": found.until,
-            "team": found.team.slug if found.team is not None else None,
-            "by": found.by,
+            "since": figures.since,
+            "until": figures.until,
+            "team": figures.team.slug if figures.team is not None else None,
+            "by": figures.by,
             "currency": settings.BERTH_CURRENCY,
-            "total": amounts_json(found.total),
-            "before": amounts_json(found.before),
+            "total": amounts_json(figures.total),
+            "before": amounts_json(figures.before),
             "days": [
                 {"day": day, "amounts": amounts_json(amounts) if amounts is not None else None}
-                for day, amounts in found.days
+                for day, amounts in figures.days
             ],
-            "lines": [{"key": line.key, "amounts": amounts_json(line.amounts)} for line in found.lines],
-            "cut": found.cut,
+            "lines": [{"key": line.key, "amounts": amounts_json(line.amounts)} for line in figures.lines],
+            "cut": figures.cut,
         }
         return Response(GpuUseSerializer(body).data)
 

@@ -143,11 +143,11 @@ def missing(newest: date) -> list[date]:
     if first_s is None:
         return []
     oldest = datetime.fromtimestamp(first_s, UTC).date()
-    there = set(
+    present = set(
         GpuDay.objects.filter(team="", dimension=Dimension.ALL, day__gte=oldest).values_list("day", flat=True)
     )
     span = range((newest - oldest).days + 1)
-    return [day for back in span if (day := newest - timedelta(days=back)) not in there]
+    return [day for back in span if (day := newest - timedelta(days=back)) not in present]
 
 
 def write(day: date, *, now: datetime | None = None) -> None:
@@ -167,16 +167,16 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
         return sums
     parts = _parts()
     hours = _hours(parts, begin_s, end_s)
-    held = _held(parts, begin_s, end_s)
+    allocations = _allocations_by_device(parts, begin_s, end_s)
     prices = _prices()
-    for device in hours.keys() | held.keys():
+    for device in hours.keys() | allocations.keys():
         part = parts[device]
         sums.add(part, None, capacity=part.milli * (end_s - begin_s))
         for _start_s, seen_s, used_s in hours.get(device, ()):
             sums.add(part, None, measured=part.milli * seen_s, used=part.milli * used_s)
-        for holder, milli, from_s, until_s in held.get(device, ()):
+        for holder, milli, from_s, until_s in allocations.get(device, ()):
             share = part.milli * milli / MILLI
-            seen, used = _seen(hours.get(device, ()), from_s, until_s, end_s)
+            seen, used = _measured_and_used(hours.get(device, ()), from_s, until_s, end_s)
             lasted_s = until_s - from_s
             sums.add(
                 part,
@@ -186,12 +186,12 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
                 held_used=share * min(used, seen, lasted_s),
                 cost=prices.get(holder.flavor, 0.0) * MILLI * lasted_s / HOUR_S,
             )
-    _reclaimed(sums, parts, begin_s, end_s)
-    _waited(sums, begin_s, end_s)
+    _add_reclaimed(sums, parts, begin_s, end_s)
+    _add_waiting(sums, begin_s, end_s)
     return sums
 
 
-def _seen(
+def _measured_and_used(
     hours: Iterable[tuple[int, int, float]], from_s: float, until_s: float, end_s: float
 ) -> tuple[float, float]:
     """Return measured and used seconds in an interval. An hour's values are distributed evenly."""
@@ -225,36 +225,36 @@ def _parts() -> dict[UUID, _Part]:
         )
     )
     cut = Counter(parent for _pk, _uuid, parent, *_rest, present in rows if parent and present)
-    found = {}
+    parts = {}
     for pk, uuid, parent, model, node, pool, _present in rows:
         milli = 0.0 if cut.get(uuid) else MILLI / max(1, cut.get(parent, 1)) if parent else float(MILLI)
-        found[pk] = _Part(milli, model, f"{pool}/{node}")
-    return found
+        parts[pk] = _Part(milli, model, f"{pool}/{node}")
+    return parts
 
 
 def _hours(
     parts: dict[UUID, _Part], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[int, int, float]]]:
     """Return start, measured seconds and used seconds of the day's hours, by device."""
-    found: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
+    hours: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
     rows = DeviceHour.objects.filter(start_s__gte=begin_s, start_s__lt=end_s, gpu_s__isnull=False)
     for device, start_s, gpu_s, pct_s in rows.values_list(
         "series__device_id", "start_s", "gpu_s", "gpu_pct_s"
     ).iterator(chunk_size=5000):
         if device in parts:
-            found[device].append((start_s, gpu_s or 0, (pct_s or 0) / 100))
-    return found
+            hours[device].append((start_s, gpu_s or 0, (pct_s or 0) / 100))
+    return hours
 
 
-def _held(
+def _allocations_by_device(
     parts: dict[UUID, _Part], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[_Holder, int, float, float]]]:
     """Return holder, thousandths, start and end of the day's allocations, by device."""
-    begin, end = (datetime.fromtimestamp(each, UTC) for each in (begin_s, end_s))
+    begin, end = (datetime.fromtimestamp(seconds, UTC) for seconds in (begin_s, end_s))
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=begin), allocation__granted_at__lt=end
     )
-    found: dict[UUID, list[tuple[_Holder, int, float, float]]] = defaultdict(list)
+    allocations: dict[UUID, list[tuple[_Holder, int, float, float]]] = defaultdict(list)
     for device, milli, granted, released, *who in rows.values_list(
         "device_id",
         "milli",
@@ -267,15 +267,15 @@ def _held(
         from_s = max(granted.timestamp(), begin_s)
         until_s = min(released.timestamp(), end_s) if released else end_s
         if device in parts and until_s > from_s:
-            found[device].append((_holder(who), milli, from_s, until_s))
-    return found
+            allocations[device].append((_holder(who), milli, from_s, until_s))
+    return allocations
 
 
 def _holder(who: Iterable[str | None]) -> _Holder:
-    return _Holder(*(each or "" for each in who))
+    return _Holder(*(text or "" for text in who))
 
 
-def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
+def _add_reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
     """Add devices freed by stops of Berth, for a day or until the next start of the workspace."""
     since = datetime.fromtimestamp(begin_s - RECLAIMED_S, UTC)
     stops: dict[UUID, list[float]] = defaultdict(list)
@@ -316,7 +316,7 @@ def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: flo
                     sums.add(parts[device], _holder(who), reclaimed=amount)
 
 
-def _waited(sums: _Sums, begin_s: float, end_s: float) -> None:
+def _add_waiting(sums: _Sums, begin_s: float, end_s: float) -> None:
     """Add requested GPUs, from the request until placement, cancellation or failure."""
     since, end = datetime.fromtimestamp(begin_s, UTC) - WAITED, datetime.fromtimestamp(end_s, UTC)
     events = Event.objects.filter(kind__in=OPENS | CLOSES, at__gte=since, at__lt=end, workspace__isnull=False)
@@ -332,12 +332,12 @@ def _waited(sums: _Sums, begin_s: float, end_s: float) -> None:
     for workspace, from_s in open_since.items():
         waits[workspace] += max(0.0, end_s - max(from_s, begin_s))
     keys = [workspace for workspace, seconds in waits.items() if seconds]
-    for workspace, amounts, *who in _asked(keys):
+    for workspace, amounts, *who in _requested_rows(keys):
         if milli := (amounts or {}).get(GPU, 0):
             sums.add(None, _holder(who), waited=milli * waits[workspace])
 
 
-def _asked(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
+def _requested_rows(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
     for first in range(0, len(keys), BATCH):
         rows = Workspace.objects.filter(pk__in=keys[first : first + BATCH])
         yield from rows.values_list("pk", "amounts", "team__slug", "owner__username", "flavor__slug")

@@ -23,7 +23,7 @@ from portal.reports.days import FIGURES
 from portal.reports.models import Dimension, GpuDay, GpuMonth
 
 DAY = "day"
-BY = (*(each.value for each in Dimension if each is not Dimension.ALL), DAY)
+BY = (*(dimension.value for dimension in Dimension if dimension is not Dimension.ALL), DAY)
 SPANS = (7, 30, 90, 365)
 MAX_DAYS = 731
 MAX_ROWS = 1000
@@ -72,8 +72,8 @@ class Amounts:
     @property
     def unmeasured(self) -> float | None:
         """The share without measurements, 0 to 1, of the time that `dark` covers."""
-        whole, measured = (self.capacity, self.measured) if self.capacity else (self.held, self.held_measured)
-        return max(0.0, 1 - measured / whole) if whole else None
+        total, measured = (self.capacity, self.measured) if self.capacity else (self.held, self.held_measured)
+        return max(0.0, 1 - measured / total) if total else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,9 @@ def report(
     length = (until - since).days + 1
     earlier = since - timedelta(days=length)
     by_day, whole_months = _days(team, earlier, until)
-    days = tuple((day, by_day.get(day)) for day in (since + timedelta(days=each) for each in range(length)))
+    days = tuple(
+        (day, by_day.get(day)) for day in (since + timedelta(days=offset) for offset in range(length))
+    )
     if by == DAY:
         lines = [Line(day.isoformat(), amounts) for day, amounts in reversed(days) if amounts is not None]
     else:
@@ -175,13 +177,13 @@ def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date,
     Uses two queries.
     """
     sums: dict[str, list[int]] = {}
-    known: set[date] = set()
+    summed_months: set[date] = set()
     months = GpuMonth.objects.filter(team=team, dimension=by, month__range=(days[0], days[-1]))
     for month, of_days, key, *figures in months.order_by().values_list("month", "made_of", "key", *FIGURES):
         if whole_months.get(month) == of_days and month_sums.end_of(month) <= days[-1]:
-            known.add(month)
+            summed_months.add(month)
             _add(sums, key, figures)
-    beside = [day for day in days if month_sums.begin_of(day) not in known]
+    beside = [day for day in days if month_sums.begin_of(day) not in summed_months]
     rows = GpuDay.objects.filter(team=team, dimension=by, day__in=beside).order_by()
     for key, *figures in rows.values_list("key").annotate(*(Sum(name) for name in FIGURES)):
         _add(sums, key, figures)
@@ -208,8 +210,8 @@ def _team(actor: User, slug: str) -> Team | None:
     return team
 
 
-def _total(found: list[Amounts]) -> Amounts:
+def _total(items: list[Amounts]) -> Amounts:
     values: dict[str, Any] = {
-        each.name: sum(getattr(amounts, each.name) for amounts in found) for each in fields(Amounts)
+        column.name: sum(getattr(amounts, column.name) for amounts in items) for column in fields(Amounts)
     }
     return Amounts(**values)

@@ -71,7 +71,7 @@ def families(now: datetime | None = None) -> list[Family]:
     )
     pools = list(Pool.objects.filter(deleted_at=None).order_by("slug"))
     return [
-        *_dcgm(devices, _newest(now)),
+        *_dcgm(devices, _newest_samples(now)),
         *_devices(devices, series.idle_times(now)),
         *_resources(pools, devices, now),
         *_pools(pools),
@@ -87,23 +87,23 @@ def _as_exported(name: str, text: str) -> Family:
     return (CounterMetricFamily if name in dcgm_names.COUNTERS else GaugeMetricFamily)(name, text)
 
 
-def _newest(now: datetime) -> dict[str, Sample]:
+def _newest_samples(now: datetime) -> dict[str, Sample]:
     """Return current samples of nodes, or the newest minute without one."""
     now_s = now.timestamp()
     return series.newest_minutes(now_s=now_s) | series.newest(now_s=now_s)
 
 
 def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[Family]:
-    found = {name: _as_exported(name, text) for name, text in dcgm_names.help_texts().items()}
+    families = {name: _as_exported(name, text) for name, text in dcgm_names.help_texts().items()}
     for device in devices:
         sample = samples.get(device.uuid)
         if sample is None:
             continue
         labels: dict[str, str] = {}
-        for name, its, value in dcgm_names.readings(sample, _info(device), hostname=device.node.name):
-            labels = labels or its | _whose(device.node.pool)
-            found[name].add_sample(name, labels, value)
-    return list(found.values())
+        for name, own_labels, value in dcgm_names.readings(sample, _info(device), hostname=device.node.name):
+            labels = labels or own_labels | _pool_labels(device.node.pool)
+            families[name].add_sample(name, labels, value)
+    return list(families.values())
 
 
 def _info(device: Device) -> DeviceInfo:
@@ -119,7 +119,7 @@ def _info(device: Device) -> DeviceInfo:
     )
 
 
-def _whose(pool: Pool) -> dict[str, str]:
+def _pool_labels(pool: Pool) -> dict[str, str]:
     return {"pool": pool.slug, "simulated": "true" if pool.simulated else "false"}
 
 
@@ -132,11 +132,11 @@ def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetr
         if not device.partitioned:
             by_pool.setdefault(pool.slug, (pool, Counter()))[1][device.state] += 1
         if device.used_milli and device.pk in idle:
-            labels = {"UUID": device.uuid, "Hostname": device.node.name, **_whose(pool)}
+            labels = {"UUID": device.uuid, "Hostname": device.node.name, **_pool_labels(pool)}
             idle_s.add_sample(idle_s.name, labels, idle[device.pk])
     for pool, states in by_pool.values():
         for state in DeviceState:
-            count.add_sample(count.name, {"state": state.value, **_whose(pool)}, states[state.value])
+            count.add_sample(count.name, {"state": state.value, **_pool_labels(pool)}, states[state.value])
     return [count, idle_s]
 
 
@@ -151,20 +151,22 @@ _AMOUNTS = {
 def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
     """Return the amounts of each resource and pool, in base units."""
     by_pool = counting.by_pool(Node.objects.all(), now, counting.counted(devices))
-    found = []
+    families = []
     for amount, text in _AMOUNTS.items():
         gauge = _gauge(f"berth_resource_{amount}", f"{text}, in thousandths of a device or core and in MiB.")
         for pool in pools:
             for name, count in sorted(by_pool.get(pool.pk, {}).items()):
-                gauge.add_sample(gauge.name, {"resource": name, **_whose(pool)}, getattr(count, amount))
-        found.append(gauge)
-    return found
+                gauge.add_sample(gauge.name, {"resource": name, **_pool_labels(pool)}, getattr(count, amount))
+        families.append(gauge)
+    return families
 
 
 def _pools(pools: Iterable[Pool]) -> list[GaugeMetricFamily]:
     online = _gauge("berth_pool_online", "1 while the pool's driver answers.")
     for pool in pools:
-        online.add_sample(online.name, _whose(pool), float(pool.enabled and pool.state == PoolState.ONLINE))
+        online.add_sample(
+            online.name, _pool_labels(pool), float(pool.enabled and pool.state == PoolState.ONLINE)
+        )
     return [online]
 
 
@@ -187,11 +189,11 @@ def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]
             key = wanted or ANY_POOL
             waiting[key] += number
             since[key] = min(first, since.get(key, first))
-    known = {pool.slug: _whose(pool) for pool in pools}
+    pool_labels = {pool.slug: _pool_labels(pool) for pool in pools}
     any_pool = {"pool": ANY_POOL, "simulated": "false"}
     for (pool, state), number in sorted(states.items()):
-        by_state.add_sample(by_state.name, {"state": state, **known.get(pool, any_pool)}, number)
-    for key, labels in {ANY_POOL: any_pool, **known}.items():
+        by_state.add_sample(by_state.name, {"state": state, **pool_labels.get(pool, any_pool)}, number)
+    for key, labels in {ANY_POOL: any_pool, **pool_labels}.items():
         length.add_sample(length.name, labels, waiting[key])
         wait_s = (now - since[key]).total_seconds() if key in since else 0
         oldest.add_sample(oldest.name, labels, max(0, round(wait_s)))

@@ -38,11 +38,11 @@ def end_of(month: date) -> date:
 
 def made_of(days: Iterable[SiteDay]) -> dict[date, int]:
     """Return the identity of the days of each month, for days in order."""
-    found = {}
+    digests = {}
     for month, rows in groupby(days, key=lambda row: begin_of(row[0])):
         text = " ".join(f"{day}:{pk}" for day, pk in rows)
-        found[month] = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
-    return found
+        digests[month] = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
+    return digests
 
 
 def run(now: datetime | None = None) -> list[date]:
@@ -59,8 +59,8 @@ def run(now: datetime | None = None) -> list[date]:
     if now.hour < LATE_UNTIL_HOUR:
         return []
     markers = GpuMonth.objects.filter(team="", dimension=Dimension.ALL)
-    there = dict(markers.values_list("month", "made_of"))
-    due = [month for month in sorted(wanted, reverse=True) if there.get(month) != wanted[month]][:AT_ONCE]
+    digests = dict(markers.values_list("month", "made_of"))
+    due = [month for month in sorted(wanted, reverse=True) if digests.get(month) != wanted[month]][:AT_ONCE]
     for month in due:
         _make(month, wanted[month])
     return due

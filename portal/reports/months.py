@@ -45,17 +45,17 @@ def run(now: datetime | None = None) -> int:
         return 0
     of_month = GpuDay.objects.filter(dimension=Dimension.ALL, day__range=(since, until), held__gt=0)
     slugs = set(of_month.exclude(team="").values_list("team", flat=True))
-    told = MonthlyReport.objects.filter(month=since)
-    teams = Team.objects.filter(slug__in=slugs).exclude(pk__in=told.values("team")).order_by("slug")
-    return sum(_told(team, since, until) for team in teams)
+    existing = MonthlyReport.objects.filter(month=since)
+    teams = Team.objects.filter(slug__in=slugs).exclude(pk__in=existing.values("team")).order_by("slug")
+    return sum(_send_once(team, since, until) for team in teams)
 
 
-def _told(team: Team, since: date, until: date) -> bool:
+def _send_once(team: Team, since: date, until: date) -> bool:
     try:
         with transaction.atomic():
             _row, new = MonthlyReport.objects.get_or_create(team=team, month=since)
             if new:
-                _tell(team, since, until)
+                _notify_owners(team, since, until)
             return new
     except Exception:
         # One team must not block the others; it is retried within the hour.
@@ -63,7 +63,7 @@ def _told(team: Team, since: date, until: date) -> bool:
         return False
 
 
-def _tell(team: Team, since: date, until: date) -> None:
+def _notify_owners(team: Team, since: date, until: date) -> None:
     events.notify(
         owners_of(team),
         kind=KIND,
@@ -78,21 +78,23 @@ def words(team: Team, since: date, until: date) -> list[str]:
     """Return the sentences of the notification."""
     rows = GpuDay.objects.filter(team=team.slug, dimension=Dimension.ALL, day__range=(since, until))
     sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
-    found = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
-    said = [_("It held GPUs for %(hours)s GPU-hours.") % {"hours": presenters.hours(found.held)}]
-    if found.dark is not None:
-        said.append(
-            _("%(dark)s of what was measured of it was without work.") % {"dark": format_share(found.dark)}
+    amounts = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
+    sentences = [_("It held GPUs for %(hours)s GPU-hours.") % {"hours": presenters.hours(amounts.held)}]
+    if amounts.dark is not None:
+        sentences.append(
+            _("%(dark)s of what was measured of it was without work.") % {"dark": format_share(amounts.dark)}
         )
-    if found.missing:
-        said.append(_("%(hours)s GPU-hours were not measured.") % {"hours": presenters.hours(found.missing)})
-    if found.cost:
-        said.append(_("It cost %(money)s.") % {"money": format_money(found.money)})
+    if amounts.missing:
+        sentences.append(
+            _("%(hours)s GPU-hours were not measured.") % {"hours": presenters.hours(amounts.missing)}
+        )
+    if amounts.cost:
+        sentences.append(_("It cost %(money)s.") % {"money": format_money(amounts.money)})
     idle = most_idle(team, since, until)
     if idle:
         listed = ", ".join(f"{name} ({format_number(hours, 1)})" for name, hours in idle)
-        said.append(_("Idle for the most GPU-hours: %(names)s.") % {"names": listed})
-    return said
+        sentences.append(_("Idle for the most GPU-hours: %(names)s.") % {"names": listed})
+    return sentences
 
 
 def most_idle(team: Team, since: date, until: date) -> list[tuple[str, float]]:
@@ -102,7 +104,7 @@ def most_idle(team: Team, since: date, until: date) -> list[tuple[str, float]]:
     spells = IdleSpell.objects.filter(
         workspace__team=team, kind=SpellKind.GPU, ended_at__gt=begin, began_at__lt=end
     )
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for owner, name, gpus, began_at, ended_at in spells.values_list(
         "workspace__owner__username",
         "workspace__name",
@@ -112,6 +114,6 @@ def most_idle(team: Team, since: date, until: date) -> list[tuple[str, float]]:
     ):
         lasted_s = (min(ended_at, end) - max(began_at, begin)).total_seconds()
         key = f"{owner}/{name}"
-        found[key] = found.get(key, 0.0) + lasted_s * (gpus or 0) / HOUR_S
-    ranked = sorted(found.items(), key=lambda each: (-each[1], each[0]))
+        seconds[key] = seconds.get(key, 0.0) + lasted_s * (gpus or 0) / HOUR_S
+    ranked = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
     return [(name, hours) for name, hours in ranked[:MOST_IDLE] if hours >= 0.1]

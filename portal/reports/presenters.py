@@ -88,14 +88,14 @@ def finding(report: Report) -> str:
     dark, before = report.total.dark, report.before.dark
     if dark is None:
         return _("Nothing was measured in these days.")
-    words = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
+    sentence = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
     if before is None:
-        return words
+        return sentence
     points = round(100 * dark) - round(100 * before)
     if not points:
-        return f"{words} {_('It was as much in as many days before.')}"
+        return f"{sentence} {_('It was as much in as many days before.')}"
     return "{} {}".format(
-        words,
+        sentence,
         _("It was %(before)s in as many days before.") % {"before": format_share(before)},
     )
 

@@ -46,29 +46,29 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
     teams = list(gpu_use.may_choose(request.user)[:500])
     if not request.GET.get("team") and not request.user.sees_all and teams:
         return redirect(f"{reverse('reports:gpu-use')}?team={teams[0].slug}")
-    found = _report(request)
+    report = _report(request)
     context = {
-        "report": found,
-        "span": len(found.days),
+        "report": report,
+        "span": len(report.days),
         "spans": gpu_use.SPANS,
         "teams": teams,
         "choices": [
-            (name, words)
-            for name, words in presenters.BY_WORDS.items()
-            if not (found.team is not None and name == Dimension.TEAM)
+            (name, label)
+            for name, label in presenters.BY_WORDS.items()
+            if not (report.team is not None and name == Dimension.TEAM)
         ],
-        "by_words": presenters.BY_WORDS[found.by],
-        "finding": presenters.finding(found),
-        "caveat": presenters.caveat(found),
-        "dark": format_share(found.total.dark),
-        "total": presenters.row("", found.total),
-        "budget": budgets.statement(found.team) if found.team is not None else None,
-        "chart": presenters.chart(found.days),
+        "by_words": presenters.BY_WORDS[report.by],
+        "finding": presenters.finding(report),
+        "caveat": presenters.caveat(report),
+        "dark": format_share(report.total.dark),
+        "total": presenters.row("", report.total),
+        "budget": budgets.statement(report.team) if report.team is not None else None,
+        "chart": presenters.chart(report.days),
         "day_rows": [
             (day, format_share(amounts.dark if amounts is not None else None))
-            for day, amounts in reversed(found.days)
+            for day, amounts in reversed(report.days)
         ],
-        "rows": [presenters.row(line.key, line.amounts) for line in found.lines],
+        "rows": [presenters.row(line.key, line.amounts) for line in report.lines],
     }
     return render(request, partial_of(request, "reports/gpu_use.html", "report"), context)
 
@@ -77,14 +77,14 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def gpu_use_csv(request: SignedInRequest) -> HttpResponse:
     """Return the lines of the report in GPU-hours as CSV. Unknown values are empty cells."""
-    found = _report(request)
+    report = _report(request)
     answer = HttpResponse(content_type="text/csv; charset=utf-8")
-    name = f"berth-gpu-use-{found.since}-{found.until}-{found.by}.csv"
+    name = f"berth-gpu-use-{report.since}-{report.until}-{report.by}.csv"
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     table = csv.writer(answer)
-    first = amounts_json(found.total)
-    table.writerow([found.by, *first])
-    for line in found.lines:
+    first = amounts_json(report.total)
+    table.writerow([report.by, *first])
+    for line in report.lines:
         cells = ["" if value is None else value for value in amounts_json(line.amounts).values()]
         table.writerow([f"'{line.key}" if line.key.startswith(FORMULA) else line.key, *cells])
     return answer

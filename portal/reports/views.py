@@ -29,20 +29,22 @@ def metrics(request: HttpRequest) -> HttpResponse:
 def _refusal(request: HttpRequest) -> HttpResponse | None:
     kind, _, secret = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer":
-        return None if request.user.is_authenticated else _unknown("Send a token: Authorization: Bearer …")
+        return (
+            None if request.user.is_authenticated else _unauthorized("Send a token: Authorization: Bearer …")
+        )
     secret = secret.strip()
     own = settings.BERTH_METRICS_TOKEN
     if own and constant_time_compare(secret, own):
         return None
-    found = user_of_token(secret)
-    if found is None:
-        return _unknown("This token is unknown, expired or revoked. Make one with the scope pools:read.")
-    if {Scope.ALL, Scope.POOLS_READ}.isdisjoint(found[1].scopes):
+    authenticated = user_of_token(secret)
+    if authenticated is None:
+        return _unauthorized("This token is unknown, expired or revoked. Make one with the scope pools:read.")
+    if {Scope.ALL, Scope.POOLS_READ}.isdisjoint(authenticated[1].scopes):
         return HttpResponse("This token lacks the scope “pools:read”.\n", status=403, content_type=PLAIN)
     return None
 
 
-def _unknown(words: str) -> HttpResponse:
+def _unauthorized(message: str) -> HttpResponse:
     return HttpResponse(
-        f"{words}\n", status=401, content_type=PLAIN, headers={"WWW-Authenticate": 'Bearer realm="Berth"'}
+        f"{message}\n", status=401, content_type=PLAIN, headers={"WWW-Authenticate": 'Bearer realm="Berth"'}
     )

@@ -40,7 +40,7 @@ class StepSerializer(serializers.Serializer[Step]):
     section = serializers.CharField(help_text="Section of the site file.")
     name = serializers.CharField()
     act = serializers.ChoiceField(
-        [each.value for each in Act],
+        [act.value for act in Act],
         help_text="What is done to the entry; `by_hand` if only a person can do it.",
     )
     words = serializers.ListField(child=serializers.CharField(), help_text="What changes, field by field.")
@@ -86,8 +86,8 @@ class SitePlan(ApiView):
     )
     def post(self, request: UserRequest) -> Response:
         require_administrator(request.user)
-        given = body_of(request, SiteFileSerializer)
-        return _answer(applying.compare(actor=request.user, text=given["yaml"], prune=given["prune"]))
+        body = body_of(request, SiteFileSerializer)
+        return _answer(applying.compare(actor=request.user, text=body["yaml"], prune=body["prune"]))
 
 
 class SiteApply(ApiView):
@@ -104,8 +104,8 @@ class SiteApply(ApiView):
     )
     def post(self, request: UserRequest) -> Response:
         require_administrator(request.user)
-        given = body_of(request, SiteFileSerializer)
-        return _answer(applying.apply(actor=request.user, text=given["yaml"], prune=given["prune"]))
+        body = body_of(request, SiteFileSerializer)
+        return _answer(applying.apply(actor=request.user, text=body["yaml"], prune=body["prune"]))
 
 
 urlpatterns = [

@@ -43,7 +43,7 @@ def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """Return what applying the text would change. For administrators. Raises `NotAllowed`, `InvalidInput`."""
     require_administrator(actor)
     wanted, lines = read(text)
-    return _plan(_as_kept(wanted, lines), prune=prune)
+    return _plan(_as_stored(wanted, lines), prune=prune)
 
 
 def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
@@ -53,10 +53,10 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """
     require_administrator(actor)
     wanted, lines = read(text)
-    wanted = _as_kept(wanted, lines)
+    wanted = _as_stored(wanted, lines)
     with transaction.atomic():
         steps = _plan(wanted, prune=prune)
-        for step in _ordered(steps):
+        for step in _order_steps(steps):
             _carry_out(actor, step, lines, first=True)
         for step in steps:
             if step.section in SUCCEEDED and step.act is not Act.DELETE:
@@ -65,35 +65,38 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
 
 
 def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
-    return plan(current(), wanted, prune=prune, kept={"environments": environments.curated_slugs()})
+    return plan(current(), wanted, prune=prune, protected={"environments": environments.curated_slugs()})
 
 
-def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
+def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
-        kept = {target: policy_documents.as_kept(given) for target, given in policies.items()}
-        wanted = {**wanted, "reclaim_policies": kept}
+        reclaim_policies = {target: policy_documents.as_kept(policy) for target, policy in policies.items()}
+        wanted = {**wanted, "reclaim_policies": reclaim_policies}
     for section in ("teams", "templates"):
         if isinstance(entries_of := wanted.get(section), dict):
-            wanted = {**wanted, section: {name: _with_places(each) for name, each in entries_of.items()}}
-    found = dict(wanted.get("environments") or {})
-    for name, document in found.items():
+            wanted = {
+                **wanted,
+                section: {name: _normalise_places(entry) for name, entry in entries_of.items()},
+            }
+    documents = dict(wanted.get("environments") or {})
+    for name, document in documents.items():
         with _refusals("environments", name, lines):
-            found[name] = environments.checked(document)
-    return {**wanted, "environments": found} if found else wanted
+            documents[name] = environments.checked(document)
+    return {**wanted, "environments": documents} if documents else wanted
 
 
-def _with_places(document: dict[str, Any]) -> dict[str, Any]:
+def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with its places in Vault normalised."""
     places = document.get("vault_secrets")
     return document if places is None else {**document, "vault_secrets": vault_secrets.as_kept(places)}
 
 
-def _ordered(steps: list[Step]) -> list[Step]:
+def _order_steps(steps: list[Step]) -> list[Step]:
     """Order steps by dependency: referenced entries first, and deletions in reverse."""
-    made = [step for step in steps if step.act in (Act.CREATE, Act.CHANGE)]
+    changing = [step for step in steps if step.act in (Act.CREATE, Act.CHANGE)]
     gone = [step for step in steps if step.act is Act.DELETE]
-    inner = [step for step in made if step.section == "cohorts" and step.act is Act.CREATE]
+    inner = [step for step in changing if step.section == "cohorts" and step.act is Act.CREATE]
     names = {step.name for step in inner}
     ordered: list[Step] = []
     while inner:
@@ -103,7 +106,7 @@ def _ordered(steps: list[Step]) -> list[Step]:
             ordered.append(step)
             inner.remove(step)
             names.discard(step.name)
-    rest = [step for step in made if step not in ordered]
+    rest = [step for step in changing if step not in ordered]
     before = [step for step in rest if step.section == "pools"]
     return [*before, *ordered, *(step for step in rest if step not in before), *reversed(gone)]
 
@@ -125,15 +128,15 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
         errors = error.field_errors
         line = lines.of((section, name, next(iter(errors), "")))
         problems = [f"{field}: {' '.join(texts)}" for field, texts in errors.items()]
-        words = " ".join([error.sentence, *problems])[:500]
-        params = {"line": line, "section": section, "name": name, "reason": words}
+        text = " ".join([error.sentence, *problems])[:500]
+        params = {"line": line, "section": section, "name": name, "reason": text}
         reason = Reason(SiteCode.STEP_REFUSED, params)
         raise InvalidInput(reason, errors={"yaml": [reason]}) from error
 
 
 def _pool(actor: User, step: Step) -> None:
-    given = dict(step.wanted or {})
-    checks = {name: given.pop(name) for name in CHECKS if name in given}
+    fields = dict(step.wanted or {})
+    checks = {name: fields.pop(name) for name in CHECKS if name in fields}
     if step.act is Act.DELETE:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
         pool = pools.change(actor=actor, pool=pool, given={"retiring": True})
@@ -143,55 +146,59 @@ def _pool(actor: User, step: Step) -> None:
         pool = inventory.create_pool(
             actor=actor,
             slug=step.name,
-            name=given.get("name", step.name),
-            driver=given.get("driver", ""),
-            config=given.get("config", {}),
+            name=fields.get("name", step.name),
+            driver=fields.get("driver", ""),
+            config=fields.get("config", {}),
         )
     else:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
-    if "config" in given:
-        given["config"] = _with_secrets(pool.config, given["config"])
-    pools.change(actor=actor, pool=pool, given=given)
+    if "config" in fields:
+        fields["config"] = _with_secrets(pool.config, fields["config"])
+    pools.change(actor=actor, pool=pool, given=fields)
     if checks:
         set_checks(actor=actor, slug=step.name, **checks)
 
 
-def _with_secrets(present: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_secrets(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given values, plus stored secrets, which a file never contains."""
     secret = {
         name: value for name, value in present.items() if is_secret_name(name) and "{" not in str(value)
     }
-    return {**secret, **given}
+    return {**secret, **wanted}
 
 
 def _cohort(actor: User, step: Step) -> None:
-    given = step.wanted or {}
-    found = Cohort.objects.filter(slug=step.name).first()
+    fields = step.wanted or {}
+    cohort = Cohort.objects.filter(slug=step.name).first()
     if step.act is Act.DELETE:
-        if found is not None:
-            cohorts.delete_cohort(actor=actor, cohort=found)
+        if cohort is not None:
+            cohorts.delete_cohort(actor=actor, cohort=cohort)
         return
-    parent = _named_cohort(given["parent"]) if "parent" in given else found.parent if found else None
-    weight = given.get("weight_milli", found.weight_milli if found else WEIGHT_ONE)
-    if found is None:
-        found = cohorts.create_cohort(
-            actor=actor, slug=step.name, name=given.get("name", ""), parent=parent, weight_milli=weight
+    parent = _named_cohort(fields["parent"]) if "parent" in fields else cohort.parent if cohort else None
+    weight = fields.get("weight_milli", cohort.weight_milli if cohort else WEIGHT_ONE)
+    if cohort is None:
+        cohort = cohorts.create_cohort(
+            actor=actor, slug=step.name, name=fields.get("name", ""), parent=parent, weight_milli=weight
         )
     else:
-        found = cohorts.change_cohort(
-            actor=actor, cohort=found, name=given.get("name", found.name), parent=parent, weight_milli=weight
+        cohort = cohorts.change_cohort(
+            actor=actor,
+            cohort=cohort,
+            name=fields.get("name", cohort.name),
+            parent=parent,
+            weight_milli=weight,
         )
-    if "quotas" in given:
-        _quotas(actor, given["quotas"], cohort=found)
+    if "quotas" in fields:
+        _quotas(actor, fields["quotas"], cohort=cohort)
 
 
 def _named_cohort(slug: str | None) -> Cohort | None:
     if slug is None:
         return None
-    found = Cohort.objects.filter(slug=slug).first()
-    if found is None:
+    cohort = Cohort.objects.filter(slug=slug).first()
+    if cohort is None:
         raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
-    return found
+    return cohort
 
 
 def _quotas(actor: User, wanted: Mapping[str, Any], **owner: Any) -> None:
@@ -204,47 +211,47 @@ def _quotas(actor: User, wanted: Mapping[str, Any], **owner: Any) -> None:
 
 
 def _team(actor: User, step: Step) -> None:
-    given = step.wanted or {}
+    fields = step.wanted or {}
     team = Team.objects.filter(slug=step.name).first()
     if team is None:
-        team = accounts.create_team(actor=actor, slug=step.name, name=given.get("name", step.name))
-    elif given.get("name", team.name) != team.name:
+        team = accounts.create_team(actor=actor, slug=step.name, name=fields.get("name", step.name))
+    elif fields.get("name", team.name) != team.name:
         raise StateConflict(Reason(SiteCode.TEAM_NAME_STAYS, {"team": team.name}))
-    if given.keys() & {"egress", "egress_allow"}:
+    if fields.keys() & {"egress", "egress_allow"}:
         team_egress.set_egress(
-            actor=actor, team=team, egress=given.get("egress"), egress_allow=given.get("egress_allow")
+            actor=actor, team=team, egress=fields.get("egress"), egress_allow=fields.get("egress_allow")
         )
-    if given.keys() & {"cohort", "weight_milli", "reclaim"}:
+    if fields.keys() & {"cohort", "weight_milli", "reclaim"}:
         share = TeamShare.objects.filter(team=team).select_related("cohort").first()
-        cohort = _named_cohort(given["cohort"]) if "cohort" in given else share.cohort if share else None
+        cohort = _named_cohort(fields["cohort"]) if "cohort" in fields else share.cohort if share else None
         cohorts.set_share(
             actor=actor,
             team=team,
             cohort=cohort,
-            weight_milli=given.get("weight_milli", share.weight_milli if share else WEIGHT_ONE),
-            reclaim=given.get("reclaim", share.reclaim if share else True),
+            weight_milli=fields.get("weight_milli", share.weight_milli if share else WEIGHT_ONE),
+            reclaim=fields.get("reclaim", share.reclaim if share else True),
         )
-    if "quotas" in given:
-        _quotas(actor, given["quotas"], team=team)
-    if "member_caps" in given:
-        caps = given["member_caps"]
+    if "quotas" in fields:
+        _quotas(actor, fields["quotas"], team=team)
+    if "member_caps" in fields:
+        caps = fields["member_caps"]
         present = set(team.member_caps.filter(user=None).values_list("resource", flat=True))
         for resource, amount in caps.items():
             limits.set_member_cap(actor=actor, team=team, resource=resource, amount=amount)
         for resource in sorted(present - set(caps)):
             limits.remove_member_cap(actor=actor, team=team, resource=resource)
-    if "ledger" in given:
-        if given["ledger"] is None:
+    if "ledger" in fields:
+        if fields["ledger"] is None:
             ledger.close_ledger(actor=actor, team=team)
         else:
-            ledger.set_ledger(actor=actor, team=team, **given["ledger"])
-    if "budget" in given:
-        if given["budget"] is None:
+            ledger.set_ledger(actor=actor, team=team, **fields["ledger"])
+    if "budget" in fields:
+        if fields["budget"] is None:
             budgets.remove_budget(actor=actor, team=team)
         else:
-            budgets.set_budget(actor=actor, team=team, **given["budget"])
-    if "vault_secrets" in given:
-        vault_secrets.apply(actor=actor, holder=team, wanted=given["vault_secrets"])
+            budgets.set_budget(actor=actor, team=team, **fields["budget"])
+    if "vault_secrets" in fields:
+        vault_secrets.apply(actor=actor, holder=team, wanted=fields["vault_secrets"])
 
 
 def _site_limit(actor: User, step: Step) -> None:
@@ -265,47 +272,47 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
     """Apply a template or flavor. The second pass sets successors, once all entries exist."""
     model: Any = Template if step.section == "templates" else Flavor
     rows: Any = selectors.all_templates() if model is Template else selectors.all_flavors()
-    found = rows.filter(slug=step.name).first()
+    entry = rows.filter(slug=step.name).first()
     if step.act is Act.DELETE:
-        if found is not None:
-            entries.delete(actor=actor, entry=found)
+        if entry is not None:
+            entries.delete(actor=actor, entry=entry)
         return
-    given = dict(step.wanted or {})
+    fields = dict(step.wanted or {})
     if not first:
-        if "successor" in given:
-            entries.change(actor=actor, entry=found, given={"successor": given["successor"]})
+        if "successor" in fields:
+            entries.change(actor=actor, entry=entry, given={"successor": fields["successor"]})
         return
-    given.pop("successor", None)
-    secrets = given.pop("vault_secrets", None)
-    if found is None:
-        team = _named_team(given.pop("team", None))
-        given.setdefault("name", step.name)
-        found = entries.create(actor=actor, model=model, given={**given, "slug": step.name}, team=team)
+    fields.pop("successor", None)
+    secrets = fields.pop("vault_secrets", None)
+    if entry is None:
+        team = _named_team(fields.pop("team", None))
+        fields.setdefault("name", step.name)
+        entry = entries.create(actor=actor, model=model, given={**fields, "slug": step.name}, team=team)
     else:
-        if "env" in given:
-            given["env"] = _with_secrets(found.env, given["env"])
-        entries.change(actor=actor, entry=found, given=given)
+        if "env" in fields:
+            fields["env"] = _with_secrets(entry.env, fields["env"])
+        entries.change(actor=actor, entry=entry, given=fields)
     if secrets is not None:
-        vault_secrets.apply(actor=actor, holder=found, wanted=secrets)
+        vault_secrets.apply(actor=actor, holder=entry, wanted=secrets)
 
 
 def _environment(actor: User, step: Step, *, first: bool) -> None:
     """Apply an environment. The second pass sets its successor."""
-    found = Environment.objects.filter(slug=step.name).first()
+    environment = Environment.objects.filter(slug=step.name).first()
     if step.act is Act.DELETE:
-        if found is not None:
-            environment_services.delete(actor=actor, environment=found)
+        if environment is not None:
+            environment_services.delete(actor=actor, environment=environment)
         return
-    given = dict(step.wanted or {})
+    fields = dict(step.wanted or {})
     if not first:
-        if "successor" in given:
-            environments.change(actor=actor, slug=step.name, given={"successor": given["successor"]})
+        if "successor" in fields:
+            environments.change(actor=actor, slug=step.name, given={"successor": fields["successor"]})
         return
-    given.pop("successor", None)
-    if found is not None and step.act is Act.CHANGE:
-        environments.change(actor=actor, slug=step.name, given=given)
+    fields.pop("successor", None)
+    if environment is not None and step.act is Act.CHANGE:
+        environments.change(actor=actor, slug=step.name, given=fields)
         return
-    environments.make(actor=actor, slug=step.name, team=_named_team(given.pop("team", None)), given=given)
+    environments.make(actor=actor, slug=step.name, team=_named_team(fields.pop("team", None)), given=fields)
 
 
 def _named_team(slug: str | None) -> Team | None:
@@ -329,13 +336,13 @@ def _rule(actor: User, step: Step) -> None:
     wanted = dict(step.wanted)
     team, enabled = _named_team(wanted.pop("team")), wanted.pop("enabled")
     if step.act is Act.DELETE:
-        found = AutoApproveRule.objects.filter(team=team, enabled=enabled, **wanted).first()
-        if found is not None:
-            rules.delete_rule(actor=actor, rule_id=found.pk)
+        rule = AutoApproveRule.objects.filter(team=team, enabled=enabled, **wanted).first()
+        if rule is not None:
+            rules.delete_rule(actor=actor, rule_id=rule.pk)
         return
-    made = rules.create_rule(actor=actor, team=team, **wanted)
+    created = rules.create_rule(actor=actor, team=team, **wanted)
     if not enabled:
-        rules.change_rule(actor=actor, rule_id=made.pk, enabled=False)
+        rules.change_rule(actor=actor, rule_id=created.pk, enabled=False)
 
 
 _SUCCEEDED: dict[str, Any] = {"flavors": _entry, "templates": _entry, "environments": _environment}

@@ -72,8 +72,8 @@ def current() -> dict[str, Any]:
             )
         ],
         "sign_in_providers": [
-            {"id": each.id, "name": each.name, "kind": each.kind, "enabled": each.enabled}
-            for each in registry.every()
+            {"id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled}
+            for provider in registry.every()
         ],
     }
 
@@ -98,15 +98,15 @@ def as_yaml(site: dict[str, Any]) -> str:
 
 def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
     """Return an entry's document without its slug and without values that look like secrets."""
-    found = {name: value for name, value in document.items() if name != "slug"}
+    fields = {name: value for name, value in document.items() if name != "slug"}
     for field in ("env", "config"):
-        if isinstance(found.get(field), dict):
-            found[field] = {
+        if isinstance(fields.get(field), dict):
+            fields[field] = {
                 name: value
-                for name, value in found[field].items()
+                for name, value in fields[field].items()
                 if not (is_secret_name(name) and "{" not in str(value))
             }
-    return found
+    return fields
 
 
 def _pool(pool: Pool) -> dict[str, Any]:
@@ -115,14 +115,14 @@ def _pool(pool: Pool) -> dict[str, Any]:
 
 
 def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:
-    found: dict[tuple[Any, Any], dict[str, Any]] = {}
+    by_holder: dict[tuple[Any, Any], dict[str, Any]] = {}
     for quota in Quota.objects.order_by("resource"):
-        found.setdefault((quota.team_id, quota.cohort_id), {})[quota.resource] = {
+        by_holder.setdefault((quota.team_id, quota.cohort_id), {})[quota.resource] = {
             "quota": quota.quota,
             "borrowing_limit": quota.borrowing_limit,
             "lending_limit": quota.lending_limit,
         }
-    return found
+    return by_holder
 
 
 def _cohorts() -> dict[str, Any]:
@@ -146,10 +146,10 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
     caps: dict[Any, dict[str, int]] = {}
     for cap in MemberCap.objects.filter(user=None).order_by("resource"):
         caps.setdefault(cap.team_id, {})[cap.resource] = cap.amount
-    found = {}
+    teams = {}
     for team in Team.objects.order_by("slug"):
         share, ledger, budget = shares.get(team.pk), ledgers.get(team.pk), budgets.get(team.pk)
-        found[team.slug] = {
+        teams[team.slug] = {
             "name": team.name,
             **team_egress.document_of(team),
             "cohort": share.cohort.slug if share and share.cohort else None,
@@ -161,4 +161,4 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
             "budget": {"amount_cents": budget.amount_cents, "blocks": budget.blocks} if budget else None,
             "vault_secrets": secrets.get(team.pk, {}),
         }
-    return found
+    return teams

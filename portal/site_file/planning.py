@@ -44,7 +44,7 @@ class Step:
     def words(self) -> list[str]:
         """The changes as text, one line per field."""
         if self.act is Act.CHANGE:
-            return [line for each in self.changes for line in _in_words(each)]
+            return [line for change in self.changes for line in _change_lines(change)]
         if self.act is Act.BY_HAND:
             return ["set up on the server, not by a file"]
         return []
@@ -55,19 +55,21 @@ def plan(
     wanted: Mapping[str, Any],
     *,
     prune: bool = False,
-    kept: Mapping[str, Collection[str]] = NONE_KEPT,
+    protected: Mapping[str, Collection[str]] = NONE_KEPT,
 ) -> list[Step]:
     """Return the steps from the present site to the wanted one.
 
     Sections, entries and fields missing in the file stay unchanged. With `prune`, entries missing in a listed
-    section are deleted, except for those in `kept` (by section).
+    section are deleted, except for those in `protected` (by section).
     """
     steps: list[Step] = []
     for section in SECTIONS:
         if section in wanted:
-            found = _entries(section, present.get(section, {}), wanted[section] or {}, prune=prune)
+            section_steps = _entries(section, present.get(section, {}), wanted[section] or {}, prune=prune)
             steps += [
-                step for step in found if step.act is not Act.DELETE or step.name not in kept.get(section, ())
+                step
+                for step in section_steps
+                if step.act is not Act.DELETE or step.name not in protected.get(section, ())
             ]
     if "rules" in wanted:
         steps += _rules(present.get("rules", []), wanted["rules"] or [], prune=prune)
@@ -94,22 +96,22 @@ def _differences(before: Any, after: Any) -> list[Difference]:
     return [
         Difference(name, before.get(name), value)
         for name, value in after.items()
-        if not _alike(name, before.get(name), value)
+        if not _is_equal(name, before.get(name), value)
     ]
 
 
-def _alike(name: str, before: Any, after: Any) -> bool:
+def _is_equal(name: str, before: Any, after: Any) -> bool:
     if name == "teams" and isinstance(before, list) and isinstance(after, list):
         return sorted(before) == sorted(after)
     if name == "build":
         # A requested build cannot be withdrawn.
         return bool(before) or not after
     if name == "quotas":
-        return _filled(before or {}) == _filled(after or {})
+        return _with_all_limits(before or {}) == _with_all_limits(after or {})
     return bool(before == after)
 
 
-def _filled(quotas: Mapping[str, Any]) -> dict[str, Any]:
+def _with_all_limits(quotas: Mapping[str, Any]) -> dict[str, Any]:
     none = {"borrowing_limit": None, "lending_limit": None}
     return {resource: {**none, **quota} for resource, quota in quotas.items()}
 
@@ -117,11 +119,11 @@ def _filled(quotas: Mapping[str, Any]) -> dict[str, Any]:
 def _rules(present: list[Any], wanted: list[Any], *, prune: bool) -> Iterator[Step]:
     left = list(present)
     for rule in wanted:
-        whole = {"team": None, "enabled": True, **rule}
-        if whole in left:
-            left.remove(whole)
+        full_rule = {"team": None, "enabled": True, **rule}
+        if full_rule in left:
+            left.remove(full_rule)
         else:
-            yield Step("rules", _rule_name(whole), Act.CREATE, whole)
+            yield Step("rules", _rule_name(full_rule), Act.CREATE, full_rule)
     if prune:
         yield from (Step("rules", _rule_name(rule), Act.DELETE, rule) for rule in left)
 
@@ -130,7 +132,7 @@ def _rule_name(rule: Mapping[str, Any]) -> str:
     return f"{rule['team'] or 'every team'}: {rule['resource']}"
 
 
-def _in_words(change: Difference) -> list[str]:
+def _change_lines(change: Difference) -> list[str]:
     """Return a change as lines of text; for multi-line text only the added and removed lines."""
     before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:

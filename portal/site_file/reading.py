@@ -37,35 +37,36 @@ class Lines(dict[Path, int]):
 def read(text: str) -> tuple[dict[str, Any], Lines]:
     """Return the site described by the text. Raises `InvalidInput` with the lines of all errors."""
     if len(text) > MAX_LENGTH:
-        raise _refused([Reason(SiteCode.FILE_TOO_LARGE, {"most": MAX_LENGTH})])
+        raise _invalid_file([Reason(SiteCode.FILE_TOO_LARGE, {"most": MAX_LENGTH})])
     if not storable(text):
-        raise _refused([Reason(SiteCode.FILE_SIGN)])
+        raise _invalid_file([Reason(SiteCode.FILE_SIGN)])
     try:
         # Without anchors a document cannot be larger than its text.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if getattr(event, "anchor", None):
-                raise _at(event.start_mark.line if event.start_mark else 0, SiteCode.FILE_ANCHOR)
+                raise _error_at(event.start_mark.line if event.start_mark else 0, SiteCode.FILE_ANCHOR)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        words = " ".join(str(error.problem or "it ends too early").split())
-        raise _at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, reason=words[:200]) from error
+        problem = " ".join(str(error.problem or "it ends too early").split())
+        raise _error_at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, reason=problem[:200]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise _at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
+        raise _error_at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     lines = Lines()
     loader = yaml.SafeLoader("")
     try:
         value = _value(loader, root, (), lines) if root is not None else {}
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise _at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
+        raise _error_at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     finally:
         loader.dispose()
-    mistakes = sorted(_mistakes(value), key=lambda each: (lines.of(each[0]), str(each[0])))
+    mistakes = sorted(_mistakes(value), key=lambda mistake: (lines.of(mistake[0]), str(mistake[0])))
     if mistakes:
-        raise _refused(
+        raise _invalid_file(
             [
                 Reason(
-                    SiteCode.FILE_LINE, {"line": lines.of(path), "where": _where(path), "reason": why[:300]}
+                    SiteCode.FILE_LINE,
+                    {"line": lines.of(path), "where": _format_path(path), "reason": why[:300]},
                 )
                 for path, why in mistakes[:MAX_MISTAKES]
             ]
@@ -76,56 +77,58 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
 def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if len(path) > MAX_DEPTH:
-        raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason="it is nested too deeply")
+        raise _error_at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason="it is nested too deeply")
     if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, each, (*path, at), lines) for at, each in enumerate(node.value)]
+        return [_value(loader, item, (*path, at), lines) for at, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        found = loader.construct_object(node)
-        plain = isinstance(found, str | int | float | bool | None)
-        if not plain or (isinstance(found, int | float) and ":" in str(node.value)):
+        result = loader.construct_object(node)
+        plain = isinstance(result, str | int | float | bool | None)
+        if not plain or (isinstance(result, int | float) and ":" in str(node.value)):
             # An unquoted string that YAML reads as a date or a sexagesimal number.
-            raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason=f"write “{node.value}” in quotes")
+            raise _error_at(
+                node.start_mark.line, SiteCode.FILE_NOT_YAML, reason=f"write “{node.value}” in quotes"
+            )
         switch = len(path) == 3 and (path[0], path[2]) in SWITCHES
-        return "off" if switch and found is False else found
-    found = {}
+        return "off" if switch and result is False else result
+    result = {}
     for name, inner in node.value:
         key = loader.construct_object(name) if isinstance(name, yaml.ScalarNode) else None
         if not isinstance(key, str):
-            raise _at(
+            raise _error_at(
                 name.start_mark.line, SiteCode.FILE_NOT_YAML, reason="a name is no text: put it in quotes"
             )
-        if key in found:
-            raise _at(name.start_mark.line, SiteCode.FILE_TWICE, name=key[:80])
+        if key in result:
+            raise _error_at(name.start_mark.line, SiteCode.FILE_TWICE, name=key[:80])
         lines[(*path, key)] = name.start_mark.line + 1
-        found[key] = _value(loader, inner, (*path, key), lines)
-    return found
+        result[key] = _value(loader, inner, (*path, key), lines)
+    return result
 
 
 def _mistakes(value: Any) -> Iterable[tuple[Path, str]]:
     for error in Draft202012Validator(schema()).iter_errors(value):
         path = tuple(error.absolute_path)
         if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-            known = set(error.schema.get("properties", ()))
+            names = set(error.schema.get("properties", ()))
             for name in error.instance:
-                if name not in known:
-                    near = get_close_matches(str(name), known)
-                    words = f"did you mean {', '.join(near)}?" if near else f"known: {_listed(known)}"
-                    yield (*path, name), f"there is no field “{name}”; {words}"
+                if name not in names:
+                    near = get_close_matches(str(name), names)
+                    hint = f"did you mean {', '.join(near)}?" if near else f"known: {_join_names(names)}"
+                    yield (*path, name), f"there is no field “{name}”; {hint}"
         else:
             yield path, str(error.message)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _where(path: Path) -> str:
-    return ".".join(str(each) for each in path)[:120] or "the file"
+def _format_path(path: Path) -> str:
+    return ".".join(str(part) for part in path)[:120] or "the file"
 
 
-def _at(line: int, code: SiteCode, **params: Any) -> InvalidInput:
-    return _refused([Reason(code, {"line": line + 1, **params})])
+def _error_at(line: int, code: SiteCode, **params: Any) -> InvalidInput:
+    return _invalid_file([Reason(code, {"line": line + 1, **params})])
 
 
-def _refused(reasons: list[Reason]) -> InvalidInput:
+def _invalid_file(reasons: list[Reason]) -> InvalidInput:
     return InvalidInput(reasons[0], errors={"yaml": reasons})

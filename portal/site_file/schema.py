@@ -33,21 +33,33 @@ VARIABLES = {"type": "object", "additionalProperties": TEXT}
 SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
 
 
-def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
+def _field_schema(field: models.Field[Any, Any]) -> dict[str, Any]:
     """Return the schema of a model field."""
     if isinstance(field, models.BooleanField):
         return {"type": "boolean"}
     if isinstance(field, models.IntegerField):
-        least = [each.limit_value for each in field.validators if isinstance(each, MinValueValidator)]
-        most = [each.limit_value for each in field.validators if isinstance(each, MaxValueValidator)]
-        whole = [int(each) for each in least if not callable(each)]
+        least = [
+            validator.limit_value
+            for validator in field.validators
+            if isinstance(validator, MinValueValidator)
+        ]
+        most = [
+            validator.limit_value
+            for validator in field.validators
+            if isinstance(validator, MaxValueValidator)
+        ]
+        minima = [int(limit) for limit in least if not callable(limit)]
         return {
             "type": ["integer", "null"] if field.null else "integer",
-            "minimum": max([0, *whole]),
-            "maximum": min([LARGEST, *(int(each) for each in most if not callable(each))]),
+            "minimum": max([0, *minima]),
+            "maximum": min([LARGEST, *(int(limit) for limit in most if not callable(limit))]),
         }
     if isinstance(field, models.FloatField):
-        limits = {type(each): each.limit_value for each in field.validators if hasattr(each, "limit_value")}
+        limits = {
+            type(validator): validator.limit_value
+            for validator in field.validators
+            if hasattr(validator, "limit_value")
+        }
         return {
             "type": "number",
             "minimum": limits[MinValueValidator],
@@ -56,28 +68,35 @@ def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
     if field.choices:
         values = [value for value, _label in field.flatchoices]
         return {"enum": [*dict.fromkeys([*([""] if field.blank else []), *values])]}
-    found: dict[str, Any] = {"type": "string"}
+    schema: dict[str, Any] = {"type": "string"}
     if field.max_length:
-        found["maxLength"] = field.max_length
-    return found
+        schema["maxLength"] = field.max_length
+    return schema
 
 
 def _fields(model: Any, names: tuple[str, ...], **special: dict[str, Any]) -> dict[str, Any]:
-    return {name: special.get(name) or _of(model._meta.get_field(name)) for name in names}
+    return {name: special.get(name) or _field_schema(model._meta.get_field(name)) for name in names}
 
 
-def _object(properties: dict[str, Any], required: tuple[str, ...] = (), words: str = "") -> dict[str, Any]:
-    found = {"type": "object", "properties": properties, "additionalProperties": False}
+def _object(
+    properties: dict[str, Any], required: tuple[str, ...] = (), description: str = ""
+) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return {
-        **found,
+        **schema,
         **({"required": list(required)} if required else {}),
-        **({"description": words} if words else {}),
+        **({"description": description} if description else {}),
     }
 
 
-def _map(value: dict[str, Any], pattern: str, words: str) -> dict[str, Any]:
+def _map(value: dict[str, Any], pattern: str, description: str) -> dict[str, Any]:
     names = {"pattern": pattern}
-    return {"type": "object", "propertyNames": names, "additionalProperties": value, "description": words}
+    return {
+        "type": "object",
+        "propertyNames": names,
+        "additionalProperties": value,
+        "description": description,
+    }
 
 
 def _nullable(value: dict[str, Any]) -> dict[str, Any]:

@@ -93,8 +93,8 @@ def test_what_cannot_be_removed(as_operator, bob, monkeypatch):
 def test_one_is_named_and_no_other_is_meant():
     rows = [{"id": f"{number}abc-x", "name": "lab/ghost", "state": "found"} for number in range(2)]
     with pytest.raises(Usage, match="Several"):
-        cli._one(rows, "lab/ghost")
-    assert cli._one(rows, "1abc") is rows[1]
+        cli._find_orphan(rows, "lab/ghost")
+    assert cli._find_orphan(rows, "1abc") is rows[1]
     for too_little in ("", "1", "1ab"):
         with pytest.raises(Missing):
-            cli._one(rows, too_little)
+            cli._find_orphan(rows, too_little)

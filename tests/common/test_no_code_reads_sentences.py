@@ -44,7 +44,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): ("what the portal sent twice is printed once"),
     ("portal/cli/client/transport.py", "response.text.strip()"): "the end of a line is not shown",
     ("portal/cli/environments.py", "line != shown"): "a line that says the same is not shown again",
-    ("portal/cli/homes.py", "there['message'].rstrip('.')"): "shown as a part of a longer sentence",
+    ("portal/cli/homes.py", "report['message'].rstrip('.')"): "shown as a part of a longer sentence",
     (
         "portal/cli/requests.py",
         "row['note'].splitlines()",

@@ -326,6 +326,6 @@ def test_an_instance_has_it_in_its_folder(tmp_path: Path) -> None:
 def test_a_file_beside_the_program_is_seen_alone(mine: Instance, tmp_path: Path) -> None:
     """Or else its folder would be shown with all that is in it."""
     found = of(mine, UID)
-    assert found._shown(mine.home.parent / "token") == mine.home.parent / "token"
-    assert found._shown(mine.home / "run" / "token") == mine.home / "run" / "token"
-    assert found._shown(tmp_path / "elsewhere" / "token") == tmp_path / "elsewhere"
+    assert found._readable_path(mine.home.parent / "token") == mine.home.parent / "token"
+    assert found._readable_path(mine.home / "run" / "token") == mine.home / "run" / "token"
+    assert found._readable_path(tmp_path / "elsewhere" / "token") == tmp_path / "elsewhere"

@@ -14,7 +14,7 @@ from tests.receivers import receiver, status
 def test_a_provider_does_not_lead_the_portal_elsewhere(code):
     with receiver() as inside, receiver(status(code, Location=f"{inside.url}/admin")) as provider:
         with pytest.raises(requests.TooManyRedirects):
-            oidc._fetched(f"{provider.url}/.well-known/openid-configuration")
+            oidc._fetch_json(f"{provider.url}/.well-known/openid-configuration")
         with get_adapter().get_requests_session() as session, pytest.raises(requests.RequestException):
             session.post(f"{provider.url}/token", data={"client_secret": "hush"})
         assert len(provider.requests) == 2

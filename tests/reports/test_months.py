@@ -115,13 +115,13 @@ def test_killed_while_telling_it_has_told_nobody_and_tells_once_later(team, owne
 
 
 def test_another_worker_in_between_has_told_it(team, owner, monkeypatch):
-    real = months._told
+    real = months._send_once
 
     def both(*given):
         assert real(*given)
         return real(*given)
 
-    monkeypatch.setattr(months, "_told", both)
+    monkeypatch.setattr(months, "_send_once", both)
     assert months.run(FIRST) == 0
     assert Notification.objects.count() == 1
 

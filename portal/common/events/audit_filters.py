@@ -28,12 +28,12 @@ class AuditFilter(filters.FilterSet):
     )
     request_id = filters.CharFilter(label="Done by this request.", max_length=64)
 
-    def of_action(self, found: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
-        return found.filter(kind__startswith=value) if value.endswith(".") else found.filter(kind=value)
+    def of_action(self, queryset: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
+        return queryset.filter(kind__startswith=value) if value.endswith(".") else queryset.filter(kind=value)
 
-    def of_object(self, found: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
+    def of_object(self, queryset: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
         about = EventTarget.objects.filter(key=value).values("event")
-        named = Q(pk__in=about) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
+        condition = Q(pk__in=about) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
         with contextlib.suppress(ValueError):
-            named |= Q(workspace=UUID(value))
-        return found.filter(named)
+            condition |= Q(workspace=UUID(value))
+        return queryset.filter(condition)

@@ -173,19 +173,19 @@ def _run(sink: Sink) -> int:
     until = now + timedelta(seconds=ROUND_S + SEND_S + 20)
     idle = Q(busy_until=None) | Q(busy_until__lt=now)
     rested = Q(not_before=None) | Q(not_before__lte=now)
-    mine = AuditStream.objects.filter(name=sink.name)
-    if not mine.exists():
+    streams = AuditStream.objects.filter(name=sink.name)
+    if not streams.exists():
         # A new receiver starts at the end of the log. Older entries can be exported.
         row = AuditStream(name=sink.name)
         feed.begin_at_the_end(row)
         AuditStream.objects.bulk_create([row], ignore_conflicts=True)
-    if not mine.filter(idle & rested).update(busy_until=until):
+    if not streams.filter(idle & rested).update(busy_until=until):
         return 0
-    mine = mine.filter(busy_until=until)
+    streams = streams.filter(busy_until=until)
     try:
         return _send_all(sink, until)
     finally:
-        mine.update(busy_until=None)
+        streams.update(busy_until=None)
 
 
 def _send_all(sink: Sink, until: datetime) -> int:
@@ -194,15 +194,15 @@ def _send_all(sink: Sink, until: datetime) -> int:
     Returns the number of entries.
     """
     ends, count = time.monotonic() + ROUND_S, 0
-    mine = AuditStream.objects.filter(name=sink.name, busy_until=until)
+    streams = AuditStream.objects.filter(name=sink.name, busy_until=until)
     while time.monotonic() < ends:
-        row = mine.first()
+        row = streams.first()
         if row is None:
             break
         entries = feed.entries_after(row, limit=BATCH)
         settled = {name: getattr(row, name) for name in ("settled_id", "horizon_id", "horizon_at")}
         if not entries:
-            mine.update(**settled)
+            streams.update(**settled)
             break
         try:
             sink.send([_plain(entry) for entry in entries])
@@ -213,7 +213,7 @@ def _send_all(sink: Sink, until: datetime) -> int:
             log.exception("the audit log was not sent on to %s", sink.name)
             _failed(row, "internal")
             break
-        mine.update(
+        streams.update(
             **settled,
             last_id=entries[-1].pk,
             sent_at=timezone.now(),

@@ -87,7 +87,7 @@ def _types() -> Iterable[EventType]:
         team,
         _("The team has used 80 or 100 % of its GPU-hours."),
     )
-    for word, kind, summary in (
+    for verb, kind, summary in (
         ("requested", K.RESERVATION_REQUESTED, _("Somebody asked for a reservation.")),
         ("booked", K.RESERVATION_BOOKED, _("A reservation is booked.")),
         ("denied", K.RESERVATION_DENIED, _("A reservation was not booked.")),
@@ -97,7 +97,7 @@ def _types() -> Iterable[EventType]:
         ("ended", K.RESERVATION_ENDED, _("The time of a reservation is over.")),
         ("missed", K.RESERVATION_MISSED, _("A reservation began without all of its capacity.")),
     ):
-        yield EventType(f"reservation.{word}", (kind,), team, summary)
+        yield EventType(f"reservation.{verb}", (kind,), team, summary)
     yield EventType(
         "team.members_changed",
         (K.TEAM_MEMBER_SET, K.TEAM_MEMBER_REMOVED, K.TEAM_OWNER_PASSED),
@@ -142,7 +142,7 @@ def _types() -> Iterable[EventType]:
         operators,
         _("A pool was added, is reached or cannot be reached."),
     )
-    for word, summary in (
+    for verb, summary in (
         ("invited", _("Somebody was invited.")),
         ("joined", _("Somebody who was invited has signed in.")),
         ("changed", _("An account was changed.")),
@@ -150,7 +150,7 @@ def _types() -> Iterable[EventType]:
         ("reactivated", _("An account was given back.")),
         ("deleted", _("An account was deleted.")),
     ):
-        yield EventType(f"user.{word}", (K(f"user.{word}"),), administrators, summary)
+        yield EventType(f"user.{verb}", (K(f"user.{verb}"),), administrators, summary)
     yield EventType(
         "session.locked_out",
         (K.SESSION_LOCKED_OUT,),
@@ -159,10 +159,12 @@ def _types() -> Iterable[EventType]:
     )
 
 
-TYPES: dict[str, EventType] = {each.name: each for each in _types()}
-TYPE_OF_KIND: dict[str, EventType] = {kind.value: each for each in TYPES.values() for kind in each.kinds}
+TYPES: dict[str, EventType] = {event_type.name: event_type for event_type in _types()}
+TYPE_OF_KIND: dict[str, EventType] = {
+    kind.value: event_type for event_type in TYPES.values() for kind in event_type.kinds
+}
 
 
 def types_for(audience: Audience) -> list[EventType]:
     """Return the types available to this audience, in table order."""
-    return [each for each in TYPES.values() if each.audience <= audience]
+    return [event_type for event_type in TYPES.values() if event_type.audience <= audience]

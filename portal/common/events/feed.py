@@ -46,12 +46,12 @@ def entries_after(cursor: Cursor, *, limit: int) -> list[Event]:
     """
     rows = _rows(cursor, limit)
     ids = [row.pk for row in rows]
-    if _gap(ids, cursor) is None:
+    if _first_gap(ids, cursor) is None:
         return rows
-    if _look_again(cursor, ids[-1]):
+    if _settles_gap(cursor, ids[-1]):
         # Entries that appeared in the gap meanwhile are not in the rows read above.
         rows = _rows(cursor, limit)
-    return rows[: _gap([row.pk for row in rows], cursor)]
+    return rows[: _first_gap([row.pk for row in rows], cursor)]
 
 
 def advance(position: Position) -> int:
@@ -66,10 +66,10 @@ def advance(position: Position) -> int:
         position.last_id = max(position.last_id, old)
     while position.last_id < newest:
         ids = _ids(position)
-        gap = _gap(ids, position)
-        if gap is not None and _look_again(position, ids[-1]):
+        gap = _first_gap(ids, position)
+        if gap is not None and _settles_gap(position, ids[-1]):
             ids = _ids(position)
-            gap = _gap(ids, position)
+            gap = _first_gap(ids, position)
         position.last_id = max([position.last_id, *ids[:gap]])
         if gap is not None or not ids:
             break
@@ -82,16 +82,16 @@ def lag(cursor: Cursor) -> int:
 
 
 def _ids(position: Position) -> list[int]:
-    found = Event.objects.filter(pk__gt=position.last_id).order_by("pk")
-    return list(found.values_list("pk", flat=True)[:STRIDE])
+    entries = Event.objects.filter(pk__gt=position.last_id).order_by("pk")
+    return list(entries.values_list("pk", flat=True)[:STRIDE])
 
 
 def _rows(cursor: Cursor, limit: int) -> list[Event]:
-    found = Event.objects.filter(pk__gt=cursor.last_id).select_related("team", "pool", "workspace")
-    return list(found.prefetch_related("targets").order_by("pk")[:limit])
+    entries = Event.objects.filter(pk__gt=cursor.last_id).select_related("team", "pool", "workspace")
+    return list(entries.prefetch_related("targets").order_by("pk")[:limit])
 
 
-def _gap(ids: list[int], cursor: Cursor | Position) -> int | None:
+def _first_gap(ids: list[int], cursor: Cursor | Position) -> int | None:
     """Return the index of the first id that an entry may still precede, or None."""
     expected = cursor.last_id + 1
     for place, key in enumerate(ids):
@@ -101,7 +101,7 @@ def _gap(ids: list[int], cursor: Cursor | Position) -> int | None:
     return None
 
 
-def _look_again(cursor: Cursor | Position, newest: int) -> bool:
+def _settles_gap(cursor: Cursor | Position, newest: int) -> bool:
     """Record the horizon behind a gap. Returns whether the gap is settled."""
     if cursor.horizon_at is None:
         cursor.horizon_id, cursor.horizon_at = newest, timezone.now()
@@ -113,14 +113,14 @@ def _settle(cursor: Cursor | Position) -> bool:
     if cursor.horizon_at is None:
         return False
     over = cursor.horizon_at < timezone.now() - SETTLED
-    if connection.vendor == "postgresql" and not over and _writes_since(cursor.horizon_at):
+    if connection.vendor == "postgresql" and not over and _has_writer_since(cursor.horizon_at):
         return False
     cursor.settled_id = max(cursor.settled_id, cursor.horizon_id)
     cursor.horizon_id, cursor.horizon_at = 0, None
     return True
 
 
-def _writes_since(moment: datetime) -> bool:
+def _has_writer_since(moment: datetime) -> bool:
     """Return whether another transaction that began before `moment` is open.
 
     Allows for a clock difference of 2 seconds between portal and database.

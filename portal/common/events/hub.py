@@ -113,14 +113,14 @@ class EventHub:
                     # Readers continue without hints while the hub reconnects.
                     if self.connected:
                         delay_s = RETRY_MIN_S
-                    self._lost()
+                    self._on_connection_lost()
                     # One warning per outage.
                     level = logging.WARNING if delay_s == RETRY_MIN_S else logging.DEBUG
                     log.log(level, "live hints are away: %s", "; ".join(map(repr, errors.exceptions)))
                     await asyncio.sleep(delay_s * random.uniform(0.75, 1.25))
                     delay_s = min(2 * delay_s, RETRY_MAX_S)
         finally:
-            self._lost()
+            self._on_connection_lost()
             self._task = None
 
     async def _serve(self) -> None:
@@ -173,7 +173,7 @@ class EventHub:
                 for subscription in self._readers.get(channel, ()):
                     subscription.wake(channel if message["type"] == "message" else "")
 
-    def _lost(self) -> None:
+    def _on_connection_lost(self) -> None:
         self.connected = False
         for readers in self._readers.values():
             for subscription in readers:

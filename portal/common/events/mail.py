@@ -40,8 +40,8 @@ def send_due() -> int:
         for row in rows:
             if not _claim(row, now):
                 continue
-            if not _wanted(row):
-                _over(row)
+            if not _is_wanted(row):
+                _finish(row)
                 continue
             try:
                 # Open the connection here: `send` closes only a connection that it has opened itself.
@@ -57,7 +57,7 @@ def send_due() -> int:
                 # A message that cannot be built must not block the others.
                 _failed(row, error)
             else:
-                _over(row)
+                _finish(row)
                 sent += 1
     finally:
         try:
@@ -78,12 +78,12 @@ def _claim(row: Notification, now: datetime) -> bool:
     )
 
 
-def _wanted(row: Notification) -> bool:
+def _is_wanted(row: Notification) -> bool:
     """Return whether the account is active, has an address and still wants notices by e-mail."""
     return row.user.is_active and bool(row.user.email) and row.user.mail_notices
 
 
-def _over(row: Notification) -> None:
+def _finish(row: Notification) -> None:
     Notification.objects.filter(pk=row.pk).update(mail_due_at=None)
 
 

@@ -83,20 +83,20 @@ def seal(*, now: datetime | None = None) -> int:
     settled = Event.objects.filter(at__lte=now - SETTLED).aggregate(last=Max("pk"))["last"]
     if settled is None or settled < begin:
         return 0
-    found = Event.objects.filter(pk__gte=begin, pk__lte=settled).order_by("pk")
-    ids = list(found.values_list("pk", flat=True)[:ENTRIES_IN_A_SEAL])
-    made = AuditSeal(
+    entries = Event.objects.filter(pk__gte=begin, pk__lte=settled).order_by("pk")
+    ids = list(entries.values_list("pk", flat=True)[:ENTRIES_IN_A_SEAL])
+    audit_seal = AuditSeal(
         number=last.number + 1 if last else 1,
         first_id=begin,
         last_id=ids[-1],
         count=len(ids),
-        newest_at=found.filter(pk__lte=ids[-1]).aggregate(newest=Max("at"))["newest"],
+        newest_at=entries.filter(pk__lte=ids[-1]).aggregate(newest=Max("at"))["newest"],
         sealed_at=now,
     )
-    made.entries_digest = _digest_of(begin, ids[-1])[0]
-    made.digest = _seal_digest(made, last.digest if last else "", settings.SECRET_KEY)
+    audit_seal.entries_digest = _digest_of(begin, ids[-1])[0]
+    audit_seal.digest = _seal_digest(audit_seal, last.digest if last else "", settings.SECRET_KEY)
     # The number is unique: of two concurrent workers one fails here, so nothing is sealed twice.
-    made.save(force_insert=True)
+    audit_seal.save(force_insert=True)
     return len(ids)
 
 
@@ -108,13 +108,13 @@ def prune(*, now: datetime | None = None) -> int:
         return 0
     now = now or timezone.now()
     over = AuditSeal.objects.filter(pruned_at=None, newest_at__lt=now - timedelta(days=days))
-    found = over.order_by("number").first()
-    if found is None:
+    oldest = over.order_by("number").first()
+    if oldest is None:
         return 0
-    entries = Event.objects.filter(pk__gte=found.first_id, pk__lte=found.last_id)
+    entries = Event.objects.filter(pk__gte=oldest.first_id, pk__lte=oldest.last_id)
     count = entries.count()
     entries.delete()
-    AuditSeal.objects.filter(pk=found.pk).update(pruned_at=now)
+    AuditSeal.objects.filter(pk=oldest.pk).update(pruned_at=now)
     return count
 
 
@@ -122,37 +122,53 @@ def verify() -> Verified:
     """Verify all entries against their seals, and each seal against the previous one."""
     findings: list[Finding] = []
     seals, entries, last_id, head = 0, 0, 0, ""
-    for each in AuditSeal.objects.order_by("number").iterator():
-        if each.number != seals + 1 or each.first_id != last_id + 1:
-            findings.append(Finding(Flaw.SEAL_MISSING, each.number, last_id + 1, each.first_id - 1))
-        elif not _is_genuine(each, head):
-            findings.append(Finding(Flaw.SEAL_CHANGED, each.number, each.first_id, each.last_id))
-        digest, count = _digest_of(each.first_id, each.last_id)
-        flaw = _flaw_of(each, digest, count)
+    for audit_seal in AuditSeal.objects.order_by("number").iterator():
+        if audit_seal.number != seals + 1 or audit_seal.first_id != last_id + 1:
+            findings.append(
+                Finding(Flaw.SEAL_MISSING, audit_seal.number, last_id + 1, audit_seal.first_id - 1)
+            )
+        elif not _is_genuine(audit_seal, head):
+            findings.append(
+                Finding(Flaw.SEAL_CHANGED, audit_seal.number, audit_seal.first_id, audit_seal.last_id)
+            )
+        digest, count = _digest_of(audit_seal.first_id, audit_seal.last_id)
+        flaw = _flaw_of(audit_seal, digest, count)
         if flaw is not None:
-            findings.append(Finding(flaw, each.number, each.first_id, each.last_id))
-        seals, entries, last_id, head = each.number, entries + count, each.last_id, each.digest
+            findings.append(Finding(flaw, audit_seal.number, audit_seal.first_id, audit_seal.last_id))
+        seals, entries, last_id, head = (
+            audit_seal.number,
+            entries + count,
+            audit_seal.last_id,
+            audit_seal.digest,
+        )
     still_open = Event.objects.filter(pk__gt=last_id).count()
     return Verified(seals, entries, still_open, head, tuple(findings))
 
 
-def _flaw_of(found: AuditSeal, digest: str, count: int) -> Flaw | None:
-    expected = 0 if found.pruned_at else found.count
+def _flaw_of(audit_seal: AuditSeal, digest: str, count: int) -> Flaw | None:
+    expected = 0 if audit_seal.pruned_at else audit_seal.count
     if count != expected:
         return Flaw.ENTRIES_ADDED if count > expected else Flaw.ENTRIES_MISSING
-    if not found.pruned_at and digest != found.entries_digest:
+    if not audit_seal.pruned_at and digest != audit_seal.entries_digest:
         return Flaw.ENTRIES_CHANGED
     return None
 
 
-def _is_genuine(found: AuditSeal, before: str) -> bool:
+def _is_genuine(audit_seal: AuditSeal, before: str) -> bool:
     """Return whether the seal was made with a secret key of this portal, on top of the digest `before`."""
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return any(hmac.compare_digest(found.digest, _seal_digest(found, before, key)) for key in keys)
+    return any(hmac.compare_digest(audit_seal.digest, _seal_digest(audit_seal, before, key)) for key in keys)
 
 
-def _seal_digest(found: AuditSeal, before: str, key: str | bytes) -> str:
-    body = [found.number, found.first_id, found.last_id, found.count, found.entries_digest, before]
+def _seal_digest(audit_seal: AuditSeal, before: str, key: str | bytes) -> str:
+    body = [
+        audit_seal.number,
+        audit_seal.first_id,
+        audit_seal.last_id,
+        audit_seal.count,
+        audit_seal.entries_digest,
+        before,
+    ]
     return salted_hmac("berth.audit.seal", json.dumps(body), secret=key, algorithm="sha256").hexdigest()
 
 

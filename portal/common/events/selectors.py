@@ -33,10 +33,10 @@ def unread_count(actor: User) -> int:
 
 def notification_by_id(actor: User, notification_id: int) -> Notification:
     """Return one of the actor's notices. Raises `NotFound`."""
-    found = notifications_of(actor).filter(pk=notification_id).first()
-    if found is None:
+    notification = notifications_of(actor).filter(pk=notification_id).first()
+    if notification is None:
         raise NotFound(Reason(EventCode.NO_SUCH_NOTICE))
-    return found
+    return notification
 
 
 def entries_for(actor: User) -> QuerySet[Event]:

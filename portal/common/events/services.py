@@ -163,8 +163,8 @@ def notify(
         ).values_list("user_id", flat=True)
     )
     if fold is not None:
-        notified |= _folded(wanted, kind, now - fold)
-    made = Notification.objects.bulk_create(
+        notified |= _fold_unread(wanted, kind, now - fold)
+    notices = Notification.objects.bulk_create(
         Notification(
             user=user,
             at=now,
@@ -177,11 +177,11 @@ def notify(
         for user in wanted.values()
         if user.pk not in notified
     )
-    for notice in made:
+    for notice in notices:
         transaction.on_commit(partial(live.publish_to, notice.user_id, kind))
-    if made:
-        emit(NoticesWritten(tuple(made)))
-    return made
+    if notices:
+        emit(NoticesWritten(tuple(notices)))
+    return notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,17 +215,17 @@ def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
         for note in notes
         if note.user.is_active
     ]
-    made = Notification.objects.bulk_create(
+    notices = Notification.objects.bulk_create(
         notice for notice in wanted if (notice.user_id, notice.title, notice.url) not in notified
     )
-    for user in {notice.user_id for notice in made}:
+    for user in {notice.user_id for notice in notices}:
         transaction.on_commit(partial(live.publish_to, user, kind))
-    if made:
-        emit(NoticesWritten(tuple(made)))
-    return made
+    if notices:
+        emit(NoticesWritten(tuple(notices)))
+    return notices
 
 
-def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
+def _fold_unread(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
     """Increment `repeats` of each user's youngest unread notice of this kind.
 
     Returns the users who have one.

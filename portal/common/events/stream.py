@@ -121,7 +121,7 @@ def response(
 
 def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
     """Return a stream of `changed` events, which tell a page to reload. Raises `TooManyStreams`."""
-    return _response(channel, _changed, user_id)
+    return _response(channel, _changed_turn, user_id)
 
 
 def _response(
@@ -132,7 +132,7 @@ def _response(
         raise TooManyStreams(
             Reason(EventCode.TOO_MANY_STREAMS, {"limit": limit}), retry_after_s=RETRY_AFTER_S
         )
-    stream = StreamingHttpResponse(_written(channel, source, user_id, every_s), content_type=MEDIA_TYPE)
+    stream = StreamingHttpResponse(_stream_bytes(channel, source, user_id, every_s), content_type=MEDIA_TYPE)
     stream["Cache-Control"] = "no-store"
     stream["X-Accel-Buffering"] = "no"
     return stream
@@ -159,7 +159,7 @@ def _counted(user_id: UUID) -> Iterator[None]:
                 del _open_streams[user_id]
 
 
-async def _changed(hinted: bool) -> _Turn:
+async def _changed_turn(hinted: bool) -> _Turn:
     return _Turn([message(event="changed")] if hinted else [])
 
 
@@ -176,9 +176,9 @@ class _Rows:
         self._after = after
         self._named_by = named_by
         # In the given executor, or in the loop's default pool, shared by all streams.
-        self._read = sync_to_async(self._look_and_close, thread_sensitive=False, executor=executor)
+        self._read = sync_to_async(self._read_and_close, thread_sensitive=False, executor=executor)
 
-    def _look_and_close(self) -> Batch:
+    def _read_and_close(self) -> Batch:
         try:
             return self._look(self._after)
         finally:
@@ -215,7 +215,7 @@ async def let_go() -> None:
         executor.shutdown(wait=False)
 
 
-async def _written(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
+async def _stream_bytes(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
     """Yield the bytes of a stream. Comments keep the connection open and detect a disconnected reader."""
     await let_go()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
@@ -229,8 +229,8 @@ async def _written(channel: str, source: _Source, user_id: UUID, every_s: float)
                 sent, more = 0, True
                 while more:
                     turn = await source(hinted)
-                    for each in turn.messages:
-                        yield each
+                    for message in turn.messages:
+                        yield message
                     if turn.over:
                         return
                     sent, more = sent + len(turn.messages), turn.more

@@ -47,7 +47,7 @@ def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
     if parts.scheme == "udp":
         _send_datagrams(where, messages, timeout_s)
         return
-    framed = b"".join(b"%d %s" % (len(each), each) for each in messages)
+    framed = b"".join(b"%d %s" % (len(message), message) for message in messages)
     connected = False
     try:
         with closing(socket.create_connection(where, timeout=timeout_s)) as plain:
@@ -59,7 +59,7 @@ def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
             else:
                 plain.sendall(framed)
                 plain.shutdown(socket.SHUT_WR)
-                _read_to_the_end(plain)
+                _drain(plain)
                 if _unacknowledged(plain):
                     raise NotTaken("dropped")
     except TimeoutError as error:
@@ -76,8 +76,8 @@ def _send_datagrams(where: tuple[str, int], messages: Sequence[bytes], timeout_s
         family, kind, protocol, _canonical, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
         with closing(socket.socket(family, kind, protocol)) as opened:
             opened.settimeout(timeout_s)
-            for each in messages:
-                opened.sendto(each[:MAX_DATAGRAM], address)
+            for message in messages:
+                opened.sendto(message[:MAX_DATAGRAM], address)
     except OSError as error:
         raise NotTaken("connection") from error
 
@@ -98,7 +98,7 @@ def _finish_tls(secured: ssl.SSLSocket) -> None:
             raise
 
 
-def _read_to_the_end(opened: socket.socket) -> None:
+def _drain(opened: socket.socket) -> None:
     while opened.recv(4096):
         # Syslog servers send nothing. Discard anything until the connection closes.
         continue

@@ -21,10 +21,10 @@ ROWS_PER_PAGE = 50
 @never_cache
 def notifications(request: SignedInRequest) -> HttpResponse:
     """List the user's notices, newest first."""
-    found = selectors.notifications_of(request.user)
+    rows = selectors.notifications_of(request.user)
     only = "unread" if request.GET.get("only") == "unread" else ""
     context = {
-        "page": Paginator(found.filter(read_at=None) if only else found, ROWS_PER_PAGE).get_page(
+        "page": Paginator(rows.filter(read_at=None) if only else rows, ROWS_PER_PAGE).get_page(
             request.GET.get("page")
         ),
         "unread": selectors.unread_count(request.user),

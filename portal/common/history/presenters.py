@@ -34,11 +34,11 @@ class Version:
     @property
     def what(self) -> str:
         """Short label of the change."""
-        words: str = self.row.get_act_display()
-        return words
+        label: str = self.row.get_act_display()
+        return label
 
 
 def newest(kind: SubjectKind, key: UUID) -> list[tuple[Revision, list[Difference]]]:
     """Return the latest revisions, newest first, each with its changes. Runs two queries."""
-    kept = list(selectors.revisions(kind, key)[: VERSIONS_SHOWN + 1])
-    return selectors.with_predecessors(kept)[:VERSIONS_SHOWN]
+    rows = list(selectors.revisions(kind, key)[: VERSIONS_SHOWN + 1])
+    return selectors.with_predecessors(rows)[:VERSIONS_SHOWN]

@@ -32,10 +32,10 @@ def revisions(kind: SubjectKind, key: UUID) -> QuerySet[Revision]:
 
 def revision(kind: SubjectKind, key: UUID, number: int) -> Revision:
     """Return one revision. Raises `NotFound`."""
-    found = revisions(kind, key).filter(number=number).first()
-    if found is None:
+    row = revisions(kind, key).filter(number=number).first()
+    if row is None:
         raise NotFound(Reason(HistoryCode.NO_SUCH_REVISION, {"number": number}))
-    return found
+    return row
 
 
 def last_label(kind: SubjectKind, key: UUID) -> str:
@@ -45,8 +45,8 @@ def last_label(kind: SubjectKind, key: UUID) -> str:
 
 def as_of(kind: SubjectKind, key: UUID, moment: datetime) -> dict[str, Any] | None:
     """Return the document as of `moment`, or None if there is no revision from then."""
-    found = revisions(kind, key).filter(at__lte=moment).values_list("data", flat=True).first()
-    return dict(found) if found is not None else None
+    data = revisions(kind, key).filter(at__lte=moment).values_list("data", flat=True).first()
+    return dict(data) if data is not None else None
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
@@ -66,8 +66,8 @@ def with_predecessors(rows: Sequence[Revision]) -> list[tuple[Revision, list[Dif
     lowest = min(row.number for row in rows)
     before = revisions(SubjectKind(rows[0].kind), rows[0].key).filter(number=lowest - 1).first()
     by_number = {row.number: row for row in (*rows, *([before] if before else []))}
-    found = []
+    pairs = []
     for row in rows:
         earlier = by_number.get(row.number - 1)
-        found.append((row, differences(earlier.data, row.data) if earlier else []))
-    return found
+        pairs.append((row, differences(earlier.data, row.data) if earlier else []))
+    return pairs

@@ -39,9 +39,9 @@ def keep(
     if not last and before is not None:
         _write(SYSTEM, kind, key, 1, Act.FOUND, before, before_at or now, None)
         last = 1
-    made = _write(actor, kind, key, last + 1, act, data, now, restored_from)
-    rows.filter(number__lte=made.number - MAX_KEPT).delete()
-    return made
+    written = _write(actor, kind, key, last + 1, act, data, now, restored_from)
+    rows.filter(number__lte=written.number - MAX_KEPT).delete()
+    return written
 
 
 def _write(

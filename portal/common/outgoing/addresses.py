@@ -50,8 +50,8 @@ class Policy:
     def is_allowed(self, address: Address) -> bool:
         """Return whether the address is in an allowed network."""
         return any(
-            each.version == network.version and each in network
-            for each in _meanings(address)[-1:]
+            meaning.version == network.version and meaning in network
+            for meaning in _meanings(address)[-1:]
             for network in self.allowed
         )
 
@@ -59,7 +59,7 @@ class Policy:
         """Raise `AddressRefused` if connecting is forbidden. `plain` means without TLS."""
         if self.is_allowed(address):
             return
-        if any(_is_internal(each) for each in _meanings(address)):
+        if any(_is_internal(meaning) for meaning in _meanings(address)):
             raise AddressRefused(Refusal.INTERNAL)
         if plain:
             raise AddressRefused(Refusal.PLAIN)
@@ -77,13 +77,13 @@ def resolve(
     A single forbidden address refuses them all. Raises `AddressRefused`, also for a name without addresses,
     and `TimeoutError`.
     """
-    found: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
-    for family, address in _looked_up(host, port, timeout_s):
+    targets: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
+    for family, address in _resolve_in_thread(host, port, timeout_s):
         policy.check(address, plain=plain)
-        found.append((family, (str(address), port)))
-    if not found:
+        targets.append((family, (str(address), port)))
+    if not targets:
         raise AddressRefused(Refusal.INTERNAL)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(targets))
 
 
 def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False) -> socket.socket:
@@ -103,7 +103,7 @@ def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bo
     raise problem or AddressRefused(Refusal.INTERNAL)
 
 
-def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.AddressFamily, Address]]:
+def _resolve_in_thread(host: str, port: int, timeout_s: float) -> list[tuple[socket.AddressFamily, Address]]:
     """Resolve in a separate thread, because `getaddrinfo` has no timeout. Raises `TimeoutError`."""
     answers: list[tuple[socket.AddressFamily, Address]] = []
     done = threading.Event()
@@ -128,7 +128,7 @@ def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.Addr
 
 def _meanings(address: Address) -> list[Address]:
     """Return the address and IPv4 addresses embedded in it, innermost last."""
-    found = [address]
+    addresses = [address]
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address.teredo is not None:
@@ -138,8 +138,8 @@ def _meanings(address: Address) -> list[Address]:
         if inner is None and int(address) >> 32 == 0 and int(address) > 1:
             inner = ipaddress.IPv4Address(int(address))
         if inner is not None:
-            found.append(inner)
-    return found
+            addresses.append(inner)
+    return addresses
 
 
 def _is_internal(address: Address) -> bool:

@@ -41,13 +41,13 @@ class Text:
 def message_of(reason: Reason) -> str:
     """Return the message in the active language."""
     text = text_of(reason.code)
-    return _filled(text.message, text, reason)
+    return _format(text.message, text, reason)
 
 
 def next_action_of(reason: Reason) -> str:
     """Return the next action, or ""."""
     text = text_of(reason.code)
-    return _filled(text.next_action, text, reason)
+    return _format(text.next_action, text, reason)
 
 
 def text_of(code: StrEnum) -> Text:
@@ -94,7 +94,7 @@ def reason_of(stored: Mapping[str, Any]) -> Reason | None:
         return None
 
 
-def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
+def _format(pattern: str | Promise, text: Text, reason: Reason) -> str:
     # Format even without parameters: a lazy plural has no text until its number is set.
     params = reason.params if text.prepare is None else text.prepare(reason.params)
     return str(pattern % dict(params))

@@ -82,9 +82,9 @@ def state_badge(state: str) -> SafeString:
 
 
 @register.simple_tag
-def badge(word: str, icon_name: str, tone: str = "") -> SafeString:
+def badge(text: str, icon_name: str, tone: str = "") -> SafeString:
     """Render any other state as word, icon and colour. Tones: ok, busy, wait, bad, sim, or none."""
-    return format_html('<span class="badge {}">{}{}</span>', tone, icon(icon_name), word)
+    return format_html('<span class="badge {}">{}{}</span>', tone, icon(icon_name), text)
 
 
 @register.simple_tag

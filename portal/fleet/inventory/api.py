@@ -74,9 +74,9 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        made = services.create_pool(actor=request.user, **body_of(request, PoolCreateSerializer))
-        location = reverse("api:pool-detail", args=[made.slug])
-        return self.answer(selectors.pool_by_slug(made.slug), status=201, Location=location)
+        pool = services.create_pool(actor=request.user, **body_of(request, PoolCreateSerializer))
+        location = reverse("api:pool-detail", args=[pool.slug])
+        return self.answer(selectors.pool_by_slug(pool.slug), status=201, Location=location)
 
     @operation(
         "Change a pool",
@@ -114,9 +114,9 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     @action(detail=True, pagination_class=None)
     def versions(self, request: UserRequest, slug: str) -> Response:
         require_operator(request.user)
-        kept = history.revisions(SubjectKind.POOL, self.get_object().pk)
+        revisions = history.revisions(SubjectKind.POOL, self.get_object().pk)
         rows = []
-        for row, changes in history.with_predecessors(list(kept[: VERSIONS_SHOWN + 1]))[:VERSIONS_SHOWN]:
+        for row, changes in history.with_predecessors(list(revisions[: VERSIONS_SHOWN + 1]))[:VERSIONS_SHOWN]:
             row.changes = changes  # type: ignore[attr-defined]
             rows.append(row)
         return Response(RevisionSerializer(rows, many=True).data)
@@ -206,7 +206,7 @@ class DeviceFilter(filters.FilterSet):
     cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
     checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
     state = filters.ChoiceFilter(
-        choices=[(each.value, LOOKS[each].word) for each in DeviceState],
+        choices=[(state.value, LOOKS[state].word) for state in DeviceState],
         label="In this state, as the device's own `state` says.",
     )
 

@@ -33,15 +33,15 @@ WEIGHT = {"": 0, CordonCause.SCRUB: 1, CordonCause.CHECK: 2, CordonCause.OPERATO
 
 def locked_device(device_id: UUID) -> Device:
     """Return the device under a row lock. Requires a transaction. Raises `NotFound`."""
-    found = (
+    device = (
         Device.objects.select_for_update(of=("self",))
         .select_related("node", "node__pool")
         .filter(pk=device_id)
         .first()
     )
-    if found is None:
+    if device is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
-    return found
+    return device
 
 
 @transaction.atomic
@@ -131,8 +131,8 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
 
 def display_name(device: Device) -> str:
     """Return the name for people: `GPU 3 of gpu-01`, or `instance 1g.10gb of GPU 3 of gpu-01`."""
-    what = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
-    return f"{what} {device.index} of {device.node.name}"
+    kind = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
+    return f"{kind} {device.index} of {device.node.name}"
 
 
 def url_of(device: Device) -> str:
@@ -146,6 +146,6 @@ def notify_operators(device: Device, kind: str, title: str, body: str, recovery:
     if device.node.pool.simulated:
         title = _("Simulated: %(title)s") % {"title": title}
     if recovery and recovery != "none":
-        what = _("What brings it back: %(action)s.") % {"action": recovery.replace("_", " ")}
-        body = f"{body} {what}"
+        hint = _("What brings it back: %(action)s.") % {"action": recovery.replace("_", " ")}
+        body = f"{body} {hint}"
     events.notify(operators, kind, title, body.strip(), url_of(device))

@@ -135,8 +135,8 @@ def counted(rows: Iterable[Any]) -> list[CountedDevice]:
 
 def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedDevice]:
     """Return all devices on these nodes that can be allocated, in order of node and index. One query."""
-    found = with_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
-    rows: Iterable[Any] = found.order_by("node__name", "index", "mig_start", "uuid").values_list(
+    queryset = with_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
+    rows: Iterable[Any] = queryset.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
         "used_milli", "state", "kept_back",
     )  # fmt: skip
@@ -148,18 +148,18 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
             profile,
             kind == DeviceKind.MIG.value,
             simulated,
-            held or 0,
+            used_milli or 0,
             DeviceState(state),
             kept_back,
         )
-        for partitioned, node, pool, model, profile, kind, simulated, held, state, kept_back in rows
+        for partitioned, node, pool, model, profile, kind, simulated, used_milli, state, kept_back in rows
         if not partitioned
     ]
 
 
 def site(now: datetime | None = None) -> Counts:
     """Return the counts of all enabled pools. Simulated resources have separate names. Two queries."""
-    return _by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
+    return _counts_by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
 
 
 def site_totals() -> dict[str, int]:
@@ -187,22 +187,24 @@ def site_totals() -> dict[str, int]:
 
 
 def by_pool(
-    nodes: QuerySet[Node], now: datetime | None = None, found: Iterable[CountedDevice] | None = None
+    nodes: QuerySet[Node], now: datetime | None = None, counted: Iterable[CountedDevice] | None = None
 ) -> dict[UUID, Counts]:
     """Return counts by pool, over these nodes. Pools without nodes are missing.
 
-    Two queries, or one if `found` has the `devices` of these nodes.
+    Two queries, or one if `counted` has the `devices` of these nodes.
     """
-    return _by(lambda pool: pool, nodes, now, found)
+    return _counts_by(lambda pool: pool, nodes, now, counted)
 
 
 def of_node(node: Any) -> Counts:
     """Return the counts of a node from `selectors.nodes`. No query: devices and use are prefetched."""
     tally = Tally()
-    held = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
+    allocated = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
     in_service = _in_service(node.online, node.cordoned, node.pool.enabled, node.pool.state)
     amounts = [node.cpu_milli, node.memory_mib, node.disk_mib]
-    _add_node(tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, held=held)
+    _add_node(
+        tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, allocated=allocated
+    )
     for device in counted(node.devices.all()):
         device.add_to(tally)
     return tally.counts
@@ -214,11 +216,11 @@ def _in_service(online: bool, cordoned: bool, enabled: bool, pool_state: str) ->
 
 
 def _add_node(
-    tally: Tally, *, simulated: bool, in_service: bool, amounts: Sequence[int], held: Sequence[int]
+    tally: Tally, *, simulated: bool, in_service: bool, amounts: Sequence[int], allocated: Sequence[int]
 ) -> None:
     """Add CPU, memory and disk of a node and the allocated amounts."""
     prefix = resources.SIMULATED if simulated else ""
-    for name, total, used in zip(_OF_NODES, amounts, held, strict=True):
+    for name, total, used in zip(_OF_NODES, amounts, allocated, strict=True):
         if total or used:
             tally.add(
                 prefix + name,
@@ -229,27 +231,29 @@ def _add_node(
             )
 
 
-def _by(
+def _counts_by(
     place: Callable[[UUID], UUID],
     nodes: QuerySet[Node],
     now: datetime | None,
-    found: Iterable[CountedDevice] | None = None,
+    counted: Iterable[CountedDevice] | None = None,
 ) -> dict[UUID, Counts]:
     """Return the counts of these nodes, grouped by `place(pool)`."""
     tallies: dict[UUID, Tally] = defaultdict(Tally)
-    for pool, simulated, in_service, amounts, held in _nodes(nodes):
+    for pool, simulated, in_service, amounts, allocated in _nodes(nodes):
         tally = tallies[place(pool)]
-        _add_node(tally, simulated=simulated, in_service=in_service, amounts=amounts, held=held)
-    for device in devices(nodes, now) if found is None else found:
+        _add_node(tally, simulated=simulated, in_service=in_service, amounts=amounts, allocated=allocated)
+    for device in devices(nodes, now) if counted is None else counted:
         device.add_to(tallies[place(device.pool)])
     return {where: tally.counts for where, tally in tallies.items()}
 
 
 def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int], list[int]]]:
     """Yield pool, simulated, in service, capacity and allocation of each node, as CPU, memory and disk."""
-    held = Allocation.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
+    allocations = Allocation.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     sums = [
-        Coalesce(Subquery(held.annotate(sum=Sum(name)).values("sum"), output_field=BigIntegerField()), 0)
+        Coalesce(
+            Subquery(allocations.annotate(sum=Sum(name)).values("sum"), output_field=BigIntegerField()), 0
+        )
         for name in ("cpu_milli", "memory_mib", "disk_mib")
     ]
     rows: Iterable[Any] = nodes.order_by().values_list(

@@ -99,10 +99,10 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     - `kept_back`: it waits for all users to leave and for a scrub. Its unallocated part is not free.
     """
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
-    held = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
+    allocated = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
     trouble = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
-        used_milli=Subquery(held, output_field=IntegerField()),
+        used_milli=Subquery(allocated, output_field=IntegerField()),
         partitioned=flag(is_partitioned()),
         gpu_out=flag(_is_instance() & Q(trouble)),
         kept_back=flag(UNSCRUBBED),

@@ -25,38 +25,44 @@ def need_of(digest: str) -> str:
 
 def digests_in(needs: Iterable[str]) -> list[str]:
     """Return the digests of environments among a request's needs."""
-    return [each.removeprefix(NEED) for each in needs if each.startswith(NEED)]
+    return [need.removeprefix(NEED) for need in needs if need.startswith(NEED)]
 
 
-def as_rows(held: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
+def as_rows(environments: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
     """Return the environments in the form stored in the node's row, by digest."""
     rows: dict[str, dict[str, Any]] = {}
-    for each in held:
-        row = {"digest": each.digest, "size_mib": each.size_mib, "programs": sorted(each.programs)}
-        if each.folder:
+    for environment in environments:
+        row = {
+            "digest": environment.digest,
+            "size_mib": environment.size_mib,
+            "programs": sorted(environment.programs),
+        }
+        if environment.folder:
             row |= {
-                "folder": strip_nul(each.folder),
-                "python": strip_nul(each.python),
-                "package_count": each.package_count,
-                "fingerprint": strip_nul(each.fingerprint),
+                "folder": strip_nul(environment.folder),
+                "python": strip_nul(environment.python),
+                "package_count": environment.package_count,
+                "fingerprint": strip_nul(environment.fingerprint),
             }
-        rows[each.digest] = row
+        rows[environment.digest] = row
     return [rows[digest] for digest in sorted(rows)]
 
 
-def provided(said: Iterable[str], rows: Iterable[dict[str, Any]]) -> list[str]:
+def provided(needs: Iterable[str], rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return everything a node provides: its own features and its environments."""
-    own = {each for each in said if not each.startswith(NEED)}
+    own = {need for need in needs if not need.startswith(NEED)}
     return sorted(own | {need_of(row["digest"]) for row in rows})
 
 
 @transaction.atomic
-def add(node_id: UUID, held: HeldEnvironment) -> None:
+def add(node_id: UUID, environment: HeldEnvironment) -> None:
     """Record that a node has another environment, before its next inventory reports it."""
     node = Node.objects.select_for_update(no_key=True).filter(pk=node_id).first()
-    if node is None or any(row.get("digest") == held.digest for row in node.environments):
+    if node is None or any(row.get("digest") == environment.digest for row in node.environments):
         return
-    node.environments = sorted([*node.environments, *as_rows([held])], key=lambda row: str(row["digest"]))
+    node.environments = sorted(
+        [*node.environments, *as_rows([environment])], key=lambda row: str(row["digest"])
+    )
     node.provides = provided(node.provides, node.environments)
     node.save(update_fields=["environments", "provides"])
     emit(CapacityChanged())

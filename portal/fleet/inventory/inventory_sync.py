@@ -72,80 +72,82 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
         rows[row.node_id].append(row)
     all_seen = {info.uuid for _, node_info in seen for info in node_info.devices}
     changes = [_compare(node, info, rows[node.pk], all_seen) for node, info in seen]
-    _those_from_elsewhere(changes)
+    _move_to_returned(changes)
     _write(changes)
-    for each in changes:
-        _record_changes(pool, each)
-    notices.devices_out(pool, "ill", [(each.node, len(each.ill)) for each in changes if each.ill])
-    notices.devices_out(pool, "unseen", [(each.node, len(each.unseen)) for each in changes if each.unseen])
-    gone_of = [(each.node, len(each.really_gone)) for each in changes if each.really_gone]
+    for change in changes:
+        _record_changes(pool, change)
+    notices.devices_out(pool, "ill", [(change.node, len(change.ill)) for change in changes if change.ill])
+    notices.devices_out(
+        pool, "unseen", [(change.node, len(change.unseen)) for change in changes if change.unseen]
+    )
+    gone_of = [(change.node, len(change.really_gone)) for change in changes if change.really_gone]
     notices.devices_out(pool, "disappeared", gone_of)
 
 
 def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _Changes:
-    found = _Changes(node)
-    known = {row.uuid: row for row in rows}
+    changes = _Changes(node)
+    rows_by_uuid = {row.uuid: row for row in rows}
     for device in info.devices:
-        row = known.get(device.uuid)
+        row = rows_by_uuid.get(device.uuid)
         facts = facts_of(device)
         if row is None:
-            found.appeared.append(device)
+            changes.appeared.append(device)
         elif not row.present:
-            found.returned.append(device)
+            changes.returned.append(device)
         elif all(getattr(row, name) == value for name, value in facts.items()):
             continue
         elif row.healthy != device.healthy:
-            (found.well if device.healthy else found.ill).append(device)
+            (changes.well if device.healthy else changes.ill).append(device)
         elif any(getattr(row, name) != facts[name] for name in PLACED_BY):
-            found.other.append(device)
-        found.write.append(device)
-    here = {device.uuid for device in info.devices}
-    missing = [row for row in rows if row.present and row.uuid not in here]
+            changes.other.append(device)
+        changes.write.append(device)
+    present = {device.uuid for device in info.devices}
+    missing = [row for row in rows if row.present and row.uuid not in present]
     if missing and info.accelerator_state in UNSEEN_STATES:
         # The driver reported nothing. Devices are marked unhealthy, not missing, until it answers.
-        found.unseen = [row for row in missing if row.healthy]
-        return found
-    found.gone = missing
-    _find_replaced(found, rows, here, all_seen)
-    _find_split(found, known, info)
-    return found
+        changes.unseen = [row for row in missing if row.healthy]
+        return changes
+    changes.gone = missing
+    _find_replaced(changes, rows, present, all_seen)
+    _find_split(changes, rows_by_uuid, info)
+    return changes
 
 
-def _find_replaced(found: _Changes, rows: Sequence[Device], here: set[str], all_seen: set[str]) -> None:
+def _find_replaced(changes: _Changes, rows: Sequence[Device], present: set[str], all_seen: set[str]) -> None:
     """Find GPUs that replaced another one: at the same PCI slot, or else with the same index and model."""
-    fresh = [device for device in found.appeared if device.kind != DeviceKind.MIG]
+    fresh = [device for device in changes.appeared if device.kind != DeviceKind.MIG]
     if not fresh:
         return
     # A GPU that moved was not replaced. One missing for long was only replaced if the slot matches.
-    left = [row for row in rows if row.uuid not in here | all_seen and row.kind != DeviceKind.MIG]
+    left = [row for row in rows if row.uuid not in present | all_seen and row.kind != DeviceKind.MIG]
     left.sort(key=lambda row: not row.present)
     for device in fresh:
         slot = device.facts.get("pci_bus_id")
         before = next((row for row in left if slot and row.facts.get("pci_bus_id") == slot), None)
-        before = before or next((row for row in left if row.present and _stood_for(row, device)), None)
+        before = before or next((row for row in left if row.present and _is_same_slot(row, device)), None)
         if before is not None:
             left.remove(before)
-            found.replaced.append((device, before))
-            found.reported |= {device.uuid, before.uuid}
+            changes.replaced.append((device, before))
+            changes.reported |= {device.uuid, before.uuid}
 
 
-def _stood_for(row: Device, device: DeviceInfo) -> bool:
+def _is_same_slot(row: Device, device: DeviceInfo) -> bool:
     slots = row.facts.get("pci_bus_id"), device.facts.get("pci_bus_id")
     return not all(slots) and (row.index, row.model) == (device.index, device.model)
 
 
-def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) -> None:
+def _find_split(changes: _Changes, rows_by_uuid: Mapping[str, Device], info: NodeInfo) -> None:
     """Find GPUs with a changed partitioning, whose MIG instances appear and disappear with it."""
     now: dict[str, list[DeviceInfo]] = defaultdict(list)
     before: dict[str, list[Device]] = defaultdict(list)
     for device in info.devices:
         if device.kind == DeviceKind.MIG:
             now[device.parent_uuid].append(device)
-    for row in known.values():
+    for row in rows_by_uuid.values():
         if row.kind == DeviceKind.MIG and row.present:
             before[row.parent_uuid].append(row)
     for device in info.devices:
-        old = known.get(device.uuid)
+        old = rows_by_uuid.get(device.uuid)
         if old is None or not old.present or device.kind == DeviceKind.MIG:
             continue
         parts, were = now[device.uuid], before[device.uuid]
@@ -153,40 +155,40 @@ def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) ->
         if old.mig_mode != device.mig_mode or layout != {
             (row.uuid, row.mig_profile, row.mig_start) for row in were
         }:
-            found.split.append((device, parts, were))
-            found.reported |= {part.uuid for part in parts} | {row.uuid for row in were}
+            changes.split.append((device, parts, were))
+            changes.reported |= {part.uuid for part in parts} | {row.uuid for row in were}
 
 
-def _those_from_elsewhere(changes: Sequence[_Changes]) -> None:
+def _move_to_returned(changes: Sequence[_Changes]) -> None:
     """Treat devices new to a node but known elsewhere as returned."""
-    fresh = {info.uuid for each in changes for info in each.appeared}
+    fresh = {info.uuid for change in changes for info in change.appeared}
     if not fresh:
         return
-    known = set(Device.objects.filter(uuid__in=fresh).values_list("uuid", flat=True))
-    for each in changes:
-        each.returned += [info for info in each.appeared if info.uuid in known]
-        each.appeared = [info for info in each.appeared if info.uuid not in known]
+    existing = set(Device.objects.filter(uuid__in=fresh).values_list("uuid", flat=True))
+    for change in changes:
+        change.returned += [info for info in change.appeared if info.uuid in existing]
+        change.appeared = [info for info in change.appeared if info.uuid not in existing]
 
 
 def _write(changes: Sequence[_Changes]) -> None:
-    gone = {row.pk for each in changes for row in each.gone}
-    touched = Q(pk__in=gone | {row.pk for each in changes for row in each.unseen})
-    touched |= Q(uuid__in=[info.uuid for each in changes for info in each.write])
-    if any(each.gone or each.unseen or each.write for each in changes):
+    gone = {row.pk for change in changes for row in change.gone}
+    touched = Q(pk__in=gone | {row.pk for change in changes for row in change.unseen})
+    touched |= Q(uuid__in=[info.uuid for change in changes for info in change.write])
+    if any(change.gone or change.unseen or change.write for change in changes):
         # In the lock order that all code uses for devices.
         list(Device.objects.filter(touched).select_for_update().order_by("pk").values_list("pk"))
     if gone:
         Device.objects.filter(pk__in=gone).update(present=False)
-    for each in changes:
-        if each.unseen:
-            note = each.node.accelerator_note or "The driver did not answer."
-            pks = [row.pk for row in each.unseen]
+    for change in changes:
+        if change.unseen:
+            note = change.node.accelerator_note or "The driver did not answer."
+            pks = [row.pk for row in change.unseen]
             Device.objects.filter(pk__in=pks).update(healthy=False, health_note=note)
     # Matched by UUID: a device that moved to another node keeps its row.
     fresh = {
-        info.uuid: Device(node=each.node, uuid=info.uuid, present=True, **facts_of(info))
-        for each in changes
-        for info in each.write
+        info.uuid: Device(node=change.node, uuid=info.uuid, present=True, **facts_of(info))
+        for change in changes
+        for info in change.write
     }
     if fresh:
         Device.objects.bulk_create(
@@ -198,8 +200,8 @@ def _write(changes: Sequence[_Changes]) -> None:
         )
 
 
-def _record_changes(pool: Pool, each: _Changes) -> None:
-    name = each.node.name
+def _record_changes(pool: Pool, changes: _Changes) -> None:
+    name = changes.node.name
 
     def record_change(kind: str, message: str, devices: Iterable[DeviceInfo | Device], **data: Any) -> None:
         uuids = [device.uuid for device in devices]
@@ -213,56 +215,60 @@ def _record_changes(pool: Pool, each: _Changes) -> None:
             data={"devices": uuids, "node": name, **data},
         )
 
-    appeared = [device for device in each.appeared if device.uuid not in each.reported]
+    appeared = [device for device in changes.appeared if device.uuid not in changes.reported]
     if appeared:
         record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
-    if each.returned:
-        which = _which(each.returned)
-        record_change("returned", f"finds {which} of {name} again", each.returned)
-    if each.replaced:
-        which = _which([new for new, _ in each.replaced])
+    if changes.returned:
+        which = _format_devices(changes.returned)
+        record_change("returned", f"finds {which} of {name} again", changes.returned)
+    if changes.replaced:
+        which = _format_devices([new for new, _ in changes.replaced])
         record_change(
             "replaced",
             f"finds other devices as {which} of {name} than before"
-            if len(each.replaced) > 1
-            else f"finds another device as {which} of {name}: {each.replaced[0][0].uuid}, "
-            f"{each.replaced[0][1].uuid} before",
-            [device for pair in each.replaced for device in pair],
-            before={new.uuid: old.uuid for new, old in each.replaced},
+            if len(changes.replaced) > 1
+            else f"finds another device as {which} of {name}: {changes.replaced[0][0].uuid}, "
+            f"{changes.replaced[0][1].uuid} before",
+            [device for pair in changes.replaced for device in pair],
+            before={new.uuid: old.uuid for new, old in changes.replaced},
         )
-    if each.split:
-        _, parts, were = each.split[0]
-        how = f": {_layout(parts)}, {_layout(were)} before" if len(each.split) == 1 else ""
+    if changes.split:
+        _, parts, were = changes.split[0]
+        how = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
         record_change(
             "mig_changed",
-            f"finds {_which([gpu for gpu, _, _ in each.split])} of {name} partitioned again{how}",
-            [gpu for gpu, _, _ in each.split],
-            layouts={gpu.uuid: [part.mig_profile for part in its] for gpu, its, _ in each.split},
+            f"finds {_format_devices([gpu for gpu, _, _ in changes.split])} of {name} partitioned again{how}",
+            [gpu for gpu, _, _ in changes.split],
+            layouts={gpu.uuid: [part.mig_profile for part in new] for gpu, new, _ in changes.split},
         )
-    if each.ill:
-        note = next((device.health_note for device in each.ill if device.health_note), "")
+    if changes.ill:
+        note = next((device.health_note for device in changes.ill if device.health_note), "")
         record_change(
             "ill",
-            f"finds {_which(each.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
-            each.ill,
+            f"finds {_format_devices(changes.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
+            changes.ill,
         )
-    if each.well:
-        record_change("well", f"finds {_which(each.well)} of {name} fit for work again", each.well)
-    if each.other:
-        record_change("changed", f"finds {_which(each.other)} of {name} changed", each.other)
-    if each.unseen:
-        note = each.node.accelerator_note or "The driver did not answer."
-        record_change("unseen", f"cannot see {_several(each.unseen)} on {name}: {note}", each.unseen)
-    gone = each.really_gone
+    if changes.well:
+        record_change(
+            "well", f"finds {_format_devices(changes.well)} of {name} fit for work again", changes.well
+        )
+    if changes.other:
+        record_change("changed", f"finds {_format_devices(changes.other)} of {name} changed", changes.other)
+    if changes.unseen:
+        note = changes.node.accelerator_note or "The driver did not answer."
+        record_change(
+            "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
+        )
+    gone = changes.really_gone
     if gone:
-        record_change("disappeared", f"no longer finds {_several(gone)} on {name}", gone)
+        record_change("disappeared", f"no longer finds {_count_and_model(gone)} on {name}", gone)
 
 
-def _several(rows: Sequence[Device]) -> str:
+def _count_and_model(rows: Sequence[Device]) -> str:
     return f"{len(rows)} × {rows[0].model}"
 
 
-def _which(devices: Sequence[DeviceInfo]) -> str:
+def _format_devices(devices: Sequence[DeviceInfo]) -> str:
     """Format the devices: “GPU 3”, “GPU 0 and 3”, “12 GPUs”."""
     numbers = sorted({device.index for device in devices})
     if len(numbers) > MAX_NAMED:
@@ -275,7 +281,7 @@ def _layout(parts: Sequence[DeviceInfo | Device]) -> str:
     profiles = sorted(part.mig_profile or "?" for part in parts)
     if not profiles:
         return "whole"
-    return " + ".join(f"{profiles.count(each)} × {each}" for each in dict.fromkeys(profiles))
+    return " + ".join(f"{profiles.count(profile)} × {profile}" for profile in dict.fromkeys(profiles))
 
 
 def facts_of(info: DeviceInfo) -> dict[str, Any]:

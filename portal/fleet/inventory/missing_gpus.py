@@ -48,17 +48,17 @@ def of_node(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, ...]:
         slot = _slot(device)
         if slot and slot not in taken and not device.present:
             had.setdefault(slot, device)
-    found = [
+    missing = [
         MissingGpu(bus, had[bus].uuid if bus in had else "", had[bus].model if bus in had else "", True)
         for bus in on_pci
         if bus not in taken
     ]
-    found += [
+    missing += [
         MissingGpu(slot, device.uuid, device.model, False)
         for slot, device in had.items()
         if slot not in on_pci and not _is_decided(device)
     ]
-    return tuple(sorted(found, key=lambda each: each.pci_bus_id))
+    return tuple(sorted(missing, key=lambda gpu: gpu.pci_bus_id))
 
 
 def _slot(device: Device) -> str:

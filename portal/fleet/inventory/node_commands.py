@@ -36,11 +36,11 @@ def nodes_to_ask(pool: Pool) -> list[str]:
     """
     if not pool.runs_on_node:
         return [""]
-    known = set(pool.nodes.filter(retired=False).values_list("name", flat=True))
+    names = set(pool.nodes.filter(retired=False).values_list("name", flat=True))
     configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))
-    if configured not in known and not pools_of_nodes(pool, [configured]):
-        known.add(configured)
-    return sorted(known)
+    if configured not in names and not pools_of_nodes(pool, [configured]):
+        names.add(configured)
+    return sorted(names)
 
 
 def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
@@ -53,8 +53,8 @@ def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
     rows = Node.objects.filter(
         name__in=set(names), retired=False, pool__deleted_at=None, pool__simulated=False
     )
-    found = rows.exclude(pool=pool).select_related("pool").order_by("pool__slug", "name")
-    return {node.name: node.pool for node in found if node.pool.runs_on_node}
+    nodes = rows.exclude(pool=pool).select_related("pool").order_by("pool__slug", "name")
+    return {node.name: node.pool for node in nodes if node.pool.runs_on_node}
 
 
 def send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:

@@ -41,7 +41,7 @@ def is_of(pool: Pool, node_name: str) -> bool:
 
     For a pool of an engine: from a worker of the engine. Otherwise it is logged and operators are notified.
     """
-    if sender() in (_of_engine() if not pool.runs_on_node else {node_queue(node_name)}):
+    if sender() in (_engine_queues() if not pool.runs_on_node else {node_queue(node_name)}):
         return True
     _refuse(f"speaks for {node_name or 'the engine'} of {pool.slug}")
     return False
@@ -73,7 +73,7 @@ def inventory_counts(pool: Pool, seen: Inventory) -> bool:
 
 def queues_of_sender(queues: Iterable[str]) -> list[str]:
     """Return those of `queues` that the sender may consume."""
-    own = {sender()} | ({ENGINE_QUEUE} if sender() in _of_engine() else set())
+    own = {sender()} | ({ENGINE_QUEUE} if sender() in _engine_queues() else set())
     return [queue for queue in queues if queue in own]
 
 
@@ -102,18 +102,18 @@ def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
     except MessageRefused as error:
         log.warning("a reply of %s is refused: %s", _line(queue), error.reason.value)
         return None
-    if by not in (_of_engine() if queue == ENGINE_QUEUE else {queue}):
+    if by not in (_engine_queues() if queue == ENGINE_QUEUE else {queue}):
         log.warning("a reply of %s is refused: it is of %s", _line(queue), _line(by))
         return None
     return received(body, dict[str, Any], of=queue)
 
 
-def _of_engine() -> set[str]:
+def _engine_queues() -> set[str]:
     return {node_queue(name) for name in settings.BERTH_ENGINE_NODES}
 
 
-def _refuse(what: str) -> None:
-    log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(what))
+def _refuse(problem: str) -> None:
+    log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(problem))
     notices.messages_refused(_line(sender()), "wrong_node")
 
 

@@ -26,20 +26,20 @@ def node_offline(pool: Pool, node: Node) -> None:
     body = _(
         "What runs there is looked after as soon as the node is back, or ends when it is seen to be gone."
     )
-    _tell(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
+    _notify_operators(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
 
 
 def pool_unreachable(pool: Pool, message: str) -> None:
     """A pool's driver cannot take an inventory."""
     title = _("The pool %(pool)s cannot be reached") % {"pool": pool.name}
-    _tell(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
+    _notify_operators(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
 
 
 def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
     """Devices failed (`ill`), are unreported (`unseen`) or missing (`disappeared`), by node."""
     if not counts:
         return
-    count = sum(each for _node, each in counts)
+    count = sum(number for _node, number in counts)
     nodes = names_joined([node.name for node, _count in counts[:MAX_NAMED]])
     where = nodes if len(counts) <= MAX_NAMED else pool.name
     title = ngettext(
@@ -53,7 +53,7 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
         "disappeared": _("They are not there any more."),
     }[kind]
     url = f"/gpus/nodes/{counts[0][0].pk}/" if len(counts) == 1 else f"/pools/{pool.slug}/"
-    _tell(pool, f"device.{kind}", title, body, url)
+    _notify_operators(pool, f"device.{kind}", title, body, url)
 
 
 def memory_full(pool: Pool, node: Node) -> None:
@@ -63,7 +63,7 @@ def memory_full(pool: Pool, node: Node) -> None:
         "Its kernel ended workspaces that had kept within their own memory, so something beside them takes "
         "it. Look there for what runs besides workspaces, and end it or move it away."
     )
-    _tell(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
+    _notify_operators(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
 
 
 def clock_off(node: str, off_s: float) -> None:
@@ -97,7 +97,7 @@ def _operators() -> QuerySet[User]:
     return User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
 
 
-def _tell(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
+def _notify_operators(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
     if pool.simulated:
         title = _("Simulated: %(title)s") % {"title": title}
     events.notify(_operators(), kind, title, body, url, fold=FOLD)

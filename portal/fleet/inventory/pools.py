@@ -41,7 +41,7 @@ def document_of(pool: Pool) -> dict[str, Any]:
 
 def keep_created(actor: User | SystemActor, pool: Pool) -> None:
     """Save the first revision of a new pool."""
-    _keep(actor, pool, Act.CREATED)
+    _keep_revision(actor, pool, Act.CREATED)
 
 
 @transaction.atomic
@@ -59,7 +59,7 @@ def change(
     `InvalidInput`, `PreconditionFailed`, `NotFound`.
     """
     require_operator(actor)
-    row = _locked(pool)
+    row = _locked_pool(pool)
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     before, before_at = document_of(row), row.updated_at
     for name in FIXED:
@@ -74,19 +74,19 @@ def change(
     except ValidationError as error:
         raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
     require_driver(row, before["config"])
-    changed = [each.field for each in history.differences(before, document_of(row))]
+    changed = [difference.field for difference in history.differences(before, document_of(row))]
     if not changed:
         return row
     row.updated_at = timezone.now()
     row.inventory_due_at = row.updated_at
     row.save(update_fields=[*changed, "updated_at", "inventory_due_at"])
     act = Act.CHANGED if restored_from is None else Act.RESTORED
-    _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
-    kind, words = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
+    _keep_revision(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
+    kind, message = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
     if changed == ["retiring"]:
         kind = AuditKind.POOL_RETIRED if row.retiring else AuditKind.POOL_UNRETIRED
-        words = f"{'retired' if row.retiring else 'took back into service'} the pool {row.name}"
-    events.record(actor=actor, kind=kind, pool=row, message=words, data={"changed": changed})
+        message = f"{'retired' if row.retiring else 'took back into service'} the pool {row.name}"
+    events.record(actor=actor, kind=kind, pool=row, message=message, data={"changed": changed})
     emit(CapacityChanged())
     emit(CapacityFreed())
     return row
@@ -97,8 +97,8 @@ def restore(
 ) -> Pool:
     """Restore an earlier version as a new change. Raises like `change`."""
     require_operator(actor)
-    kept = history.revision(SubjectKind.POOL, pool.pk, number)
-    return change(actor=actor, pool=pool, given=kept.data, expected=expected, restored_from=number)
+    revision = history.revision(SubjectKind.POOL, pool.pk, number)
+    return change(actor=actor, pool=pool, given=revision.data, expected=expected, restored_from=number)
 
 
 @transaction.atomic
@@ -109,7 +109,7 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
     `StateConflict` if the pool takes or has workspaces.
     """
     require_operator(actor)
-    row = _locked(pool)
+    row = _locked_pool(pool)
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     if not row.retiring:
         raise StateConflict(
@@ -127,7 +127,7 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
     Device.objects.filter(node__pool=row).update(present=False)
     row.enabled, row.deleted_at, row.updated_at = False, now, now
     row.save(update_fields=["enabled", "deleted_at", "updated_at"])
-    _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
+    _keep_revision(actor, row, Act.DELETED, before=before, before_at=before_at)
     events.record(actor=actor, kind=AuditKind.POOL_DELETED, pool=row, message=f"deleted the pool {row.name}")
     emit(CapacityChanged())
 
@@ -152,10 +152,10 @@ def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
     scalar = all(
         value is None or isinstance(value, str | int | float | bool) for value in pool.config.values()
     )
-    known = driver_class(pool.driver).settings
-    unknown = sorted(set(pool.config) - set(before) - known) if known else []
+    names = driver_class(pool.driver).settings
+    unknown = sorted(set(pool.config) - set(before) - names) if names else []
     if unknown:
-        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(known)}
+        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(names)}
         reason = Reason(InventoryCode.POOL_HAS_NO_SETTING, named)
         raise InvalidInput(reason, errors={"config": [reason]})
     try:
@@ -169,12 +169,12 @@ def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
         raise InvalidInput(reason, errors={"config": [reason]}) from error
 
 
-def _locked(pool: Pool) -> Pool:
-    found = Pool.objects.select_for_update().filter(pk=pool.pk, deleted_at=None).first()
-    if found is None:
+def _locked_pool(pool: Pool) -> Pool:
+    locked = Pool.objects.select_for_update().filter(pk=pool.pk, deleted_at=None).first()
+    if locked is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": pool.slug}))
-    return found
+    return locked
 
 
-def _keep(actor: User | SystemActor, pool: Pool, act: Act, **more: Any) -> None:
+def _keep_revision(actor: User | SystemActor, pool: Pool, act: Act, **more: Any) -> None:
     keep(actor=actor, kind=SubjectKind.POOL, key=pool.pk, act=act, data=document_of(pool), **more)

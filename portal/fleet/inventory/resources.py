@@ -26,9 +26,9 @@ def class_of(model: str) -> str:
     A simulated model has its own class (`simulated-h100`), so that it never uses real quota.
     """
     bare = model.removeprefix("Simulated ")
-    found = _KNOWN.search(bare)
-    word = found.group(1) if found else bare.removeprefix("NVIDIA ")
-    slug = re.sub(r"[^a-z0-9.+]+", "-", word.lower()).strip("-.+")[:48] or "other"
+    match = _KNOWN.search(bare)
+    name = match.group(1) if match else bare.removeprefix("NVIDIA ")
+    slug = re.sub(r"[^a-z0-9.+]+", "-", name.lower()).strip("-.+")[:48] or "other"
     return f"simulated-{slug}" if bare != model else slug
 
 

@@ -87,13 +87,13 @@ SPAN = OpenApiParameter(
 )
 
 
-def _at(seconds: int) -> datetime:
+def _to_datetime(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def _row(point: Point) -> dict[str, Any]:
     row = asdict(point)
-    row["start"] = _at(row.pop("start_s"))
+    row["start"] = _to_datetime(row.pop("start_s"))
     if point.gpu_pct is not None:
         row["gpu_pct"] = round(point.gpu_pct, 2)
     return row
@@ -122,17 +122,17 @@ class DeviceSamples(ApiView):
         if device is None:
             raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
         now = timezone.now()
-        found: Series = series.device_series(device, span, now=now)
+        result: Series = series.device_series(device, span, now=now)
         body = {
             "device": device.pk,
             "uuid": device.uuid,
-            "simulated": found.simulated,
+            "simulated": result.simulated,
             "span": span,
-            "start": _at(found.start_s),
-            "end": _at(found.end_s),
-            "step_s": found.step_s,
+            "start": _to_datetime(result.start_s),
+            "end": _to_datetime(result.end_s),
+            "step_s": result.step_s,
             "idle_s": series.idle_s(device, now),
-            "points": [_row(point) for point in found.measured],
+            "points": [_row(point) for point in result.measured],
         }
         return Response(DeviceSamplesSerializer(body).data)
 

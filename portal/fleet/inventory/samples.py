@@ -75,7 +75,7 @@ def apply_samples(
     now_s = time.time() if now_s is None else now_s
     if not isinstance(rollups, list | tuple) or len(rollups) > MAX_SAMPLES_PER_MESSAGE:
         log.warning(
-            "samples of %s left out: not a list of at most %d", _short(node_name), MAX_SAMPLES_PER_MESSAGE
+            "samples of %s left out: not a list of at most %d", _shorten(node_name), MAX_SAMPLES_PER_MESSAGE
         )
         return Applied(refused=1)
     minutes: dict[tuple[str, int], DeviceMinute] = {}
@@ -85,7 +85,7 @@ def apply_samples(
             rollup = messages.receive(item, Rollup)
             row = _minute_of(rollup, now_s)
         except ValueError as error:
-            log.warning("a sample of %s left out: %s", _short(node_name), _short(error, 300))
+            log.warning("a sample of %s left out: %s", _shorten(node_name), _shorten(error, 300))
             refused += 1
             continue
         if row is None:
@@ -94,19 +94,21 @@ def apply_samples(
         key = (rollup.uuid, rollup.start_s)
         if key not in minutes or minutes[key].measured_s < row.measured_s:
             minutes[key] = row
-    known = _known_devices(str(pool_slug), str(node_name), {uuid for uuid, _ in minutes})
+    devices = _known_devices(str(pool_slug), str(node_name), {uuid for uuid, _ in minutes})
     by_device: dict[UUID, list[DeviceMinute]] = defaultdict(list)
     for (uuid, _), row in sorted(minutes.items()):
-        if uuid in known:
-            by_device[known[uuid]].append(row)
+        if uuid in devices:
+            by_device[devices[uuid]].append(row)
         else:
-            log.warning("samples of %s on %s left out: no such device there", _short(uuid), _short(node_name))
+            log.warning(
+                "samples of %s on %s left out: no such device there", _shorten(uuid), _shorten(node_name)
+            )
             refused += 1
     written = _write(by_device) if by_device else 0
     return Applied(written, sum(map(len, by_device.values())) - written, silent, refused)
 
 
-def _short(text: object, length: int = 80) -> str:
+def _shorten(text: object, length: int = 80) -> str:
     """Return untrusted text, shortened and escaped for one log line."""
     return str(text)[:length].encode("unicode_escape").decode()
 
@@ -123,14 +125,14 @@ def _known_devices(pool_slug: str, node_name: str, uuids: Collection[str]) -> di
 @transaction.atomic
 def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
     """Write minutes that are new or more complete than stored ones. Returns the number written."""
-    rows = {series.device_id: series for series in _locked(by_device)}
+    rows = {series.device_id: series for series in _locked_series(by_device)}
     if missing := [pk for pk in by_device if pk not in rows]:
         DeviceSeries.objects.bulk_create(
             [DeviceSeries(device_id=pk) for pk in missing], ignore_conflicts=True
         )
-        rows |= {series.device_id: series for series in _locked(missing)}
+        rows |= {series.device_id: series for series in _locked_series(missing)}
     starts = [row.start_s for of_device in by_device.values() for row in of_device]
-    there = {
+    measured = {
         (series, start): measured
         for series, start, measured in DeviceMinute.objects.filter(
             series__in=[series.pk for series in rows.values()],
@@ -142,7 +144,7 @@ def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
     for device, of_device in by_device.items():
         series = rows[device]
         for row in of_device:
-            if there.get((series.pk, row.start_s), 0) < row.measured_s:
+            if measured.get((series.pk, row.start_s), 0) < row.measured_s:
                 row.series = series
                 fresh.append(row)
                 _advance(series, row)
@@ -163,7 +165,7 @@ def _write(by_device: Mapping[UUID, list[DeviceMinute]]) -> int:
     return len(fresh)
 
 
-def _locked(devices: Iterable[UUID]) -> list[DeviceSeries]:
+def _locked_series(devices: Iterable[UUID]) -> list[DeviceSeries]:
     # In a fixed order, so that concurrent messages do not deadlock.
     return list(DeviceSeries.objects.select_for_update().filter(device__in=list(devices)).order_by("pk"))
 
@@ -229,14 +231,14 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
         ("pcie_tx_kib_s", "pcie_tx_kib_s", ""),
         ("pcie_rx_kib_s", "pcie_rx_kib_s", ""),
     ):
-        if found := rollup.metrics.get(metric_name):
-            setattr(row, mean, round(found.mean))
+        if distribution := rollup.metrics.get(metric_name):
+            setattr(row, mean, round(distribution.mean))
             if most_name:
-                setattr(row, most_name, found.max)
+                setattr(row, most_name, distribution.max)
     if rollup.throttle_n:
         row.throttle_s = rollup.throttle_n * step
         row.thermal_s, row.power_s, row.slowed_s = (
-            _longest(rollup, reasons) for reasons in (THERMAL, POWER, SLOWED)
+            _longest_s(rollup, reasons) for reasons in (THERMAL, POWER, SLOWED)
         )
     return row
 
@@ -246,12 +248,12 @@ def _check(name: str, metric: Metric, n: int) -> None:
     if not (
         1 <= metric.n <= n and 0 <= metric.p95 <= metric.max and 0 <= metric.sum <= metric.n * metric.max
     ):
-        raise Unfit(f"{_short(name)} is not plausible")
+        raise Unfit(f"{_shorten(name)} is not plausible")
     if metric.max > (2**15 - 1 if small else LARGEST):
-        raise Unfit(f"{_short(name)} is too large")
+        raise Unfit(f"{_shorten(name)} is too large")
 
 
-def _longest(rollup: Rollup, reasons: Iterable[str]) -> int:
+def _longest_s(rollup: Rollup, reasons: Iterable[str]) -> int:
     """Return the seconds of the longest reason. Reasons overlap, so a sum would count seconds twice."""
     longest = max(rollup.throttle.get(name, 0) for name in reasons)
     return min(max(longest, 0), rollup.throttle_n * rollup.interval_s)
@@ -262,7 +264,7 @@ def _longest(rollup: Rollup, reasons: Iterable[str]) -> int:
 
 def roll_up_hours() -> int:
     """Roll up hours with new minutes. Returns the number of hours written."""
-    made = 0
+    total = 0
     after = 0
     while True:
         with transaction.atomic():
@@ -275,8 +277,8 @@ def roll_up_hours() -> int:
             )
             chunk = list(waiting)
             if not chunk:
-                return made
-            made += _roll(chunk)
+                return total
+            total += _roll(chunk)
         after = chunk[-1].pk
 
 
@@ -349,13 +351,13 @@ class _Hour:
 
     def columns(self) -> dict[str, int]:
         means = {name: round(total / self._weights[name]) for name, total in self._weighted.items()}
-        found = self._sum | self._max | means
+        columns = self._sum | self._max | means
         if self._bins:
-            found["gpu_p95_pct"] = _p95(self._bins)
-        return found
+            columns["gpu_p95_pct"] = _percentile_95(self._bins)
+        return columns
 
 
-def _p95(bins: Mapping[int, int]) -> int:
+def _percentile_95(bins: Mapping[int, int]) -> int:
     """Return the smallest value that 95 % of all seconds do not exceed."""
     rank = -(-sum(bins.values()) * 95 // 100)
     seen = 0

@@ -73,8 +73,8 @@ def folders_shown() -> list[str]:
     Folders that some nodes offer for writing end in `:rw`.
     """
     rows = Node.objects.filter(pool__enabled=True, retired=False).values_list("provides", flat=True)
-    words = {each.removeprefix(mounts.NEED) for row in rows for each in row if each.startswith(mounts.NEED)}
-    return sorted(each for each in words if f"{each}{mounts.WRITABLE}" not in words)
+    folders = {need.removeprefix(mounts.NEED) for row in rows for need in row if need.startswith(mounts.NEED)}
+    return sorted(folder for folder in folders if f"{folder}{mounts.WRITABLE}" not in folders)
 
 
 def devices() -> QuerySet[Device]:

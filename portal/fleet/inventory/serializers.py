@@ -78,7 +78,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
         if "counts" not in context:
             shown: Any = self.root.instance
             pools = [shown] if isinstance(shown, Pool) else shown
-            context["counts"] = counting.by_pool(Node.objects.filter(pool__in=[each.pk for each in pools]))
+            context["counts"] = counting.by_pool(Node.objects.filter(pool__in=[row.pk for row in pools]))
         return count_rows(context["counts"].get(pool.pk, {}))
 
 
@@ -192,7 +192,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         child=serializers.CharField(), help_text="Warnings that do not block its use."
     )
     limited = serializers.ListField(
-        child=serializers.ChoiceField([each.value for each in LimitedResource]),
+        child=serializers.ChoiceField([resource.value for resource in LimitedResource]),
         help_text="What a workspace there is held to.",
     )
     used_cpu_milli = serializers.SerializerMethodField(help_text="Allocated CPU, in thousandths of a core.")
@@ -247,7 +247,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     @extend_schema_field(MissingGpuSerializer(many=True))
     def get_missing_gpus(self, node: Node) -> list[dict[str, Any]]:
         missing = missing_gpus.of_node(node, node.devices.all())
-        return [dict(MissingGpuSerializer(each).data) for each in missing]
+        return [dict(MissingGpuSerializer(gpu).data) for gpu in missing]
 
     def get_programs(self, node: Node) -> list[str]:
         return sorted(name for name, where in node.programs.items() if where)

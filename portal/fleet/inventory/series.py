@@ -245,7 +245,7 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
     rows = AllocatedDevice.objects.filter(
         lasting, allocation__workspace__team__in=list(teams), device__node__pool__simulated=False
     )
-    held: dict[UUID, list[tuple[UUID, int, int, int]]] = defaultdict(list)
+    intervals_by_device: dict[UUID, list[tuple[UUID, int, int, int]]] = defaultdict(list)
     first_s = now_s
     for device, team, milli, begun, ended in rows.values_list(
         "device_id", "allocation__workspace__team_id", "milli",
@@ -254,11 +254,11 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
         begun_s = max(int(begun.timestamp()), since_s)
         ended_s = min(int(ended.timestamp()), now_s) if ended else now_s
         if ended_s > begun_s:
-            held[device].append((team, milli, begun_s, ended_s))
+            intervals_by_device[device].append((team, milli, begun_s, ended_s))
             first_s = min(first_s, begun_s)
-    hours = _hours(held, first_s - first_s % HOUR_S)
+    hours = _hours(intervals_by_device, first_s - first_s % HOUR_S)
     sums: dict[UUID, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for device, intervals in held.items():
+    for device, intervals in intervals_by_device.items():
         of_device = hours.get(device, [])
         for team, milli, begun_s, ended_s in intervals:
             share = milli / 1000

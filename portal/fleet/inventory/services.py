@@ -59,7 +59,7 @@ def create_pool(
     require_operator(actor)
     config = config or {}
     try:
-        found = driver_class(driver)
+        driver_type = driver_class(driver)
     except ProvisioningError as error:
         raise pools.refused_by_driver(error, "driver") from error
     pool = Pool(
@@ -67,7 +67,7 @@ def create_pool(
         name=name,
         driver=driver,
         config=config,
-        simulated=found.simulated,
+        simulated=driver_type.simulated,
         inventory_due_at=timezone.now(),
     )
     if pool.simulated:
@@ -174,7 +174,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.disk_mib = info.disk_mib
     node.isolation = info.isolation.value
     node.limits = info.limits.value
-    node.limited = [each.value for each in info.limited]
+    node.limited = [resource.value for resource in info.limited]
     node.programs = dict(info.programs)
     node.accelerator_note = info.accelerator_note
     node.warnings = list(info.warnings)
@@ -200,13 +200,13 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             data={"node": node.name},
         )
     elif was_online != info.online:
-        word = "online" if info.online else "offline"
+        state = "online" if info.online else "offline"
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind=AuditKind(f"node.{word}"),
+            kind=AuditKind(f"node.{state}"),
             pool=pool,
-            message=f"found {node.name} {word}",
+            message=f"found {node.name} {state}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
@@ -237,13 +237,13 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     if abs(node.disk_mib - was_disk) * DISK_CHANGED > max(was_disk, node.disk_mib):
         changed.append("disk_mib")
     if changed and was_online is not None:
-        words = ", ".join(name.removesuffix("_milli").removesuffix("_mib") for name in changed)
+        labels = ", ".join(name.removesuffix("_milli").removesuffix("_mib") for name in changed)
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind=AuditKind.NODE_CHANGED,
             pool=pool,
-            message=f"finds {node.name} changed: {words}",
+            message=f"finds {node.name} changed: {labels}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "changed": changed},
         )
@@ -270,8 +270,8 @@ def expect_node(*, actor: User | SystemActor, pool: Pool, name: str) -> Node:
     Requires a transaction.
     """
     require_operator(actor)
-    node, made = Node.objects.get_or_create(pool=pool, name=name)
-    if not made:
+    node, created = Node.objects.get_or_create(pool=pool, name=name)
+    if not created:
         node.retired, node.online, node.cordoned, node.cordon_reason = False, False, False, ""
         node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
     Pool.objects.filter(pk=pool.pk).update(inventory_due_at=timezone.now())
@@ -322,13 +322,13 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
         node.cordoned = cordoned
         node.cordon_reason = reason if cordoned else ""
         node.save(update_fields=["cordoned", "cordon_reason"])
-        word = "cordoned" if cordoned else "uncordoned"
+        action = "cordoned" if cordoned else "uncordoned"
         emit(NodesChanged((node.pk,)))
         events.record(
             actor=actor,
-            kind=AuditKind(f"node.{word}"),
+            kind=AuditKind(f"node.{action}"),
             pool=node.pool,
-            message=f"{word} {node.name}" + (f": {reason}" if reason else ""),
+            message=f"{action} {node.name}" + (f": {reason}" if reason else ""),
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )

@@ -42,6 +42,6 @@ def forget_samples() -> None:
 
 @app.task(name="control.message_refused", from_nodes=True)
 def message_refused(report: dict[str, Any]) -> None:
-    found = node_messages.received(report, RefusedReport, of="a worker")
-    if found is not None:
-        node_messages.refused(found)
+    message = node_messages.received(report, RefusedReport, of="a worker")
+    if message is not None:
+        node_messages.refused(message)

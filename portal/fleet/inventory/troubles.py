@@ -26,7 +26,7 @@ from provisioning.types import DeviceKind
 _DEVICE_TROUBLES = (AuditKind.DEVICE_CORDONED, AuditKind.DEVICE_ILL, AuditKind.DEVICE_DISAPPEARED)
 
 
-def _seen_by(actor: User) -> Q:
+def _visible_to(actor: User) -> Q:
     return Q() if actor.operates else Q(pk__in=[])
 
 
@@ -41,7 +41,7 @@ def lost_devices(actor: User) -> QuerySet[Device]:
     its_gpu = Device.objects.filter(FOUND_BAD, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
     return (
         Device.objects.filter(
-            trouble & ~decided & _seen_by(actor),
+            trouble & ~decided & _visible_to(actor),
             node__online=True,
             node__pool__enabled=True,
         )
@@ -52,14 +52,14 @@ def lost_devices(actor: User) -> QuerySet[Device]:
 
 def devices(actor: User) -> QuerySet[Device]:
     """Return `lost_devices` with `since` (time of detection) and `held` (allocated to a workspace)."""
-    found = Event.objects.filter(
+    entries = Event.objects.filter(
         targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_DEVICE_TROUBLES
     )
     return (
         lost_devices(actor)
         .annotate(
             since=Coalesce(
-                Subquery(found.order_by("-id").values("at")[:1]),
+                Subquery(entries.order_by("-id").values("at")[:1]),
                 "node__seen_at",
                 "node__pool__created_at",
                 output_field=DateTimeField(),
@@ -73,7 +73,7 @@ def devices(actor: User) -> QuerySet[Device]:
 
 def lost_nodes(actor: User) -> QuerySet[Node]:
     """Return offline nodes in reachable pools. Empty for users who are not operators."""
-    away = Node.objects.filter(_seen_by(actor), online=False, cordoned=False, pool__enabled=True)
+    away = Node.objects.filter(_visible_to(actor), online=False, cordoned=False, pool__enabled=True)
     return away.exclude(pool__state=PoolState.UNREACHABLE)
 
 
@@ -92,7 +92,7 @@ def nodes(actor: User) -> QuerySet[Node]:
 
 def lost_pools(actor: User) -> QuerySet[Pool]:
     """Return unreachable pools. Empty for users who are not operators."""
-    return Pool.objects.filter(_seen_by(actor), enabled=True, state=PoolState.UNREACHABLE)
+    return Pool.objects.filter(_visible_to(actor), enabled=True, state=PoolState.UNREACHABLE)
 
 
 def pools(actor: User) -> QuerySet[Pool]:

@@ -130,11 +130,11 @@ class JoinTokenViewSet(ListViewSet):
     )
     def create(self, request: UserRequest, slug: str) -> Response:
         require_fresh(request)
-        made = services.make_join_token(actor=request.user, pool=inventory.pool_by_slug(slug))
-        shown = NewJoinTokenSerializer(
-            {"token": made.token, "text": made.text, "command": presenters.command_of(made.text)}
+        created = services.make_join_token(actor=request.user, pool=inventory.pool_by_slug(slug))
+        serializer = NewJoinTokenSerializer(
+            {"token": created.token, "text": created.text, "command": presenters.command_of(created.text)}
         )
-        return Response(shown.data, status=201)
+        return Response(serializer.data, status=201)
 
     @operation(
         "Revoke a join token",

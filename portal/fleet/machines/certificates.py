@@ -108,7 +108,7 @@ class Authority:
         days: int = DAYS,
     ) -> Signed:
         """Issue a certificate for `name`, with the DNS name `host`."""
-        made = (
+        certificate = (
             _builder(name, public_key, self.certificate.subject, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
@@ -119,8 +119,8 @@ class Authority:
             )
             .sign(self.key, hashes.SHA256())
         )
-        pem = made.public_bytes(serialization.Encoding.PEM).decode()
-        return Signed(pem, str(made.serial_number), made.not_valid_after_utc)
+        pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        return Signed(pem, str(certificate.serial_number), certificate.not_valid_after_utc)
 
     def sign_node(self, csr: str, name: str) -> Signed:
         """Sign a PEM certificate request for the node `name`. Raises `BadRequest`.

@@ -66,20 +66,20 @@ def conditions_of(machine: Any, now: datetime) -> list[Condition]:
         return [Condition.REVOKED]
     if machine.state == MachineState.LEFT:
         return [Condition.LEFT]
-    found = []
+    conditions = []
     if machine.cloned_at is not None and now - machine.cloned_at < CLONED_FOR:
-        found.append(Condition.CLONED)
+        conditions.append(Condition.CLONED)
     if machine.seen_at is None or machine.seen_at < machine.joined_at:
-        found.append(Condition.WAITING)
+        conditions.append(Condition.WAITING)
     elif not machine.online or _is_silent(machine, now):
-        found.append(Condition.OFFLINE)
+        conditions.append(Condition.OFFLINE)
     if abs(machine.clock_off_s) > CLOCK_SHOWN_S:
-        found.append(Condition.CLOCK_OFF)
+        conditions.append(Condition.CLOCK_OFF)
     if not agrees(machine.version):
-        found.append(Condition.VERSION_DIFFERS)
+        conditions.append(Condition.VERSION_DIFFERS)
     if machine.cordoned:
-        found.append(Condition.DRAINING if machine.placed else Condition.CORDONED)
-    return found or [Condition.ONLINE]
+        conditions.append(Condition.DRAINING if machine.placed else Condition.CORDONED)
+    return conditions or [Condition.ONLINE]
 
 
 def condition_of(machine: Any, now: datetime) -> Condition:
@@ -101,13 +101,13 @@ def look_of_node(node: Node, machine: Any | None, now: datetime) -> Look:
 
 def notes_of(machine: Any, now: datetime) -> list[str]:
     """Return explanations for a machine, each with a next action."""
-    found = [_note(condition, machine) for condition in conditions_of(machine, now)]
+    notes = [_note(condition, machine) for condition in conditions_of(machine, now)]
     if machine.state == MachineState.ACTIVE and machine.certificate_expires_at - now < EXPIRES_SOON:
-        found.append(
+        notes.append(
             _("Its certificate ends in %(days)d days: look why it was not renewed.")
             % {"days": max((machine.certificate_expires_at - now).days, 0)}
         )
-    return [note for note in found if note]
+    return [note for note in notes if note]
 
 
 def _is_silent(machine: Any, now: datetime) -> bool:

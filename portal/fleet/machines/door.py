@@ -35,10 +35,10 @@ def token_of(gateway_secret: str) -> str:
     return hmac.new(gateway_secret.encode(), b"berth:nodes-door", hashlib.sha256).hexdigest()
 
 
-def is_door(given: str, gateway_secret: str) -> bool:
-    """Return whether the value `given` of `DOOR_HEADER` proves that a request passed the door."""
+def is_door(credential: str, gateway_secret: str) -> bool:
+    """Return whether the value `credential` of `DOOR_HEADER` proves that a request passed the door."""
     return bool(gateway_secret) and hmac.compare_digest(
-        given.encode("utf-8", "replace"), token_of(gateway_secret).encode()
+        credential.encode("utf-8", "replace"), token_of(gateway_secret).encode()
     )
 
 
@@ -71,10 +71,13 @@ def caddy_config(
     node = {NODE_HEADER: ["{http.regexp.node.1}"], SERIAL_HEADER: ["{http.request.tls.client.serial}"]}
 
     def to_portal(max_body: int, *, of_node: bool, of_agent: bool = False) -> list[dict[str, Any]]:
-        said = {**own, **({} if of_agent else believed), **(node if of_node else {})}
+        headers = {**own, **({} if of_agent else believed), **(node if of_node else {})}
         request = {
-            "set": {**said, "Host": ["{http.reverse_proxy.upstream.hostport}"]},
-            "delete": [front_door.PROXY_HEADER, *(each for each in (*believed, *node) if each not in said)],
+            "set": {**headers, "Host": ["{http.reverse_proxy.upstream.hostport}"]},
+            "delete": [
+                front_door.PROXY_HEADER,
+                *(name for name in (*believed, *node) if name not in headers),
+            ],
         }
         return [
             {"handler": "request_body", "max_size": max_body},

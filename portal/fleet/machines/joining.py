@@ -131,7 +131,7 @@ def authority() -> Authority:
         raise Unavailable(Reason(MachineCode.NO_AUTHORITY), code=MachineCode.NO_AUTHORITY) from error
 
 
-def join(*, asked: Join, address: str) -> Joined:
+def join(*, request: Join, address: str) -> Joined:
     """Join a machine by a token, from `address`. The token is used up only on success.
 
     Raises `PortalError` with a `MachineCode`.
@@ -140,20 +140,20 @@ def join(*, asked: Join, address: str) -> Joined:
     password = secrets.token_hex(32)
     try:
         with transaction.atomic():
-            token = _token(asked.token)
-            _check(asked)
-            signed = _signed(signer, asked.csr, asked.name)
-            machine = _take_in(asked, token, signed, password, address)
+            token = _token(request.token)
+            _check(request)
+            signed = _sign(signer, request.csr, request.name)
+            machine = _take_in(request, token, signed, password, address)
     except IntegrityError as error:
         if not violates(error, Machine, "name"):
             raise
         # A concurrent request has taken the name.
-        raise _taken(asked.name) from error
+        raise _name_taken_error(request.name) from error
     redis_users.sync([machine.name])
     return _answer(machine, signer, signed, password)
 
 
-def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
+def rotate(*, node: str, serial: str, request: Rotate) -> Joined:
     """Issue a new certificate and password. The old ones stay valid for 10 minutes.
 
     `node` and `serial` are from the certificate of the connection. Raises `PortalError`.
@@ -162,8 +162,8 @@ def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
     password = secrets.token_hex(32)
     with transaction.atomic():
         machine = identified(node, serial, lock=True)
-        key = _signing_key(asked.signing_key, of=machine)
-        signed = _signed(signer, asked.csr, machine.name)
+        key = _signing_key(request.signing_key, of=machine)
+        signed = _sign(signer, request.csr, machine.name)
         now = timezone.now()
         machine.former_signing_key, machine.signing_key = machine.signing_key, key
         machine.former_password_digest = machine.password_digest
@@ -177,7 +177,7 @@ def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
     return _answer(machine, signer, signed, password)
 
 
-def leave(*, node: str, serial: str, asked: Leave) -> NodeWorkspaces | None:
+def leave(*, node: str, serial: str, request: Leave) -> NodeWorkspaces | None:
     """Let a node leave. Returns what is still placed there if that has to end first, else None.
 
     The node then takes no new work and repeats the request until it may leave. Raises `PortalError`.
@@ -186,13 +186,13 @@ def leave(*, node: str, serial: str, asked: Leave) -> NodeWorkspaces | None:
         # Prevents placements between the check and leaving.
         PlacementLock.hold()
         machine = identified(node, serial, lock=True)
-        there = workspaces_on(machine)
-        if there.placed and not asked.workspaces:
-            params = {"count": there.placed, "node": machine.name}
-            raise _coded(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
-        if there.placed:
-            emit(MachineLeaving(machine.pool_id, machine.name, stop=asked.workspaces == "stop"))
-            return there
+        node_workspaces = workspaces_on(machine)
+        if node_workspaces.placed and not request.workspaces:
+            params = {"count": node_workspaces.placed, "node": machine.name}
+            raise _error_with_code(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
+        if node_workspaces.placed:
+            emit(MachineLeaving(machine.pool_id, machine.name, stop=request.workspaces == "stop"))
+            return node_workspaces
         end(machine, MachineState.LEFT, reason="It has left.")
         _record(AuditKind.MACHINE_LEFT, machine, "left")
     return None
@@ -205,10 +205,10 @@ def node_workspaces(*, node: str, serial: str) -> NodeWorkspaces:
 
 def workspaces_on(machine: Machine) -> NodeWorkspaces:
     """Return the number and names of workspaces allocated on the machine's node."""
-    held = Allocation.objects.filter(
+    allocations = Allocation.objects.filter(
         node__pool=machine.pool_id, node__name=machine.name, released_at=None
     ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
-    names = held.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
+    names = allocations.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
     return NodeWorkspaces(placed_on(machine), ["/".join(parts) for parts in names[:MAX_NAMED]])
 
 
@@ -220,13 +220,13 @@ def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
     rows = Machine.objects.select_related("pool").filter(name=node, state=MachineState.ACTIVE)
     machine = (rows.select_for_update(of=("self",)) if lock else rows).first()
     if machine is None:
-        raise _coded(NotAllowed, MachineCode.NOT_A_JOINED_NODE)
+        raise _error_with_code(NotAllowed, MachineCode.NOT_A_JOINED_NODE)
     if serial == machine.certificate_serial:
         return machine
     former = machine.former_until and machine.former_until > timezone.now()
     if former and serial == machine.former_certificate_serial:
         return machine
-    raise _coded(NotAllowed, MachineCode.IDENTITY_REPLACED, node=node)
+    raise _error_with_code(NotAllowed, MachineCode.IDENTITY_REPLACED, node=node)
 
 
 def placed_on(machine: Machine) -> int:
@@ -259,32 +259,34 @@ def _token(text: str) -> JoinToken:
         rows = JoinToken.objects.select_for_update(of=("self",)).select_related("pool")
         token = rows.filter(pk=parsed[0]).first()
     if parsed is None or token is None or not tokens.is_of(parsed[1], token):
-        raise _coded(NotAllowed, MachineCode.JOIN_TOKEN_UNKNOWN)
+        raise _error_with_code(NotAllowed, MachineCode.JOIN_TOKEN_UNKNOWN)
     if token.used_at is not None:
-        raise _coded(StateConflict, MachineCode.JOIN_TOKEN_USED)
+        raise _error_with_code(StateConflict, MachineCode.JOIN_TOKEN_USED)
     if token.expires_at <= timezone.now():
-        raise _coded(StateConflict, MachineCode.JOIN_TOKEN_EXPIRED)
+        raise _error_with_code(StateConflict, MachineCode.JOIN_TOKEN_EXPIRED)
     return token
 
 
-def _check(asked: Join) -> None:
-    if not NAME.fullmatch(asked.name):
-        raise _coded(InvalidInput, MachineCode.NODE_NAME_INVALID, name=asked.name[:63])
-    if not agrees(asked.version):
-        raise _coded(StateConflict, MachineCode.VERSION_DIFFERS, theirs=asked.version[:20], ours=VERSION)
-    off_s = asked.clock - timezone.now().timestamp()
+def _check(request: Join) -> None:
+    if not NAME.fullmatch(request.name):
+        raise _error_with_code(InvalidInput, MachineCode.NODE_NAME_INVALID, name=request.name[:63])
+    if not agrees(request.version):
+        raise _error_with_code(
+            StateConflict, MachineCode.VERSION_DIFFERS, theirs=request.version[:20], ours=VERSION
+        )
+    off_s = request.clock - timezone.now().timestamp()
     if abs(off_s) > CLOCK_MAX_OFF_S:
-        raise _coded(StateConflict, MachineCode.CLOCK_OFF, seconds=math.ceil(abs(off_s)))
-    _signing_key(asked.signing_key)
+        raise _error_with_code(StateConflict, MachineCode.CLOCK_OFF, seconds=math.ceil(abs(off_s)))
+    _signing_key(request.signing_key)
     own = {settings.BERTH_NODE_NAME, *settings.BERTH_ENGINE_NODES}
-    known = (settings.BERTH_NODE_KEYS_DIR / f"{asked.name}.pub").exists()
-    if asked.name in own or known or Node.objects.filter(name=asked.name, retired=False).exists():
-        raise _taken(asked.name)
-    if Machine.objects.filter(name=asked.name).exclude(state=MachineState.LEFT).exists():
-        raise _taken(asked.name)
-    twin = Machine.objects.filter(machine_id=asked.machine_id, state=MachineState.ACTIVE).first()
+    has_key = (settings.BERTH_NODE_KEYS_DIR / f"{request.name}.pub").exists()
+    if request.name in own or has_key or Node.objects.filter(name=request.name, retired=False).exists():
+        raise _name_taken_error(request.name)
+    if Machine.objects.filter(name=request.name).exclude(state=MachineState.LEFT).exists():
+        raise _name_taken_error(request.name)
+    twin = Machine.objects.filter(machine_id=request.machine_id, state=MachineState.ACTIVE).first()
     if twin is not None:
-        raise _coded(StateConflict, MachineCode.MACHINE_JOINED_ALREADY, node=twin.name)
+        raise _error_with_code(StateConflict, MachineCode.MACHINE_JOINED_ALREADY, node=twin.name)
 
 
 def _signing_key(text: str, *, of: Machine | None = None) -> str:
@@ -294,13 +296,13 @@ def _signing_key(text: str, *, of: Machine | None = None) -> str:
     except ValueError:
         keys = ()
     if len(keys) != 1 or _is_weak(keys[0]):
-        raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
+        raise _error_with_code(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
     public_text = keys[0].public_bytes_raw().hex()
     others = Machine.objects.exclude(pk=of.pk) if of else Machine.objects
     if others.filter(signing_key=public_text).exists() or public_text == signing.public_text(
         settings.BERTH_CONTROL_KEY
     ):
-        raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
+        raise _error_with_code(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
     return public_text
 
 
@@ -326,25 +328,29 @@ _SMALL_ORDER = frozenset(
 )
 
 
-def _signed(signer: Authority, csr: str, name: str) -> Signed:
+def _sign(signer: Authority, csr: str, name: str) -> Signed:
     try:
         return signer.sign_node(csr, name)
     except BadRequest as error:
-        raise _coded(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
+        raise _error_with_code(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
 
 
-def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:
+def _take_in(request: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:
     now = timezone.now()
     # A machine that has left may join again under its name.
-    machine = Machine.objects.select_for_update().filter(name=asked.name, state=MachineState.LEFT).first()
-    machine = machine or Machine(name=asked.name)
+    machine = Machine.objects.select_for_update().filter(name=request.name, state=MachineState.LEFT).first()
+    machine = machine or Machine(name=request.name)
     machine.pool, machine.state = token.pool, MachineState.ACTIVE
-    machine.signing_key = _signing_key(asked.signing_key)
+    machine.signing_key = _signing_key(request.signing_key)
     machine.password_digest = tokens.digest_of(password)
     machine.certificate_serial, machine.certificate_expires_at = signed.serial, signed.expires_at
-    machine.gateway_host, machine.gateway_port = asked.address or address, asked.gateway_port
-    machine.machine_id, machine.instance, machine.version = asked.machine_id, asked.instance, asked.version
-    machine.clock_off_s = asked.clock - now.timestamp()
+    machine.gateway_host, machine.gateway_port = request.address or address, request.gateway_port
+    machine.machine_id, machine.instance, machine.version = (
+        request.machine_id,
+        request.instance,
+        request.version,
+    )
+    machine.clock_off_s = request.clock - now.timestamp()
     machine.boot = machine.former_boot = ""
     machine.heard_at = machine.cloned_at = machine.rotated_at = machine.ended_at = None
     machine.joined_at = now
@@ -399,10 +405,10 @@ def _record(kind: AuditKind, machine: Machine, message: str, **more: object) -> 
     )
 
 
-def _taken(name: str) -> PortalError:
-    return _coded(StateConflict, MachineCode.NODE_NAME_TAKEN, name=name)
+def _name_taken_error(name: str) -> PortalError:
+    return _error_with_code(StateConflict, MachineCode.NODE_NAME_TAKEN, name=name)
 
 
-def _coded(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
+def _error_with_code(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
     """Return an error with `code`, which the joining machine acts on."""
     return error(Reason(code, params), code=code)

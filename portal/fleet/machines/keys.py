@@ -21,13 +21,13 @@ class Directory:
         rows = Machine.objects.values_list(
             "name", "state", "signing_key", "former_signing_key", "former_until"
         )
-        found: dict[str, Collection[Ed25519PublicKey]] = {}
+        keys_by_sender: dict[str, Collection[Ed25519PublicKey]] = {}
         for name, state, key, former, until in rows:
             texts = [key] if state == MachineState.ACTIVE else []
             if texts and former and until and until > now:
                 texts.append(former)
-            found[signing.sender_of(name)] = signing.public_keys(" ".join(texts))
-        return found
+            keys_by_sender[signing.sender_of(name)] = signing.public_keys(" ".join(texts))
+        return keys_by_sender
 
     def refuses(self, sender: str) -> bool:
         """Return whether this sender is a machine that is no longer trusted, even if its row was deleted.

@@ -51,12 +51,12 @@ def through_the_door(view: View) -> View:
             return plain_response(404, "not_found", "There is no such endpoint.", request)
         # Read by programs and by logs on other machines.
         with override("en"):
-            return _answered(view, request)
+            return _call_view(view, request)
 
     return guarded
 
 
-def _answered(view: View, request: HttpRequest) -> HttpResponse:
+def _call_view(view: View, request: HttpRequest) -> HttpResponse:
     try:
         # Counted by node, so that nodes behind one address do not prevent others from joining.
         wait_s = rate_limits.count(
@@ -93,7 +93,7 @@ def authority(_request: HttpRequest) -> HttpResponse:
 @require_POST
 @through_the_door
 def join(request: HttpRequest) -> HttpResponse:
-    asked = _body(request, joining.Join)
+    body = _body(request, joining.Join)
     key = f"joins:{_network()}"
     if limits.reached(key, window=FAILURES_WINDOW) >= FAILURES:
         raise TooMany(
@@ -102,7 +102,7 @@ def join(request: HttpRequest) -> HttpResponse:
             code=MachineCode.JOIN_TOO_OFTEN,
         )
     try:
-        joined = joining.join(asked=asked, address=request_context.current().address)
+        joined = joining.join(request=body, address=request_context.current().address)
     except PortalError as error:
         if error.reason.code in GUESSES:
             limits.count(key, window=FAILURES_WINDOW)
@@ -113,16 +113,16 @@ def join(request: HttpRequest) -> HttpResponse:
 @require_POST
 @through_the_door
 def rotate(request: HttpRequest) -> HttpResponse:
-    asked = _body(request, joining.Rotate)
-    joined = _by_node(request, lambda node, serial: joining.rotate(node=node, serial=serial, asked=asked))
+    body = _body(request, joining.Rotate)
+    joined = _by_node(request, lambda node, serial: joining.rotate(node=node, serial=serial, request=body))
     return JsonResponse(msgspec.to_builtins(joined))
 
 
 @require_POST
 @through_the_door
 def leave(request: HttpRequest) -> HttpResponse:
-    asked = _body(request, joining.Leave)
-    left = _by_node(request, lambda node, serial: joining.leave(node=node, serial=serial, asked=asked))
+    body = _body(request, joining.Leave)
+    left = _by_node(request, lambda node, serial: joining.leave(node=node, serial=serial, request=body))
     return HttpResponse(status=204) if left is None else JsonResponse(msgspec.to_builtins(left), status=202)
 
 
@@ -148,8 +148,8 @@ def _body(request: HttpRequest, kind: type[T]) -> T:
     if len(request.body) > MAX_BODY:
         raise RequestDataTooBig
     document: Any = parse_json(request.body)
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if isinstance(document, dict) and (unknown := sorted(set(document) - known)):
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if isinstance(document, dict) and (unknown := sorted(set(document) - names)):
         raise BadBody(f"unknown field {unknown[0][:60]!r}")
     try:
         return msgspec.convert(document, kind)

@@ -31,8 +31,8 @@ class MachineRow:
     @property
     def heard_at(self) -> datetime | None:
         """Time of the newest contact, or None."""
-        known = [at for at in (self.machine.heard_at, self.machine.seen_at) if at is not None]
-        return max(known, default=None)
+        times = [at for at in (self.machine.heard_at, self.machine.seen_at) if at is not None]
+        return max(times, default=None)
 
     @property
     def offline(self) -> bool:
@@ -41,7 +41,7 @@ class MachineRow:
 
 def rows(machines: Iterable[Any], now: datetime) -> list[MachineRow]:
     """Return rows for machines from `selectors.with_nodes`. No queries."""
-    return [_row(each, now) for each in machines]
+    return [_row(machine, now) for machine in machines]
 
 
 def _row(machine: Any, now: datetime) -> MachineRow:

@@ -18,37 +18,37 @@ NAMED = 20
 
 def missing(pool: Pool) -> list[Reason]:
     """Return what keeps workspaces from starting or being reached, most severe first. Four queries."""
-    found = []
+    reasons = []
     if not pool.enabled:
-        found.append(Reason(MachineCode.POOL_IS_OFF))
+        reasons.append(Reason(MachineCode.POOL_IS_OFF))
     elif pool.retiring:
-        found.append(Reason(MachineCode.POOL_RETIRING))
+        reasons.append(Reason(MachineCode.POOL_RETIRING))
     nodes = list(pool.nodes.filter(retired=False).values_list("name", "online", "accelerator_state"))
-    asked = [str(pool.config["node"])] if "node" in pool.config else []
-    names = [name for name, _online, _state in nodes] or asked
-    found += [
+    configured = [str(pool.config["node"])] if "node" in pool.config else []
+    names = [name for name, _online, _state in nodes] or configured
+    reasons += [
         Reason(MachineCode.NODE_ELSEWHERE, {"node": name, "pool": other.name})
         for name, other in list(node_commands.pools_of_nodes(pool, names).items())[:NAMED]
     ]
     if pool.inventory_at is None or pool.state != PoolState.ONLINE:
-        found.append(Reason(MachineCode.NO_WORKER_ANSWERS))
+        reasons.append(Reason(MachineCode.NO_WORKER_ANSWERS))
     if not nodes:
-        found.append(Reason(MachineCode.NO_NODE_YET))
+        reasons.append(Reason(MachineCode.NO_NODE_YET))
         refused = services.may_join(pool)
         if refused is not None and refused.code is MachineCode.NODES_ADDRESS_MISSING:
-            found.append(refused)
+            reasons.append(refused)
     elif not any(online for _name, online, _state in nodes):
-        found.append(Reason(MachineCode.NODES_ALL_OFFLINE))
+        reasons.append(Reason(MachineCode.NODES_ALL_OFFLINE))
     ended = Machine.objects.filter(
         pool=pool, state=MachineState.ACTIVE, certificate_expires_at__lte=timezone.now()
     )
-    found += [
+    reasons += [
         Reason(MachineCode.CERTIFICATE_ENDED, {"node": name})
         for name in ended.order_by("name").values_list("name", flat=True)[:NAMED]
     ]
     bad = [(name, state) for name, online, state in nodes if online and state not in WORKING]
-    found += [
+    reasons += [
         Reason(MachineCode.ACCELERATOR_DRIVER_MISSING, {"node": name, "state": state})
         for name, state in bad[:NAMED]
     ]
-    return found
+    return reasons

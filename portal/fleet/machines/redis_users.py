@@ -64,15 +64,15 @@ def _digests(names: list[str] | None) -> dict[str, tuple[str, ...]]:
     """Return valid password digests by machine. Empty if it has left or is revoked."""
     rows = Machine.objects.all() if names is None else Machine.objects.filter(name__in=names)
     now = timezone.now()
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(names or (), ())
+    digests: dict[str, tuple[str, ...]] = dict.fromkeys(names or (), ())
     for name, state, digest, former, until in rows.values_list(
         "name", "state", "password_digest", "former_password_digest", "former_until"
     ):
         if state != MachineState.ACTIVE:
-            found[name] = ()
+            digests[name] = ()
         else:
-            found[name] = (digest, former) if former and until and until > now else (digest,)
-    return found
+            digests[name] = (digest, former) if former and until and until > now else (digest,)
+    return digests
 
 
 def _apply(wanted: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]]) -> None:

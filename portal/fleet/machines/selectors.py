@@ -54,15 +54,15 @@ def machines(actor: User) -> QuerySet[Machine]:
 
 def machine(actor: User, machine_id: UUID) -> Machine:
     """Return one machine. Raises `NotFound` and `NotAllowed`."""
-    found = machines(actor).filter(pk=machine_id).first()
-    if found is None:
+    row = machines(actor).filter(pk=machine_id).first()
+    if row is None:
         raise NotFound(Reason(MachineCode.NO_SUCH_MACHINE))
-    return found
+    return row
 
 
 def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
     """Return the machines of nodes of the pool, by name. Visible to all users."""
-    return {each.name: each for each in with_nodes().filter(pool=pool, name__in=names)}
+    return {machine.name: machine for machine in with_nodes().filter(pool=pool, name__in=names)}
 
 
 def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:

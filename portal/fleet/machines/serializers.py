@@ -37,7 +37,7 @@ class MachineSerializer(serializers.ModelSerializer[Machine]):
             "cloned_at": {"help_text": "When a second machine with its identity was last seen."},
         }
 
-    @extend_schema_field(serializers.ChoiceField([each.value for each in Condition]))
+    @extend_schema_field(serializers.ChoiceField([condition.value for condition in Condition]))
     def get_condition(self, machine: Any) -> str:
         return condition_of(machine, timezone.now()).value
 

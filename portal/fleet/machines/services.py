@@ -94,7 +94,7 @@ def revoke(*, actor: User | SystemActor, machine_id: UUID, reason: str = "") -> 
     Raises `NotFound` and `NotAllowed`.
     """
     require_operator(actor)
-    machine = _locked(machine_id)
+    machine = _locked_machine(machine_id)
     reason = strip_nul(reason).strip()[:MAX_REASON]
     if machine.state == MachineState.REVOKED:
         return machine
@@ -119,13 +119,13 @@ def remove(
     `Unavailable` if its Redis user cannot be deleted.
     """
     require_operator(actor)
-    known = Machine.objects.filter(pk=machine_id).first()
-    if known is not None and known.state != MachineState.ACTIVE and not redis_users.sync([known.name]):
+    row = Machine.objects.filter(pk=machine_id).first()
+    if row is not None and row.state != MachineState.ACTIVE and not redis_users.sync([row.name]):
         # After deletion of the row, nothing would remove its Redis user.
-        raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": known.name}))
+        raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": row.name}))
     with transaction.atomic():
         PlacementLock.hold()
-        machine = _locked(machine_id)
+        machine = _locked_machine(machine_id)
         if machine.state == MachineState.ACTIVE:
             raise StateConflict(Reason(MachineCode.MACHINE_STILL_JOINED, {"node": machine.name}))
         node = Node.objects.filter(pool=machine.pool, name=machine.name).first()
@@ -141,7 +141,7 @@ def remove(
         machine.delete()
 
 
-def _locked(machine_id: UUID) -> Machine:
+def _locked_machine(machine_id: UUID) -> Machine:
     rows = Machine.objects.select_for_update(of=("self",)).select_related("pool")
     machine = rows.filter(pk=machine_id).first()
     if machine is None:

@@ -59,8 +59,8 @@ def _is_of_another(machine: Machine, hello: NodeHello) -> bool:
 
     A copy that runs alongside the original has another boot id, so the two ids alternate.
     """
-    for said, known in ((hello.machine_id, machine.machine_id), (hello.instance, machine.instance)):
-        if said and known and said != known:
+    for reported, stored in ((hello.machine_id, machine.machine_id), (hello.instance, machine.instance)):
+        if reported and stored and reported != stored:
             return True
     returned = bool(hello.boot) and hello.boot == machine.former_boot != machine.boot
     return returned and hello.clock > machine.said_s

@@ -14,9 +14,9 @@ from provisioning.types import NodeHello
 
 @app.task(name="control.node_hello", from_nodes=True)
 def node_hello(hello: dict[str, Any]) -> None:
-    found = node_messages.received(hello, NodeHello, of=sender() or "nobody")
-    if found is not None:
-        signs.heard(name=sender().removeprefix(sender_of("")), hello=found)
+    message = node_messages.received(hello, NodeHello, of=sender() or "nobody")
+    if message is not None:
+        signs.heard(name=sender().removeprefix(sender_of("")), hello=message)
 
 
 @app.task(name="control.sync_machines")

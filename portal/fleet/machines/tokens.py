@@ -40,8 +40,8 @@ def text_of(token_id: UUID, secret: str, authority_digest: str) -> str:
 
 def parse(text: str) -> tuple[UUID, str] | None:
     """Parse a token into id and secret. Returns None if it is malformed."""
-    found = _TEXT.fullmatch(text)
-    return (UUID(found[1]), found[2]) if found else None
+    match = _TEXT.fullmatch(text)
+    return (UUID(match[1]), match[2]) if match else None
 
 
 def is_of(secret: str, token: JoinToken) -> bool:

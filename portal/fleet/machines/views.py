@@ -32,7 +32,7 @@ ROWS_PER_PAGE = 50
 @never_cache
 def listing(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the machines of a pool and its unused join tokens."""
-    return _shown(request, slug)
+    return _render_list(request, slug)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -45,11 +45,11 @@ def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
     if request.method != "POST":
         return redirect("machines:list", slug)
     try:
-        made = services.make_join_token(actor=request.user, pool=pool)
+        created = services.make_join_token(actor=request.user, pool=pool)
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("machines:list", slug)
-    return _shown(request, slug, made=made)
+    return _render_list(request, slug, created=created)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -69,18 +69,18 @@ def token_revoke(request: SignedInRequest, slug: str, join_token_id: UUID) -> Ht
 def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     """Ask for confirmation, then revoke the machine."""
     require_operator(request.user)
-    found = selectors.machine(request.user, machine_id)
-    back = reverse("machines:list", args=[found.pool.slug])
+    machine = selectors.machine(request.user, machine_id)
+    back = reverse("machines:list", args=[machine.pool.slug])
     if request.method != "POST":
-        asked = presenters.revoke_question(found)
-        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+        question = presenters.revoke_question(machine)
+        return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     reason = strip_nul(request.POST.get("note", ""))
-    services.revoke(actor=request.user, machine_id=found.pk, reason=reason)
-    messages.success(request, _("%(node)s is revoked.") % {"node": found.name})
+    services.revoke(actor=request.user, machine_id=machine.pk, reason=reason)
+    messages.success(request, _("%(node)s is revoked.") % {"node": machine.name})
     return redirect(back)
 
 
-def _shown(request: SignedInRequest, slug: str, *, made: NewJoinToken | None = None) -> HttpResponse:
+def _render_list(request: SignedInRequest, slug: str, *, created: NewJoinToken | None = None) -> HttpResponse:
     """Render the list, with the command of a new token."""
     pool = inventory.pool_by_slug(slug)
     machines = selectors.machines(request.user).filter(pool=pool)
@@ -93,8 +93,8 @@ def _shown(request: SignedInRequest, slug: str, *, made: NewJoinToken | None = N
         "tokens": selectors.waiting_tokens(request.user, pool)[:ROWS_PER_PAGE],
         "refused": sentence_of(refused) if refused else "",
         "may": request.user.operates,
-        "command": presenters.command_of(made.text) if made else "",
-        "expires_at": made.token.expires_at if made else None,
+        "command": presenters.command_of(created.text) if created else "",
+        "expires_at": created.token.expires_at if created else None,
         "live_url": reverse("machines:list", args=[slug]),
     }
     return render(request, partial_of(request, "machines/list.html", "live"), context)

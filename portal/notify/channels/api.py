@@ -193,8 +193,8 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
         body = body_of(request, ChannelCreateSerializer)
         with named_in("team"):
             team = self._team(body.pop("team", None))
-        made = services.create(actor=request.user, team=team, **body)
-        return self.answer(made, status=201, Location=reverse("api:channel-detail", args=[made.pk]))
+        channel = services.create(actor=request.user, team=team, **body)
+        return self.answer(channel, status=201, Location=reverse("api:channel-detail", args=[channel.pk]))
 
     @operation(
         "Change a channel",
@@ -226,9 +226,9 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def test(self, request: UserRequest, channel_id: UUID) -> Response:
-        made = services.send_test(actor=request.user, channel=self.managed())
+        message = services.send_test(actor=request.user, channel=self.managed())
         location = reverse("api:channel-message-list", args=[channel_id])
-        return Response(MessageSerializer(made).data, status=202, headers={"Location": location})
+        return Response(MessageSerializer(message).data, status=202, headers={"Location": location})
 
 
 class MessageFilter(filters.FilterSet):

@@ -46,7 +46,7 @@ class ChannelForm(forms.Form):
         super().__init__(*args, **kwargs)
         self._offered = types_for(Audience.TEAM) if of_team else []
         types: Any = self.fields["types"]
-        types.choices = [(each.name, each.summary) for each in self._offered] or [
+        types.choices = [(event_type.name, event_type.summary) for event_type in self._offered] or [
             (name, label) for name, (label, _beginnings) in SUBJECTS.items()
         ]
         if has_url:
@@ -59,5 +59,5 @@ class ChannelForm(forms.Form):
 
     def wanted(self) -> dict[str, Any]:
         """Return the arguments for the service."""
-        given = self.cleaned_data
-        return {"name": given["name"], "url": given["url"], "kinds": given["types"]}
+        data = self.cleaned_data
+        return {"name": data["name"], "url": data["url"], "kinds": data["types"]}

@@ -19,7 +19,7 @@ SUBJECTS: dict[str, tuple[str | Promise, tuple[str, ...]]] = {
     ),
 }
 """Label and prefixes of notice kinds, by subject."""
-TEAM_TYPES = tuple(each.name for each in types_for(Audience.TEAM))
+TEAM_TYPES = tuple(event_type.name for event_type in types_for(Audience.TEAM))
 
 
 def subject_of(kind: str) -> str:

@@ -60,7 +60,7 @@ def notices_written(event: NoticesWritten) -> None:
     subject = subject_of(event.notices[0].kind)
     users = [notice.user_id for notice in event.notices]
     by_user: dict[object, list[Channel]] = defaultdict(list)
-    for channel in _with_room(Channel.objects.filter(user__in=users)):
+    for channel in _channels_with_room(Channel.objects.filter(user__in=users)):
         if subject in channel.kinds:
             by_user[channel.user_id].append(channel)
     Message.objects.bulk_create(
@@ -93,9 +93,9 @@ def read_log() -> int:
     typed = [entry for entry in entries if entry.kind in TYPE_OF_KIND and entry.team_id]
     if typed:
         teams = {entry.team_id for entry in typed}
-        channels = list(_with_room(Channel.objects.filter(team__in=teams)))
+        channels = list(_channels_with_room(Channel.objects.filter(team__in=teams)))
         Message.objects.bulk_create(
-            _of_entry(entry, channel)
+            _message_of_entry(entry, channel)
             for entry in typed
             for channel in channels
             if channel.team_id == entry.team_id and TYPE_OF_KIND[entry.kind].name in channel.kinds
@@ -106,21 +106,21 @@ def read_log() -> int:
     return len(entries)
 
 
-def _with_room(channels: QuerySet[Channel]) -> QuerySet[Channel]:
+def _channels_with_room(channels: QuerySet[Channel]) -> QuerySet[Channel]:
     """Return enabled channels with fewer than `MAX_PENDING` pending messages."""
     waiting = Count("messages", filter=Q(messages__due_at__isnull=False))
     return channels.filter(enabled=True).annotate(waiting=waiting).filter(waiting__lt=MAX_PENDING)
 
 
-def _of_entry(entry: Event, channel: Channel) -> Message:
+def _message_of_entry(entry: Event, channel: Channel) -> Message:
     kind = TYPE_OF_KIND[entry.kind]
-    what = entry.workspace.name if entry.workspace else str(channel.team)
+    subject = entry.workspace.name if entry.workspace else str(channel.team)
     url = reverse("workspaces:detail", args=[entry.workspace_id]) if entry.workspace_id else ""
     now = timezone.now()
     return Message(
         channel=channel,
         kind=kind.name,
-        title=f"{what}: {kind.summary}"[:200],
+        title=f"{subject}: {kind.summary}"[:200],
         body=f"{entry.actor_label} {entry.sentence}",
         url=url or (reverse("home:team", args=[entry.team.slug]) if entry.team else ""),
         due_at=now,
@@ -154,7 +154,7 @@ def _round(now: datetime) -> int:
             _finish(channel, messages, Outcome(ok=False, error=UNREADABLE))
             continue
         for part in _parts(messages):
-            jobs.append(Job(len(jobs), url, *_words(part)))
+            jobs.append(Job(len(jobs), url, *_message_text(part)))
             batches[jobs[-1].id] = (channel, part)
     if not jobs:
         return 0
@@ -186,17 +186,17 @@ def _claimed(channel: Channel, now: datetime) -> list[Message]:
     """Claim and return the channel's due messages. Messages to deactivated users are dropped."""
     rows = list(channel.messages.filter(due_at__lte=now).order_by("pk")[:MESSAGES_OF_ONE])
     if channel.user is not None and not channel.user.is_active:
-        _over([row.pk for row in rows], MessageState.FAILED)
+        _finish_all([row.pk for row in rows], MessageState.FAILED)
         return []
     claimed = []
     for row in rows:
-        mine = Message.objects.filter(pk=row.pk, due_at=row.due_at, attempts=row.attempts)
+        message_rows = Message.objects.filter(pk=row.pk, due_at=row.due_at, attempts=row.attempts)
         if row.attempts >= _max_attempts(row):
             # The worker crashed during the last attempt.
-            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now)
+            message_rows.update(state=MessageState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempts += 1
-        if mine.update(due_at=now + CLAIM, attempts=row.attempts):
+        if message_rows.update(due_at=now + CLAIM, attempts=row.attempts):
             claimed.append(row)
     return claimed
 
@@ -214,7 +214,7 @@ def _parts(messages: Sequence[Message]) -> list[list[Message]]:
     return [*tests, *([other] for other in others)]
 
 
-def _words(messages: Sequence[Message]) -> tuple[str, str]:
+def _message_text(messages: Sequence[Message]) -> tuple[str, str]:
     """Return title and body for these messages."""
     if len(messages) == 1:
         (only,) = messages
@@ -242,15 +242,15 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> 
     if row is None:
         # Deleted meanwhile, together with its messages.
         return
-    said = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
+    result = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
     for message in messages:
-        mine = Message.objects.filter(pk=message.pk, attempts=message.attempts)
+        message_rows = Message.objects.filter(pk=message.pk, attempts=message.attempts)
         if outcome.ok:
-            mine.update(state=MessageState.SENT, due_at=None, ended_at=now, **said)
+            message_rows.update(state=MessageState.SENT, due_at=None, ended_at=now, **result)
         elif message.attempts >= _max_attempts(message):
-            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now, **said)
+            message_rows.update(state=MessageState.FAILED, due_at=None, ended_at=now, **result)
         else:
-            mine.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **said)
+            message_rows.update(due_at=now + timedelta(seconds=WAITS_S[message.attempts - 1]), **result)
     if outcome.ok:
         row.failing_since, row.failures, row.not_before = None, 0, None
     else:
@@ -283,7 +283,7 @@ def _disable(channel: Channel, now: datetime) -> None:
     )
 
 
-def _over(keys: Sequence[int], state: MessageState) -> None:
+def _finish_all(keys: Sequence[int], state: MessageState) -> None:
     Message.objects.filter(pk__in=keys).update(state=state, due_at=None, ended_at=timezone.now())
 
 

@@ -29,21 +29,21 @@ def channel_by_id(actor: User, channel_id: UUID) -> Channel:
     Raises `NotFound`, and `NotAllowed` for mere members of its team.
     """
     of_team = Q(team__isnull=False) if actor.sees_all else Q(team__memberships__user=actor)
-    found = (
+    channel = (
         Channel.objects.select_related("team", "user").filter(Q(user=actor) | of_team, pk=channel_id).first()
     )
-    if found is None:
+    if channel is None:
         raise NotFound(Reason(ChannelCode.NO_SUCH_CHANNEL))
-    if not policies.only_sees(actor, found.team):
-        policies.require_channel(actor, found)
-    return found
+    if not policies.only_sees(actor, channel.team):
+        policies.require_channel(actor, channel)
+    return channel
 
 
 def managed_channel(actor: User, channel_id: UUID) -> Channel:
     """Return a channel that the actor may manage. Raises `NotFound` and `NotAllowed`."""
-    found = channel_by_id(actor, channel_id)
-    policies.require_channel(actor, found)
-    return found
+    channel = channel_by_id(actor, channel_id)
+    policies.require_channel(actor, channel)
+    return channel
 
 
 def team_of(actor: User, slug: str) -> Team:

@@ -47,7 +47,7 @@ class Refused(Exception):
     """The sandbox forbids the operation."""
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """Response to the thread's last request, and whether an address was refused."""
 
     status: int | None = None
@@ -56,7 +56,7 @@ class _Here(threading.local):
     error: str = ""
 
 
-_here = _Here()
+_here = _ThreadState()
 
 
 def confine(policy: Policy) -> None:
@@ -140,10 +140,10 @@ def problem_of(url: str, schemas: frozenset[str]) -> str:
     if "://" not in url or scheme not in schemas | {"https"}:
         return "scheme"
     try:
-        given = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+        parameters = parse_qsl(urlsplit(url).query, keep_blank_values=True)
     except ValueError:
         return "no_url"
-    names = {name.strip().lower().lstrip("+-:") for name, _ in given}
+    names = {name.strip().lower().lstrip("+-:") for name, _ in parameters}
     return "parameter" if names & REFUSED_PARAMETERS else ""
 
 
@@ -155,21 +155,21 @@ def made_of(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
 
     asset = apprise.AppriseAsset(async_mode=False, secure_logging=True)
     try:
-        found = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
+        plugin = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
     except Exception:
         return None, "no_url"
-    if found is None:
+    if plugin is None:
         return None, "no_url"
-    known: set[str] = set()
-    for each in (found.protocol, found.secure_protocol):
-        known |= {each} if isinstance(each, str) else set(each or ())
+    plugin_schemas: set[str] = set()
+    for protocol in (plugin.protocol, plugin.secure_protocol):
+        plugin_schemas |= {protocol} if isinstance(protocol, str) else set(protocol or ())
     scheme = url.partition("://")[0].lower()
-    if not known & schemas or (scheme != "https" and scheme not in known):
+    if not plugin_schemas & schemas or (scheme != "https" and scheme not in plugin_schemas):
         return None, "scheme"
-    return found, ""
+    return plugin, ""
 
 
-def _sent(job: dict[str, Any], service: Any) -> dict[str, Any]:
+def _send_job(job: dict[str, Any], service: Any) -> dict[str, Any]:
     for name in ("status", "answer", "refused", "error"):
         _here.__dict__.pop(name, None)
     try:
@@ -226,7 +226,7 @@ def main() -> None:
             services.append((job, service))
 
     def deliver(job: dict[str, Any], service: Any) -> None:
-        say(_sent(job, service))
+        say(_send_job(job, service))
 
     pool = ThreadPoolExecutor(THREADS)
     wait([pool.submit(deliver, job, service) for job, service in services], JOBS_S)

@@ -69,28 +69,28 @@ def _run(jobs: list[Job], *, check: bool) -> dict[int, Outcome]:
     )
     with process:
         try:
-            said, _ = process.communicate(json.dumps(task).encode(), timeout=LIMIT_S)
+            output, _ = process.communicate(json.dumps(task).encode(), timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            said, _ = process.communicate()
+            output, _ = process.communicate()
         finally:
             if process.poll() is None:
                 process.kill()
     if process.returncode > 0:
         log.error("the process that sends to channels ended with %s", process.returncode)
-    found = {
+    outcomes = {
         job.id: Outcome(ok=False, error="internal" if process.returncode > 0 else "timeout") for job in jobs
     }
-    for line in said.decode("utf-8", "replace").splitlines(keepends=True):
+    for line in output.decode("utf-8", "replace").splitlines(keepends=True):
         if not line.endswith("\n"):
             # Truncated line: the process was killed while writing.
             break
         result: dict[str, Any] = json.loads(line)
-        found[result["id"]] = Outcome(
+        outcomes[result["id"]] = Outcome(
             ok=result["ok"],
             error=result["error"],
             status=result.get("status"),
             answer=str(result.get("answer", "")).replace("\0", ""),
             service=result.get("service", ""),
         )
-    return found
+    return outcomes

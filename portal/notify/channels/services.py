@@ -46,7 +46,7 @@ def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequen
     if team is not None:
         accounts.require_manage_team(actor, team)
     channel = Channel(user=None if team is not None else actor, team=team)
-    _set(channel, name=name, kinds=kinds, url=url)
+    _set_fields(channel, name=name, kinds=kinds, url=url)
     with transaction.atomic():
         # Serializes concurrent creation, so that the limit holds.
         holder = User.objects if team is None else Team.objects
@@ -78,14 +78,14 @@ def change(
     """
     policies.require_channel(actor, channel)
     wanted = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
-    _set(
+    _set_fields(
         wanted,
         name=channel.name if name is None else name,
         kinds=channel.kinds if kinds is None else kinds,
         url=url or None,
     )
     with transaction.atomic():
-        row = _locked(channel)
+        row = _locked_channel(channel)
         policies.require_channel(actor, row)
         etags.require_expected(expected, row, name=row.name)
         changed = [
@@ -105,8 +105,8 @@ def change(
             row.failing_since, row.failures, row.not_before = None, 0, None
         if changed:
             row.save()
-            said = {"changed": changed, "enabled": row.enabled}
-            _record(actor, AuditKind.CHANNEL_CHANGED, row, f"changed the channel “{row.name}”", **said)
+            details = {"changed": changed, "enabled": row.enabled}
+            _record(actor, AuditKind.CHANNEL_CHANGED, row, f"changed the channel “{row.name}”", **details)
     return row
 
 
@@ -115,7 +115,7 @@ def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.AN
     """Delete a channel with its pending messages. Raises `NotFound`, `NotAllowed`, `PreconditionFailed`."""
     policies.require_channel(actor, channel)
     if expected:
-        etags.require_expected(expected, _locked(channel), name=channel.name)
+        etags.require_expected(expected, _locked_channel(channel), name=channel.name)
     _record(actor, AuditKind.CHANNEL_DELETED, channel, f"deleted the channel “{channel.name}”")
     channel.delete()
 
@@ -131,14 +131,14 @@ def send_test(*, actor: User, channel: Channel) -> Message:
 
     Raises `StateConflict` while an earlier test is pending, or if the channel is disabled.
     """
-    row = _locked(channel)
+    row = _locked_channel(channel)
     policies.require_channel(actor, row)
     if not row.enabled:
         raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
     if row.messages.filter(kind=TEST, state=MessageState.PENDING).exists():
         raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
-    made = Message.objects.create(
+    message = Message.objects.create(
         channel=row,
         kind=TEST,
         title=_("A test of the channel “%(name)s”") % {"name": row.name},
@@ -147,7 +147,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
         created_at=now,
     )
     transaction.on_commit(hint)
-    return made
+    return message
 
 
 def hint() -> None:
@@ -158,21 +158,21 @@ def hint() -> None:
         log.info("no hint was sent: %s", error)
 
 
-def _locked(channel: Channel) -> Channel:
+def _locked_channel(channel: Channel) -> Channel:
     rows = Channel.objects.select_for_update(of=("self",)).select_related("team", "user")
     return rows.get(pk=channel.pk)
 
 
-def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:
+def _set_fields(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:
     """Validate and set name, kinds and, if given, URL and service. Raises `InvalidInput`."""
     errors: dict[str, list[Reason]] = {}
     name = " ".join(strip_nul(name).split())[:80]
     if not name:
         errors["name"] = [Reason(ChannelCode.NAMELESS)]
-    known = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
-    unknown = sorted({strip_nul(kind)[:60] for kind in kinds} - set(known))
+    allowed = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
+    unknown = sorted({strip_nul(kind)[:60] for kind in kinds} - set(allowed))
     if unknown:
-        errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": known})]
+        errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": allowed})]
     elif not kinds:
         errors["kinds"] = [Reason(ChannelCode.CHOOSE_KINDS)]
     if url is not None and len(url.strip()) > MAX_URL:
@@ -185,7 +185,7 @@ def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) 
             errors["url"] = [_url_reason(check.error)]
     if errors:
         raise InvalidInput(Reason(ChannelCode.NOT_VALID), errors=errors)
-    channel.name, channel.kinds = name, [kind for kind in known if kind in set(kinds)]
+    channel.name, channel.kinds = name, [kind for kind in allowed if kind in set(kinds)]
 
 
 def _url_reason(error: str) -> Reason:

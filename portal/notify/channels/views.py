@@ -33,7 +33,7 @@ ROWS_PER_PAGE = 50
 @never_cache
 def own(request: SignedInRequest) -> HttpResponse:
     """List the user's own channels, and create one."""
-    return _listed(request, None)
+    return _list_page(request, None)
 
 
 @sensitive_post_parameters("url")
@@ -41,25 +41,25 @@ def own(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the channels of a team, for owners and operators. Auditors can only read."""
-    return _listed(request, selectors.team_of(request.user, slug))
+    return _list_page(request, selectors.team_of(request.user, slug))
 
 
-def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
-    found = selectors.channels_of(request.user, of)
+def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
+    channels = selectors.channels_of(request.user, of)
     if request.method == "POST" and of is not None:
         accounts.require_manage_team(request.user, of)
     form = ChannelForm(request.POST or None, of_team=of is not None)
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.create(actor=request.user, team=of, **form.wanted())
+            channel = services.create(actor=request.user, team=of, **form.wanted())
         except PortalError as error:
-            add_problems(form, _renamed(error), error.sentence)
+            add_problems(form, _errors_by_form_field(error), error.sentence)
         else:
             messages.success(request, _("The channel is there. A test shows whether it works."))
-            return redirect("channels:detail", made.pk)
+            return redirect("channels:detail", channel.pk)
     context = {
         "team": of,
-        "rows": [presenters.row_of(each) for each in found],
+        "rows": [presenters.row_of(row) for row in channels],
         "manages": not policies.only_sees(request.user, of),
         "form": form,
         "groups": form.groups(),
@@ -67,7 +67,7 @@ def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
     return render(request, "channels/list.html", context, status=form_status(form))
 
 
-def _renamed(error: PortalError) -> dict[str, list[str]]:
+def _errors_by_form_field(error: PortalError) -> dict[str, list[str]]:
     return {("types" if name == "kinds" else name): texts for name, texts in error.field_errors.items()}
 
 
@@ -91,19 +91,19 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
                 actor=request.user, channel=channel, expected=etags.expected_by(request), **form.wanted()
             )
         except PortalError as error:
-            add_problems(form, _renamed(error), error.sentence)
+            add_problems(form, _errors_by_form_field(error), error.sentence)
         else:
             messages.success(request, _("The channel is changed."))
             return redirect("channels:detail", channel_id)
     page = Paginator(selectors.messages_of(channel), ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    rows = [presenters.message_row(each) for each in page.object_list]
+    rows = [presenters.message_row(message) for message in page.object_list]
     context = {
         "row": presenters.row_of(channel),
         "channel": channel,
         "manages": not policies.only_sees(request.user, channel.team),
         "page": page,
         "rows": rows,
-        "waiting": any(each.message.state == MessageState.PENDING for each in rows),
+        "waiting": any(row.message.state == MessageState.PENDING for row in rows),
         "form": form,
         "groups": form.groups(),
         "back": list_url(channel),

@@ -79,23 +79,23 @@ class _Webhooks(ApiViewSet):
     ordering = ("created_at", "id")
     missing = WebhookCode.NO_SUCH_WEBHOOK
 
-    def _of(self) -> Team | None:
+    def _owning_team(self) -> Team | None:
         return None
 
     def get_queryset(self) -> QuerySet[Endpoint]:
-        return selectors.endpoints_of(self.request.user, self._of())
+        return selectors.endpoints_of(self.request.user, self._owning_team())
 
     def _create(self, request: UserRequest) -> Response:
-        made = services.create(
-            actor=request.user, team=self._of(), **body_of(request, WebhookCreateSerializer)
+        created = services.create(
+            actor=request.user, team=self._owning_team(), **body_of(request, WebhookCreateSerializer)
         )
-        location = reverse("api:webhook-detail", args=[made.endpoint.pk])
-        return _with_secret(made, status=201, Location=location)
+        location = reverse("api:webhook-detail", args=[created.endpoint.pk])
+        return _with_secret(created, status=201, Location=location)
 
 
-def _with_secret(made: services.WithSecret, *, status: int = 200, **headers: str) -> Response:
-    data = NewWebhookSerializer(made.endpoint, context={"secret": made.secret}).data
-    tag = {"ETag": etags.etag_of(made.endpoint)}
+def _with_secret(with_secret: services.WithSecret, *, status: int = 200, **headers: str) -> Response:
+    data = NewWebhookSerializer(with_secret.endpoint, context={"secret": with_secret.secret}).data
+    tag = {"ETag": etags.etag_of(with_secret.endpoint)}
     return Response(data, status=status, headers={**tag, **NO_STORE, **headers})
 
 
@@ -171,9 +171,9 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def test(self, request: UserRequest, webhook_id: UUID) -> Response:
-        made = services.send_test(actor=request.user, endpoint=self.managed())
-        headers = {"Location": _location_of(made)}
-        return Response(DeliverySerializer(made).data, status=202, headers=headers)
+        delivery = services.send_test(actor=request.user, endpoint=self.managed())
+        headers = {"Location": _location_of(delivery)}
+        return Response(DeliverySerializer(delivery).data, status=202, headers=headers)
 
     @operation(
         "Rotate the secret of a webhook",
@@ -192,7 +192,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 class TeamWebhookViewSet(_Webhooks, ListViewSet):
     operation_ids = {"list": "listTeamWebhooks", "create": "createTeamWebhook"}
 
-    def _of(self) -> Team:
+    def _owning_team(self) -> Team:
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
     @operation(

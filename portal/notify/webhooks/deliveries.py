@@ -149,13 +149,13 @@ def _claimed(endpoint: Endpoint) -> Delivery | None:
         )
         if row is None:
             return None
-        mine = Delivery.objects.filter(pk=row.pk, due_at=row.due_at, attempt_count=row.attempt_count)
+        deliveries = Delivery.objects.filter(pk=row.pk, due_at=row.due_at, attempt_count=row.attempt_count)
         if row.attempt_count >= _max_attempts(row):
             # The worker crashed during the last attempt.
-            mine.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
+            deliveries.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempt_count += 1
-        if mine.update(due_at=now + CLAIM, attempt_count=row.attempt_count):
+        if deliveries.update(due_at=now + CLAIM, attempt_count=row.attempt_count):
             row.due_at = now + CLAIM
             return row
 
@@ -205,13 +205,13 @@ def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoi
         answer=_text(outcome.answer.head) if outcome.answer else "",
         error=outcome.error,
     )
-    mine = Delivery.objects.filter(pk=delivery.pk, attempt_count=delivery.attempt_count)
+    deliveries = Delivery.objects.filter(pk=delivery.pk, attempt_count=delivery.attempt_count)
     if outcome.delivered:
-        mine.update(state=DeliveryState.DELIVERED, due_at=None, ended_at=now)
+        deliveries.update(state=DeliveryState.DELIVERED, due_at=None, ended_at=now)
     elif delivery.attempt_count >= _max_attempts(delivery):
-        mine.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
+        deliveries.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
     else:
-        mine.update(due_at=now + timedelta(seconds=WAITS_S[delivery.attempt_count - 1]))
+        deliveries.update(due_at=now + timedelta(seconds=WAITS_S[delivery.attempt_count - 1]))
     row.served_at = now
     row.slow = outcome.duration_ms > SLOW_MS
     if outcome.delivered:

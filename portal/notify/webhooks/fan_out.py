@@ -28,13 +28,13 @@ MAX_PENDING = 10_000
 
 def run() -> int:
     """Create missing deliveries, for up to `MAX_BATCHES` batches of entries. Returns the number created."""
-    made = 0
+    total = 0
     for _ in range(MAX_BATCHES):
         read, count = _batch()
-        made += count
+        total += count
         if read < BATCH:
             break
-    return made
+    return total
 
 
 @transaction.atomic
@@ -52,11 +52,11 @@ def _batch() -> tuple[int, int]:
             Outbox.objects.bulk_create([outbox], ignore_conflicts=True)
         return 0, 0
     entries = feed.entries_after(outbox, limit=BATCH)
-    made = _deliveries(entries, timezone.now())
+    count = _deliveries(entries, timezone.now())
     if entries:
         outbox.last_id = entries[-1].pk
     outbox.save(update_fields=["last_id", "settled_id", "horizon_id", "horizon_at"])
-    return len(entries), made
+    return len(entries), count
 
 
 def _deliveries(entries: Iterable[Event], now: datetime) -> int:
@@ -71,23 +71,26 @@ def _deliveries(entries: Iterable[Event], now: datetime) -> int:
     rows = []
     for entry, kind in typed:
         takers = [
-            each
-            for each in endpoints
-            if kind.name in each.types
-            and (each.team_id is None or (each.team_id == entry.team_id and kind.audience is Audience.TEAM))
+            endpoint
+            for endpoint in endpoints
+            if kind.name in endpoint.types
+            and (
+                endpoint.team_id is None
+                or (endpoint.team_id == entry.team_id and kind.audience is Audience.TEAM)
+            )
         ]
         payload = payloads.of_entry(entry) if takers else {}
         rows += [
             Delivery(
                 id=uuid4(),
-                endpoint=each,
+                endpoint=endpoint,
                 entry_id=entry.pk,
                 type=kind.name,
                 payload=payload,
                 due_at=now,
                 created_at=now,
             )
-            for each in takers
+            for endpoint in takers
         ]
     Delivery.objects.bulk_create(rows, batch_size=200)
     return len(rows)

@@ -45,7 +45,7 @@ class WebhookForm(forms.Form):
         super().__init__(*args, **kwargs)
         self._offered = list(offered)
         field: Any = self.fields["types"]
-        field.choices = [(each.name, each.summary) for each in self._offered]
+        field.choices = [(event_type.name, event_type.summary) for event_type in self._offered]
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the event types by subject, marking the chosen ones."""

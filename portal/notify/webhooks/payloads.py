@@ -40,44 +40,44 @@ def of_test(at: datetime, name: str) -> dict[str, Any]:
 
 def _subjects(entry: Event) -> dict[str, Any]:
     """Return the subjects of an entry: their ids, with URLs for REST resources."""
-    found: dict[str, Any] = {}
+    subjects: dict[str, Any] = {}
     if entry.workspace_id is not None:
-        found["workspace"] = {
+        subjects["workspace"] = {
             "id": str(entry.workspace_id),
             "name": entry.workspace.name if entry.workspace else "",
             "url": _url("workspace-detail", entry.workspace_id),
         }
     if entry.team is not None:
-        found["team"] = {"slug": entry.team.slug, "url": _url("team-detail", entry.team.slug)}
+        subjects["team"] = {"slug": entry.team.slug, "url": _url("team-detail", entry.team.slug)}
     if entry.pool is not None:
-        found["pool"] = {"slug": entry.pool.slug, "url": _url("pool-detail", entry.pool.slug)}
+        subjects["pool"] = {"slug": entry.pool.slug, "url": _url("pool-detail", entry.pool.slug)}
     keys: dict[str, list[str]] = {}
     for target in entry.targets.all():
         keys.setdefault(target.kind, []).append(target.key)
     if devices := keys.get(TargetKind.DEVICE):
-        found["devices"] = [{"uuid": key} for key in devices]
+        subjects["devices"] = [{"uuid": key} for key in devices]
     if nodes := keys.get(TargetKind.NODE):
-        found["node"] = {"name": nodes[0]}
+        subjects["node"] = {"name": nodes[0]}
     if requests := keys.get(TargetKind.QUOTA_REQUEST):
-        found["quota_request"] = {"id": requests[0], "url": _url("quota-request-detail", requests[0])}
+        subjects["quota_request"] = {"id": requests[0], "url": _url("quota-request-detail", requests[0])}
     if entry.data.get("reservation"):
         key = str(entry.data["reservation"])
-        found["reservation"] = {"id": key, "url": _url("reservation-detail", key)}
+        subjects["reservation"] = {"id": key, "url": _url("reservation-detail", key)}
     for subject, key in ACCOUNTS.items():
         if entry.data.get(key):
-            found[subject] = {"username": str(entry.data[key])}
-    return found
+            subjects[subject] = {"username": str(entry.data[key])}
+    return subjects
 
 
 def _details(entry: Event) -> dict[str, Any]:
-    found = {
+    details = {
         name: entry.data[name]
         for name in DETAILS
         if isinstance(entry.data.get(name), (str, int, bool)) and len(str(entry.data[name])) <= MAX_DETAIL
     }
     if entry.cause.get("code"):
-        found.setdefault("code", entry.cause["code"])
-    return found
+        details.setdefault("code", entry.cause["code"])
+    return details
 
 
 def _url(name: str, key: object) -> str:

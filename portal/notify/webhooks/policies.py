@@ -55,9 +55,9 @@ def require_types(actor: User | SystemActor, names: Iterable[str]) -> None:
     """Require an administrator for event types about accounts. Raises `NotAllowed`."""
     if isinstance(actor, SystemActor) or actor.administers:
         return
-    found = [name for name in names if name in TYPES and TYPES[name].audience is Audience.ADMINISTRATORS]
-    if found:
-        raise NotAllowed(Reason(WebhookCode.ADMINISTRATORS_TYPES, {"types": sorted(found)}))
+    restricted = [name for name in names if name in TYPES and TYPES[name].audience is Audience.ADMINISTRATORS]
+    if restricted:
+        raise NotAllowed(Reason(WebhookCode.ADMINISTRATORS_TYPES, {"types": sorted(restricted)}))
 
 
 def audience_of(actor: User, team: Team | None) -> Audience:

@@ -84,7 +84,7 @@ class DeliveryRow:
 
     @property
     def shown(self) -> list[tuple[Attempt, str]]:
-        return [(each, outcome_of(each)) for each in self.attempts]
+        return [(attempt, outcome_of(attempt)) for attempt in self.attempts]
 
 
 def delivery_row(delivery: Delivery, *, secrets: bool) -> DeliveryRow:

@@ -37,18 +37,18 @@ def endpoint_by_id(actor: User, endpoint_id: UUID) -> Endpoint:
     Raises `NotFound`, and `NotAllowed` for mere members of its team.
     """
     visible = Q() if actor.sees_all else Q(team__memberships__user=actor)
-    found = Endpoint.objects.select_related("team", "created_by").filter(visible, pk=endpoint_id).first()
-    if found is None:
+    endpoint = Endpoint.objects.select_related("team", "created_by").filter(visible, pk=endpoint_id).first()
+    if endpoint is None:
         raise NotFound(Reason(WebhookCode.NO_SUCH_WEBHOOK))
-    policies.require_see_endpoint(actor, found)
-    return found
+    policies.require_see_endpoint(actor, endpoint)
+    return endpoint
 
 
 def managed_endpoint(actor: User, endpoint_id: UUID) -> Endpoint:
     """Return a webhook that the actor may manage. Raises `NotFound` and `NotAllowed`."""
-    found = endpoint_by_id(actor, endpoint_id)
-    policies.require_endpoint(actor, found)
-    return found
+    endpoint = endpoint_by_id(actor, endpoint_id)
+    policies.require_endpoint(actor, endpoint)
+    return endpoint
 
 
 def team_of(actor: User, slug: str) -> Team:
@@ -66,7 +66,7 @@ def deliveries_of(endpoint: Endpoint) -> QuerySet[Delivery]:
 
 def delivery_by_id(endpoint: Endpoint, delivery_id: UUID) -> Delivery:
     """Return one delivery of an endpoint. Raises `NotFound`."""
-    found = deliveries_of(endpoint).filter(pk=delivery_id).first()
-    if found is None:
+    delivery = deliveries_of(endpoint).filter(pk=delivery_id).first()
+    if delivery is None:
         raise NotFound(Reason(WebhookCode.NO_SUCH_DELIVERY))
-    return found
+    return delivery

@@ -65,7 +65,7 @@ def create(
         team=team,
         secret=seal(secret, purpose=SECRET),
         created_by=None if isinstance(actor, SystemActor) else actor,
-        **_checked(actor, team, name, url, types),
+        **_validated_columns(actor, team, name, url, types),
     )
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
     # Locking the team serializes concurrent creation, so that the limit holds.
@@ -101,10 +101,10 @@ def change(
 
     Raises like `create`, and `PreconditionFailed`.
     """
-    endpoint = _locked(endpoint)
+    endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
     etags.require_expected(expected, endpoint, name=endpoint.name)
-    wanted = _checked(
+    wanted = _validated_columns(
         actor,
         endpoint.team,
         endpoint.name if name is None else name,
@@ -122,15 +122,17 @@ def change(
         endpoint.failing_since, endpoint.timeouts, endpoint.not_before = None, 0, None
     if changed:
         endpoint.save()
-        said = {"changed": changed, "enabled": endpoint.enabled}
-        _record(actor, AuditKind.WEBHOOK_CHANGED, endpoint, f"changed the webhook “{endpoint.name}”", **said)
+        details = {"changed": changed, "enabled": endpoint.enabled}
+        _record(
+            actor, AuditKind.WEBHOOK_CHANGED, endpoint, f"changed the webhook “{endpoint.name}”", **details
+        )
     return endpoint
 
 
 @transaction.atomic
 def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecret:
     """Create a new secret. Both sign for `OVERLAP`, so that the receiver can switch in between."""
-    endpoint = _locked(endpoint)
+    endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
     secret = signatures.new_secret()
     endpoint.previous_secret, endpoint.previous_until = endpoint.secret, timezone.now() + OVERLAP
@@ -148,7 +150,7 @@ def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecre
 @transaction.atomic
 def delete(*, actor: User | SystemActor, endpoint: Endpoint, expected: frozenset[str] = etags.ANY) -> None:
     """Delete a webhook with its log and pending deliveries. Raises `NotAllowed` and `PreconditionFailed`."""
-    endpoint = _locked(endpoint)
+    endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
     etags.require_expected(expected, endpoint, name=endpoint.name)
     _record(actor, AuditKind.WEBHOOK_DELETED, endpoint, f"deleted the webhook “{endpoint.name}”")
@@ -161,13 +163,13 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
 
     Raises `NotAllowed`, and `StateConflict` while an earlier test is pending or if the webhook is disabled.
     """
-    endpoint = _locked(endpoint)
+    endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
     _require_enabled(endpoint)
     if endpoint.deliveries.filter(entry_id=None, state=DeliveryState.PENDING).exists():
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
-    made = Delivery.objects.create(
+    delivery = Delivery.objects.create(
         endpoint=endpoint,
         type="berth.test",
         payload=payloads.of_test(now, endpoint.name),
@@ -175,7 +177,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
         created_at=now,
     )
     transaction.on_commit(hint)
-    return made
+    return delivery
 
 
 @transaction.atomic
@@ -213,7 +215,7 @@ def hint() -> None:
         log.info("no hint was sent: %s", error)
 
 
-def _locked(endpoint: Endpoint) -> Endpoint:
+def _locked_endpoint(endpoint: Endpoint) -> Endpoint:
     return Endpoint.objects.select_for_update(of=("self",)).select_related("team").get(pk=endpoint.pk)
 
 
@@ -222,7 +224,7 @@ def _require_enabled(endpoint: Endpoint) -> None:
         raise StateConflict(Reason(WebhookCode.ENDED), code=ProblemCode.WEBHOOK_DISABLED)
 
 
-def _checked(
+def _validated_columns(
     actor: User | SystemActor, team: Team | None, name: str, url: str, types: Sequence[str]
 ) -> dict[str, object]:
     """Return the validated columns. Raises `InvalidInput`."""
@@ -233,12 +235,12 @@ def _checked(
     problem = url_problem(url)
     if problem is not None:
         errors["url"] = [Reason(URL_CODES[problem])]
-    known = {
+    allowed = {
         event_type.name
         for event_type in TYPES.values()
         if team is None or event_type.audience is Audience.TEAM
     }
-    unknown = sorted(set(types) - known)
+    unknown = sorted(set(types) - allowed)
     if unknown:
         errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [kind[:60] for kind in unknown[:10]]})]
     elif not types:

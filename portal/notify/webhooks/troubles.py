@@ -40,7 +40,7 @@ def disable(endpoint: Endpoint, *, gone: bool) -> None:
         % {"count": days}
     )
     events.notify(
-        _concerned(endpoint),
+        _recipients(endpoint),
         "webhook.disabled",
         _("The webhook “%(name)s” is switched off") % {"name": endpoint.name},
         _("%(why)s Mend the receiver, then switch it on again.") % {"why": why},
@@ -48,7 +48,7 @@ def disable(endpoint: Endpoint, *, gone: bool) -> None:
     )
 
 
-def _concerned(endpoint: Endpoint) -> Iterable[User]:
+def _recipients(endpoint: Endpoint) -> Iterable[User]:
     """Return the team's owners; for a site webhook its creator, or all operators."""
     if endpoint.team is not None:
         return accounts.owners_of(endpoint.team)

@@ -32,37 +32,37 @@ ROWS_PER_PAGE = 50
 @never_cache
 def site(request: SignedInRequest) -> HttpResponse:
     """List the webhooks of the site, for operators. Auditors can only read."""
-    return _listed(request, None)
+    return _list_page(request, None)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the webhooks of a team, for owners and operators. Auditors can only read."""
-    return _listed(request, selectors.team_of(request.user, slug))
+    return _list_page(request, selectors.team_of(request.user, slug))
 
 
-def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
+def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
     """List webhooks and create one. The secret is shown only once."""
-    found = selectors.endpoints_of(request.user, of)
+    endpoints = selectors.endpoints_of(request.user, of)
     manages = not policies.only_sees(request.user)
     if request.method == "POST":
         policies.require_manage(request.user, of)
     form = _form(request, of)
-    made = None
+    created = None
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.create(actor=request.user, team=of, **form.cleaned_data)
+            created = services.create(actor=request.user, team=of, **form.cleaned_data)
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
             form = _form(request, of, empty=True)
     context = {
         "team": of,
-        "rows": [presenters.row_of(each, secrets=manages) for each in found],
+        "rows": [presenters.row_of(endpoint, secrets=manages) for endpoint in endpoints],
         "manages": manages,
         "form": form,
-        "made": made,
+        "made": created,
         "groups": form.groups(),
     }
     return render(request, "webhooks/list.html", context, status=form_status(form))
@@ -111,7 +111,7 @@ def _detail(
         log = log.filter(state=only)
     page = Paginator(log, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     manages = not policies.only_sees(request.user)
-    rows = [presenters.delivery_row(each, secrets=manages) for each in page.object_list]
+    rows = [presenters.delivery_row(delivery, secrets=manages) for delivery in page.object_list]
     context: dict[str, Any] = {
         "row": presenters.row_of(endpoint, secrets=manages),
         "manages": manages,
@@ -120,7 +120,7 @@ def _detail(
         "rows": rows,
         "only": only,
         "statuses": DeliveryState.choices,
-        "waiting": any(each.delivery.state == DeliveryState.PENDING for each in rows),
+        "waiting": any(row.delivery.state == DeliveryState.PENDING for row in rows),
         "form": form,
         "groups": form.groups(),
         "secret": secret,
@@ -173,8 +173,8 @@ def rotate(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method != "POST":
         return redirect("webhooks:detail", webhook_id)
-    made = services.rotate_secret(actor=request.user, endpoint=endpoint)
-    return _detail(request, made.endpoint, secret=made.secret)
+    rotated = services.rotate_secret(actor=request.user, endpoint=endpoint)
+    return _detail(request, rotated.endpoint, secret=rotated.secret)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -34,17 +34,17 @@ def delegations_at(now: datetime) -> QuerySet[Delegation]:
 
 def delegator_of(actor: User) -> User | None:
     """Return the approver for whom the actor currently decides, or None."""
-    held = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver").first()
-    return held.approver if held else None
+    delegation = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver").first()
+    return delegation.approver if delegation else None
 
 
 def decides_only_for(actor: User) -> User | None:
     """Return the only approver for whom the actor decides, or None if there are several or none."""
     if is_approver(actor):
         return None
-    held = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver")
-    found = {delegation.approver_id: delegation.approver for delegation in held}
-    return next(iter(found.values())) if len(found) == 1 else None
+    delegations = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver")
+    approvers = {delegation.approver_id: delegation.approver for delegation in delegations}
+    return next(iter(approvers.values())) if len(approvers) == 1 else None
 
 
 def is_only_superuser(actor: User) -> bool:

@@ -68,10 +68,10 @@ def in_file(digest: str, path: Path) -> bool:
                 file.readline()
             begins = file.tell()
             line = file.readline()
-            found = line[:40].upper()
-            if found == wanted:
+            line_digest = line[:40].upper()
+            if line_digest == wanted:
                 return True
-            if not line or begins >= high or found > wanted:
+            if not line or begins >= high or line_digest > wanted:
                 high = middle
             else:
                 low = begins + len(line)

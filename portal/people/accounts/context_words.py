@@ -29,11 +29,11 @@ class ContextWordsValidator:
 
     def validate(self, password: str, user: object = None) -> None:
         """Raise `ValidationError` if fewer than `MIN_BESIDE` letters and digits remain without the words."""
-        text, found = password.lower(), False
+        text, has_word = password.lower(), False
         for word in sorted(context_words(), key=len, reverse=True):
-            found = found or word in text
+            has_word = has_word or word in text
             text = text.replace(word, " ")
-        if found and sum(character.isalnum() for character in text) < MIN_BESIDE:
+        if has_word and sum(character.isalnum() for character in text) < MIN_BESIDE:
             raise ValidationError(
                 _("This password is little more than a name that everybody knows here. Choose another one."),
                 code="password_context_word",

@@ -126,19 +126,19 @@ def heirs_of(actor: User | SystemActor, user: User) -> list[Handover]:
     The heir is the longest-standing active member, except viewers and service accounts. If there is none, it
     is `actor`, unless that is the user.
     """
-    found: list[Handover] = []
+    handovers: list[Handover] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
     for membership in owned.order_by("team__slug"):
         others = Membership.objects.filter(team=membership.team, user__is_active=True).exclude(
             Q(user=user) | Q(role=Role.VIEWER) | Q(user__owning_team__isnull=False)
         )
         if others.filter(role=Role.OWNER).exists():
-            found.append(Handover(membership, others=True))
+            handovers.append(Handover(membership, others=True))
             continue
         longest = others.select_related("user").order_by("joined_at", "pk").first()
         heir = actor if isinstance(actor, User) and actor.pk != user.pk else None
-        found.append(Handover(membership, longest.user if longest else heir))
-    return found
+        handovers.append(Handover(membership, longest.user if longest else heir))
+    return handovers
 
 
 def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
@@ -178,6 +178,6 @@ def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
 
 def _end_delegations(user: User) -> None:
     now = timezone.now()
-    held = Delegation.objects.filter(Q(approver=user) | Q(delegate=user), ends_at__gt=now)
-    held.filter(starts_at__lt=now).update(ends_at=now)
-    held.filter(starts_at__gte=now).delete()
+    delegations = Delegation.objects.filter(Q(approver=user) | Q(delegate=user), ends_at__gt=now)
+    delegations.filter(starts_at__lt=now).update(ends_at=now)
+    delegations.filter(starts_at__gte=now).delete()

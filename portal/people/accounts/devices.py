@@ -47,10 +47,10 @@ def remember(request: HttpRequest, response: HttpResponseBase, user: User, *, tr
     if trust and settings.BERTH_TRUSTED_DEVICE_DAYS:
         entry = {"trusted_at": int(timezone.now().timestamp()), "fingerprint": _fingerprint(user)}
     entries[str(user.pk)] = entry
-    kept = dict(list(entries.items())[-MAX_USERS:])
+    newest = dict(list(entries.items())[-MAX_USERS:])
     response.set_cookie(
         settings.BERTH_DEVICE_COOKIE,
-        signing.dumps(kept, salt=_SALT, compress=True),
+        signing.dumps(newest, salt=_SALT, compress=True),
         max_age=LIFETIME,
         secure=settings.HTTPS,
         httponly=True,
@@ -60,12 +60,12 @@ def remember(request: HttpRequest, response: HttpResponseBase, user: User, *, tr
 
 def _entries(request: HttpRequest) -> dict[str, dict[str, Any]]:
     try:
-        found = signing.loads(
+        entries = signing.loads(
             request.COOKIES.get(settings.BERTH_DEVICE_COOKIE, ""), salt=_SALT, max_age=LIFETIME
         )
     except signing.BadSignature:
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _fingerprint(user: User) -> str:

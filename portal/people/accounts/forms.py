@@ -46,10 +46,10 @@ class NewPasswordForm(forms.Form):
     )
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
-        if given.get("password") and given.get("repeated") and given["password"] != given["repeated"]:
+        data = super().clean() or {}
+        if data.get("password") and data.get("repeated") and data["password"] != data["repeated"]:
             self.add_error("repeated", _("The two passwords differ."))
-        return given
+        return data
 
 
 class ChangePasswordForm(forms.Form):
@@ -73,10 +73,10 @@ class ChangePasswordForm(forms.Form):
     end_tokens = forms.BooleanField(required=False)
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
-        if given.get("new_password") and given.get("repeated") and given["new_password"] != given["repeated"]:
+        data = super().clean() or {}
+        if data.get("new_password") and data.get("repeated") and data["new_password"] != data["repeated"]:
             self.add_error("repeated", _("The two passwords differ."))
-        return given
+        return data
 
 
 class EmailForm(forms.Form):
@@ -156,10 +156,10 @@ class MemberForm(forms.Form):
 
 def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str) -> None:
     """Show a service's errors at the fields they name, or `message` above the form if none match."""
-    named = {name: texts for name, texts in problems.items() if name in form.fields}
-    for name, texts in named.items():
+    field_problems = {name: texts for name, texts in problems.items() if name in form.fields}
+    for name, texts in field_problems.items():
         form.add_error(name, texts)
-    if not named:
+    if not field_problems:
         form.add_error(None, message)
 
 

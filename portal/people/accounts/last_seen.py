@@ -46,9 +46,9 @@ def note(session: SessionBase) -> None:
     """Update the last use and postpone the expiry. Ignores database errors."""
     now = timezone.now()
     key = session.session_key
-    seen = UserSession.objects.filter(key=key, last_seen_at__lt=now - PAUSE)
+    sessions = UserSession.objects.filter(key=key, last_seen_at__lt=now - PAUSE)
     try:
-        if seen.update(last_seen_at=now):
+        if sessions.update(last_seen_at=now):
             rows = Session.objects.filter(session_key=key)
             rows.update(expire_date=session.get_expiry_date())
     except DatabaseError as error:

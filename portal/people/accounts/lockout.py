@@ -35,12 +35,12 @@ HARD = 4
 def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
     """Render the page after too many wrong passwords. Called by django-axes with unused arguments."""
     minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
-    words = _(
+    text = _(
         "There were %(count)d wrong passwords for this name from here. "
         "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
         "for a new one."
     )
-    return _page(request, words % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
+    return _page(request, text % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
 
 
 def refuses(request: HttpRequest, username: str) -> bool:
@@ -55,7 +55,7 @@ def refuses(request: HttpRequest, username: str) -> bool:
         return True
     if devices.knows(request, user):
         return False
-    return failed >= HARD or not _came_from_here(user)
+    return failed >= HARD or not _has_signed_in_from_here(user)
 
 
 def count_failure(username: str) -> None:
@@ -71,11 +71,11 @@ def count_failure(username: str) -> None:
 def too_many(request: HttpRequest) -> HttpResponse:
     """Render the page for refused sign-ins."""
     minutes = _minutes(WINDOW)
-    words = _(
+    text = _(
         "Too many sign-ins have failed from this address, or for this name. Wait %(minutes)d minutes, then "
         "try again; in a browser that you have signed in with before you can sign in now."
     )
-    return _page(request, words % {"minutes": minutes}, minutes)
+    return _page(request, text % {"minutes": minutes}, minutes)
 
 
 def _key() -> str:
@@ -88,7 +88,7 @@ def _key_of(username: str) -> str:
     return f"name:{salted_hmac('berth.lockout', name).hexdigest()}"
 
 
-def _came_from_here(user: User) -> bool:
+def _has_signed_in_from_here(user: User) -> bool:
     since = timezone.now() - KNOWN_FOR
     address = request_context.current().address or None
     sign_ins = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)

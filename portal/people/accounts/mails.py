@@ -50,7 +50,7 @@ def send_link(user_id: UUID, kind: LinkKind) -> bool:
     user = User.objects.existing().filter(pk=user_id, is_active=True).exclude(email="").first()
     if user is None:
         return False
-    subject, lead = _words(user, kind)
+    subject, lead = _mail_text(user, kind)
     until = format_moment(links.expires_at(kind))
     parts = [
         lead,
@@ -70,8 +70,10 @@ def send_forgotten(name: str) -> bool:
     """Send a link to the user with this name or address and a password. Returns whether one was sent."""
     if not name:
         return False
-    asked = Q(username=name.lower()) | Q(email__iexact=name)
-    user = User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
+    matching = Q(username=name.lower()) | Q(email__iexact=name)
+    user = (
+        User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, matching).exclude(email="").first()
+    )
     if user is None:
         return False
     lately = Event.objects.filter(
@@ -89,13 +91,13 @@ def send_forgotten(name: str) -> bool:
     return sent
 
 
-def _words(user: User, kind: LinkKind) -> tuple[str, str]:
-    named = {"username": user.username, "url": public_url()}
+def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
+    params = {"username": user.username, "url": public_url()}
     match kind:
         case LinkKind.INVITATION:
             return (
                 _("You are invited"),
-                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % named,
+                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % params,
             )
         case LinkKind.RESET:
             return (
@@ -104,7 +106,7 @@ def _words(user: User, kind: LinkKind) -> tuple[str, str]:
                     "An administrator of %(url)s has ended the password of %(username)s. "
                     "Choose another one here:"
                 )
-                % named,
+                % params,
             )
         case LinkKind.FORGOTTEN:
             return (
@@ -113,5 +115,5 @@ def _words(user: User, kind: LinkKind) -> tuple[str, str]:
                     "Somebody, perhaps you, has forgotten the password of %(username)s at %(url)s. "
                     "If it was you, choose another one here; if not, nothing has to be done."
                 )
-                % named,
+                % params,
             )

@@ -89,13 +89,13 @@ def may_delete_own_account(user: User) -> bool:
 
 def reasons_to_stay(user: User) -> list[Reason]:
     """Return what prevents `user` from deleting their own account, except workspaces."""
-    found = []
+    reasons = []
     if is_last_administrator(user):
-        found.append(Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}))
+        reasons.append(Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}))
     teams = orphaned_by(user)
     if teams:
-        found.append(Reason(AccountCode.LAST_OWNER_LEAVES, {"teams": [team.name for team in teams]}))
-    return found
+        reasons.append(Reason(AccountCode.LAST_OWNER_LEAVES, {"teams": [team.name for team in teams]}))
+    return reasons
 
 
 def require_delete_account(actor: User | SystemActor, user: User) -> None:
@@ -121,12 +121,12 @@ def orphaned_by(user: User) -> list[Team]:
     owned = Team.objects.filter(memberships__user=user, memberships__role=Role.OWNER)
     if connection.in_atomic_block:
         owned = owned.select_for_update(of=("self",))
-    found = []
+    teams = []
     for team in owned.order_by("pk"):
         others = team.memberships.filter(user__is_active=True).exclude(user=user)
         if others.exists() and not others.filter(role=Role.OWNER).exists():
-            found.append(team)
-    return sorted(found, key=lambda team: team.slug)
+            teams.append(team)
+    return sorted(teams, key=lambda team: team.slug)
 
 
 def may_manage_tokens_of(actor: User | SystemActor, user: User) -> bool:

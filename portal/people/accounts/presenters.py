@@ -11,25 +11,25 @@ from portal.people.accounts.models import Team, User
 
 def rights(user: User) -> list[str]:
     """Return the user's site roles as short descriptions."""
-    found = []
+    labels = []
     if user.is_superuser:
-        found.append(_("Administrator: may do everything"))
+        labels.append(_("Administrator: may do everything"))
     if user.is_operator:
-        found.append(_("Operator: runs the pools"))
+        labels.append(_("Operator: runs the pools"))
     if user.is_approver:
-        found.append(_("Approver: decides quota requests"))
+        labels.append(_("Approver: decides quota requests"))
     if user.is_auditor:
-        found.append(_("Auditor: reads everything, changes nothing"))
-    return found or [_("Member: starts workspaces for your teams")]
+        labels.append(_("Auditor: reads everything, changes nothing"))
+    return labels or [_("Member: starts workspaces for your teams")]
 
 
 def leaving_question(team: Team) -> dict[str, Any]:
     """Return the context of the confirmation to leave a team."""
-    named = {"team": team.name}
+    params = {"team": team.name}
     return {
-        "title": _("Leave %(team)s?") % named,
+        "title": _("Leave %(team)s?") % params,
         "loses": [
-            _("You can no longer start workspaces for %(team)s") % named,
+            _("You can no longer start workspaces for %(team)s") % params,
             _("You can no longer see its members"),
         ],
         "stays": [
@@ -43,27 +43,27 @@ def leaving_question(team: Team) -> dict[str, Any]:
 
 def removal_question(team: Team, username: str) -> dict[str, Any]:
     """Return the context of the confirmation to remove a member from a team."""
-    named = {"team": team.name, "username": username}
+    params = {"team": team.name, "username": username}
     return {
-        "title": _("Remove %(username)s from %(team)s?") % named,
+        "title": _("Remove %(username)s from %(team)s?") % params,
         "loses": [
-            _("%(username)s can no longer start workspaces for %(team)s") % named,
-            _("%(username)s can no longer see its members") % named,
+            _("%(username)s can no longer start workspaces for %(team)s") % params,
+            _("%(username)s can no longer see its members") % params,
         ],
         "stays": [
             _("the files in their home folder of this team"),
             _("their workspaces in other teams, which go on"),
             _("the record of what happened"),
         ],
-        "yes": _("Remove %(username)s") % named,
+        "yes": _("Remove %(username)s") % params,
     }
 
 
 def held_lead(team: Team, username: str, *, leaving: bool) -> str:
     """Return the lead text above workspaces that have to be deleted first."""
-    named = {"team": team.name, "username": username}
+    params = {"team": team.name, "username": username}
     first = (
         _("You still have these in %(team)s.") if leaving else _("%(username)s still has these in %(team)s.")
     )
     second = _("Nothing is stopped by itself: delete them first. Home folders stay.")
-    return f"{first % named} {second}"
+    return f"{first % params} {second}"

@@ -171,14 +171,14 @@ def user_by_name(actor: User, username: str) -> User:
     return user
 
 
-def search_users(users: UserQuerySet, words: str) -> UserQuerySet:
+def search_users(users: UserQuerySet, query: str) -> UserQuerySet:
     """Return users whose name or address contains all words."""
-    for word in strip_nul(words).split()[:10]:
+    for term in strip_nul(query).split()[:10]:
         users = users.filter(
-            Q(username__icontains=word)
-            | Q(email__icontains=word)
-            | Q(first_name__icontains=word)
-            | Q(last_name__icontains=word)
+            Q(username__icontains=term)
+            | Q(email__icontains=term)
+            | Q(first_name__icontains=term)
+            | Q(last_name__icontains=term)
         )
     return users
 

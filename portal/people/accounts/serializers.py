@@ -210,17 +210,17 @@ class MeSerializer(serializers.Serializer[Any]):
     )
     token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
 
-    def to_representation(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+    def to_representation(self, user_data: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "username": seen["username"],
-            "kind": seen["kind"],
-            "email": seen["email"],
-            "is_operator": seen["is_operator"],
-            "is_approver": seen["is_approver"],
-            "roles": list(seen["roles"]),
+            "username": user_data["username"],
+            "kind": user_data["kind"],
+            "email": user_data["email"],
+            "is_operator": user_data["is_operator"],
+            "is_approver": user_data["is_approver"],
+            "roles": list(user_data["roles"]),
             "teams": [
-                {"slug": place.slug, "name": place.name, "role": place.role} for place in seen["teams"]
+                {"slug": place.slug, "name": place.name, "role": place.role} for place in user_data["teams"]
             ],
-            "scopes": list(seen["scopes"]),
-            "token": TokenSerializer().to_representation(seen["token"]) if seen["token"] else None,
+            "scopes": list(user_data["scopes"]),
+            "token": TokenSerializer().to_representation(user_data["token"]) if user_data["token"] else None,
         }

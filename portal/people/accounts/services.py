@@ -161,8 +161,8 @@ def _require_no_workspaces(team: Team, user: User) -> None:
     """Raise `StateConflict` if the user has workspaces in the team."""
     live = user.workspaces.live().filter(team=team).count()
     if live:
-        held = {"username": user.username, "count": live, "team": team.name}
-        raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, held))
+        params = {"username": user.username, "count": live, "team": team.name}
+        raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, params))
 
 
 @transaction.atomic

@@ -203,13 +203,13 @@ def end_all(user: User) -> int:
     Runs in the caller's transaction; the caller saves the user. The new `session_salt` invalidates everything
     signed with the old one.
     """
-    listed = list(sessions_of(user).values_list("key", flat=True))
-    for key in listed:
+    keys = list(sessions_of(user).values_list("key", flat=True))
+    for key in keys:
         _store()().delete(key)
     UserSession.objects.filter(user=user).delete()
     user.session_salt = secrets.token_hex(16)
     announce_end(user)
-    return len(listed)
+    return len(keys)
 
 
 def keep_only(request: HttpRequest, user: User) -> int:
@@ -217,9 +217,9 @@ def keep_only(request: HttpRequest, user: User) -> int:
     ended = end_all(user)
     user.save(update_fields=["password", "session_salt"])
     # The current session continues under a new key, with its original age.
-    kept = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT)}
+    values = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT)}
     login(request, user, backend=BACKEND)
-    request.session.update(kept)
+    request.session.update(values)
     _note(request, user)
     return max(0, ended - 1)
 
@@ -233,10 +233,10 @@ def announce_end(user: User) -> None:
 
 def connect() -> None:
     """Record the start of every session, however it begins. Called once when Django is ready."""
-    user_logged_in.connect(_began, dispatch_uid="accounts.sessions")
+    user_logged_in.connect(_record_begin, dispatch_uid="accounts.sessions")
 
 
-def _began(*, request: HttpRequest, **_: Any) -> None:
+def _record_begin(*, request: HttpRequest, **_: Any) -> None:
     now = time.time()
     request.session.setdefault(BEGAN_AT, now)
     request.session.setdefault(PROVEN_AT, now)

@@ -56,11 +56,11 @@ def set_egress(
     row.egress = row.egress if egress is None else egress
     row.egress_allow = row.egress_allow if egress_allow is None else egress_allow.strip()
     after = document_of(row)
-    changed = [each.field for each in history.differences(before, after)]
+    changed = [difference.field for difference in history.differences(before, after)]
     if not changed:
         return row
-    new = _checked(row)
-    if not policies.may_loosen_egress(actor) and not _as_tight(new, old):
+    new = _validated_policy(row)
+    if not policies.may_loosen_egress(actor) and not _is_as_strict(new, old):
         raise NotAllowed(Reason(AccountCode.EGRESS_LOOSER, {"team": row.name}))
     row.updated_at = timezone.now()
     row.save(update_fields=["egress", "egress_allow", "updated_at"])
@@ -89,12 +89,12 @@ def restore(
 ) -> Team:
     """Restore an earlier version as a new change. Raises like `set_egress`, and `NotFound`."""
     policies.require_manage_team(actor, team)
-    kept = history.revision(SubjectKind.TEAM, team.pk, number).data
+    data = history.revision(SubjectKind.TEAM, team.pk, number).data
     return set_egress(
         actor=actor,
         team=team,
-        egress=kept["egress"],
-        egress_allow=kept["egress_allow"],
+        egress=data["egress"],
+        egress_allow=data["egress_allow"],
         expected=expected,
         restored_from=number,
     )
@@ -134,7 +134,7 @@ def _policy(team: Team) -> EgressPolicy | None:
         raise InvalidInput(reason, errors={"egress_allow": [reason]}) from None
 
 
-def _checked(team: Team) -> EgressPolicy | None:
+def _validated_policy(team: Team) -> EgressPolicy | None:
     if team.egress not in TeamEgress.values:
         reason = Reason(AccountCode.EGRESS_NOT_VALID)
         raise InvalidInput(reason, errors={"egress": [reason]})
@@ -144,7 +144,7 @@ def _checked(team: Team) -> EgressPolicy | None:
     return _policy(team)
 
 
-def _as_tight(new: EgressPolicy | None, old: EgressPolicy | None) -> bool:
+def _is_as_strict(new: EgressPolicy | None, old: EgressPolicy | None) -> bool:
     if old is None:
         return True
     return new is not None and no_looser(new, old)

@@ -98,9 +98,9 @@ class TokenViewSet(ReadViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[ApiToken]:
-        asked = self.request.query_params
-        others = asked.get("whose") == "all" or (
-            "whose" not in asked and any(name in asked for name in ("owner", "team", "kind"))
+        params = self.request.query_params
+        others = params.get("whose") == "all" or (
+            "whose" not in params and any(name in params for name in ("owner", "team", "kind"))
         )
         if self.action == "list" and not others:
             return selectors.tokens_of(self.request.user)
@@ -118,7 +118,7 @@ class TokenViewSet(ReadViewSet):
         require_fresh(request)
         body = body_of(request, TokenCreateSerializer)
         parent = token_of(request)
-        made = tokens.create_token(
+        created = tokens.create_token(
             actor=request.user,
             user=request.user,
             name=body["name"],
@@ -126,7 +126,7 @@ class TokenViewSet(ReadViewSet):
             expires_at=body.get("expires_at"),
             made_with=parent,
         )
-        return new_token(made)
+        return new_token(created)
 
     @operation(
         "Rotate a token",
@@ -141,13 +141,13 @@ class TokenViewSet(ReadViewSet):
     def rotate(self, request: UserRequest, token_id: UUID) -> Response:
         require_fresh(request)
         body = body_of(request, TokenRotateSerializer)
-        made = tokens.rotate_token(
+        created = tokens.rotate_token(
             actor=request.user,
             token_id=token_id,
             overlap_hours=body["overlap_hours"],
             made_with=token_of(request),
         )
-        return new_token(made)
+        return new_token(created)
 
     @operation(
         "Revoke a token",
@@ -167,10 +167,10 @@ def token_of(request: UserRequest) -> ApiToken | None:
     return request.auth if isinstance(request.auth, ApiToken) else None
 
 
-def new_token(made: tokens.NewToken) -> Response:
+def new_token(created: tokens.NewToken) -> Response:
     """Return the response with the secret, shown only once."""
-    data = NewTokenSerializer(made.token, context={"secret": made.secret}).data
-    location = reverse("api:token-detail", args=[made.token.pk])
+    data = NewTokenSerializer(created.token, context={"secret": created.secret}).data
+    location = reverse("api:token-detail", args=[created.token.pk])
     return Response(data, status=201, headers={**NO_STORE, "Location": location})
 
 

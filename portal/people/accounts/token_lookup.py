@@ -54,16 +54,16 @@ def _token(digest: str) -> ApiToken | None:
     if row is None:
         _kept.pop(digest, None)
         return None
-    known = _kept.get(digest)
-    if known is None or known[0] != row:
+    cached = _kept.get(digest)
+    if cached is None or cached[0] != row:
         token = _rows(digest).first()
         if token is None:
             return None
         if len(_kept) >= _MAX_KEPT:
             _kept.clear()
-        _kept[digest] = known = (row, token)
-    token = copy.copy(known[1])
-    token.owner = copy.copy(known[1].owner)
+        _kept[digest] = cached = (row, token)
+    token = copy.copy(cached[1])
+    token.owner = copy.copy(cached[1].owner)
     return token
 
 

@@ -29,8 +29,8 @@ _noted: dict[UUID, datetime] = {}
 
 def note(token: ApiToken, now: datetime) -> None:
     """Record a use of `token`, unless one was recorded within the last minute."""
-    known = max((at for at in (_noted.get(token.pk), token.last_used_at) if at), default=None)
-    if known is not None and now - known <= RESOLUTION:
+    last_use = max((at for at in (_noted.get(token.pk), token.last_used_at) if at), default=None)
+    if last_use is not None and now - last_use <= RESOLUTION:
         return
     if len(_noted) >= _MAX_KEPT:
         _noted.clear()
@@ -44,20 +44,20 @@ def note(token: ApiToken, now: datetime) -> None:
 def store() -> int:
     """Write recorded uses to the database. Returns the number of tokens; 0 if Redis is unavailable."""
     try:
-        found: Any = live.connection().hgetall(_KEY)
+        uses: Any = live.connection().hgetall(_KEY)
     except redis.RedisError as error:
         log.warning("uses of tokens not read: %s", error)
         return 0
-    if not found:
+    if not uses:
         return 0
     with transaction.atomic():
-        for name, value in found.items():
+        for name, value in uses.items():
             at = datetime.fromisoformat(value.decode())
             older = Q(last_used_at=None) | Q(last_used_at__lt=at)
             ApiToken.objects.filter(older, pk=UUID(name.decode())).update(last_used_at=at)
     try:
-        live.connection().hdel(_KEY, *found)
+        live.connection().hdel(_KEY, *uses)
     except redis.RedisError as error:
         # They are written again, without effect.
         log.warning("uses of tokens not removed: %s", error)
-    return len(found)
+    return len(uses)

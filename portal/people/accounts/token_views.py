@@ -38,7 +38,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
     secret = ""
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.create_token(
+            created = services.create_token(
                 actor=request.user,
                 user=request.user,
                 name=form.cleaned_data["name"],
@@ -48,7 +48,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.message)
         else:
-            secret = made.secret
+            secret = created.secret
             form = TokenForm(reading=reading, scim=request.user.administers)
     context = {
         "form": form,
@@ -78,23 +78,23 @@ def site_tokens(request: SignedInRequest) -> HttpResponse:
     policies.require_see_all(request.user)
     form = TokenFilterForm(request.GET)
     form.is_valid()
-    asked = form.cleaned_data
+    filters = form.cleaned_data
     now = timezone.now()
-    found: ApiTokenQuerySet = selectors.tokens_for(request.user)
-    if owner := strip_nul(asked.get("owner") or "").strip():
-        found = found.filter(owner__username__icontains=owner)
-    if team := asked.get("team"):
-        found = found.filter(owner__memberships__team=team)
-    if kind := asked.get("kind"):
-        found = found.filter(owner__owning_team__isnull=kind == AccountKind.PERSON)
-    if unused := asked.get("unused"):
-        found = selectors.tokens_unused_since(found, now - timedelta(days=int(unused)))
-    if expires := asked.get("expires"):
-        found = found.ending_by(now + timedelta(days=int(expires)))
+    rows: ApiTokenQuerySet = selectors.tokens_for(request.user)
+    if owner := strip_nul(filters.get("owner") or "").strip():
+        rows = rows.filter(owner__username__icontains=owner)
+    if team := filters.get("team"):
+        rows = rows.filter(owner__memberships__team=team)
+    if kind := filters.get("kind"):
+        rows = rows.filter(owner__owning_team__isnull=kind == AccountKind.PERSON)
+    if unused := filters.get("unused"):
+        rows = selectors.tokens_unused_since(rows, now - timedelta(days=int(unused)))
+    if expires := filters.get("expires"):
+        rows = rows.ending_by(now + timedelta(days=int(expires)))
     context = {
-        "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page")),
         "form": form,
-        "filtered": any(asked.values()),
+        "filtered": any(filters.values()),
         "owner_filter": owner,
         "may_revoke": request.user.operates,
         "now": now,

@@ -65,9 +65,9 @@ def create_token(
             Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
         )
     _lock_user(user)
-    made = mint(user=user, name=name, scopes=wanted, expires_at=expires_at, created_by=_maker(actor))
-    _record(actor, made.token, AuditKind.TOKEN_CREATED, "made", {"scopes": wanted})
-    return made
+    created = mint(user=user, name=name, scopes=wanted, expires_at=expires_at, created_by=_maker(actor))
+    _record(actor, created.token, AuditKind.TOKEN_CREATED, "made", {"scopes": wanted})
+    return created
 
 
 @transaction.atomic
@@ -83,7 +83,7 @@ def rotate_token(
     The new token has the same lifetime, starting now. Raises `NotFound`, `NotAllowed`, `InvalidInput` (hours)
     and `StateConflict` (already rotated or expired, or account deactivated).
     """
-    old = _locked(actor, token_id)
+    old = _locked_token(actor, token_id)
     _require_manage(actor, old.owner)
     if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
         reason = Reason(AccountCode.OVERLAP_OUT_OF_RANGE, {"most": MAX_OVERLAP_HOURS})
@@ -97,7 +97,7 @@ def rotate_token(
     if expires_at is not None and (latest := latest_expiry()) is not None:
         expires_at = min(expires_at, latest)
     check_no_wider(made_with, old.scopes, expires_at)
-    made = mint(
+    created = mint(
         user=old.owner,
         name=old.name,
         scopes=old.scopes,
@@ -110,9 +110,9 @@ def rotate_token(
         old.expires_at = ends
         old.save(update_fields=["expires_at"])
         changes.announce()
-    data = {"replaced_by": str(made.token.pk), "overlap_hours": overlap_hours}
+    data = {"replaced_by": str(created.token.pk), "overlap_hours": overlap_hours}
     _record(actor, old, AuditKind.TOKEN_ROTATED, "rotated", data)
-    return made
+    return created
 
 
 @transaction.atomic
@@ -171,12 +171,12 @@ def checked_scopes(scopes: Sequence[str]) -> list[str]:
     wanted = sorted(set(scopes))
     unknown = [scope for scope in wanted if scope not in Scope.values]
     if unknown or not wanted:
-        known = {"known": list(Scope.values)}
+        params = {"known": list(Scope.values)}
         raise InvalidInput(
-            Reason(AccountCode.UNKNOWN_SCOPES, {"scopes": unknown, **known})
+            Reason(AccountCode.UNKNOWN_SCOPES, {"scopes": unknown, **params})
             if unknown
-            else Reason(AccountCode.NO_SCOPES, known),
-            errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, known)]},
+            else Reason(AccountCode.NO_SCOPES, params),
+            errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, params)]},
         )
     return wanted
 
@@ -226,16 +226,16 @@ def _require_manage(actor: User | SystemActor, user: User) -> None:
         raise NotAllowed(Reason(AccountCode.TOKEN_FOR_ANOTHER))
 
 
-def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
+def _locked_token(actor: User | SystemActor, token_id: UUID) -> ApiToken:
     """Return an unrevoked token visible to the actor, locked so that it is rotated only once.
 
     Raises `NotFound` and `StateConflict`.
     """
-    seen = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
-    found = seen.filter(pk=token_id).select_related("owner").first()
-    if found is None:
+    tokens = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
+    visible = tokens.filter(pk=token_id).select_related("owner").first()
+    if visible is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
-    _lock_user(found.owner)
+    _lock_user(visible.owner)
     rows = ApiToken.objects.unrevoked().select_for_update(of=("self",)).select_related("owner__owning_team")
     token = rows.filter(pk=token_id).first()
     if token is None:

@@ -144,7 +144,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     def shown(self, user: User, *, status: int = 200, **headers: str) -> Response:
         return self.answer(self.get_queryset().get(pk=user.pk), status=status, **headers)
 
-    def _invited(self, link: users.Link, *, status: int, **headers: str) -> Response:
+    def _invitation_response(self, link: users.Link, *, status: int, **headers: str) -> Response:
         row = self.get_queryset().get(pk=link.user.pk)
         data = InvitedUserSerializer(row, context={"link": link}).data
         return Response(data, status=status, headers={**NO_STORE, **headers})
@@ -170,7 +170,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
             roles=body.get("roles", []),
         )
         location = reverse("api:user-detail", args=[link.user.username])
-        return self._invited(link, status=201, Location=location)
+        return self._invitation_response(link, status=201, Location=location)
 
     @operation(
         "Change a user",
@@ -247,7 +247,9 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def invite(self, request: UserRequest, username: str) -> Response:
-        return self._invited(users.invite_again(actor=request.user, user=self.get_object()), status=200)
+        return self._invitation_response(
+            users.invite_again(actor=request.user, user=self.get_object()), status=200
+        )
 
     @operation(
         "Reset a user's password",

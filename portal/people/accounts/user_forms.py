@@ -41,12 +41,12 @@ class InviteForm(forms.Form):
 
     def wanted(self) -> dict[str, Any]:
         """Return the arguments for the service."""
-        given = self.cleaned_data
+        data = self.cleaned_data
         return {
-            "username": given["username"],
-            "email": given["email"],
-            "teams": {given["team"].slug: given["role"]} if given["team"] else {},
-            "roles": given["roles"],
+            "username": data["username"],
+            "email": data["email"],
+            "teams": {data["team"].slug: data["role"]} if data["team"] else {},
+            "roles": data["roles"],
         }
 
 

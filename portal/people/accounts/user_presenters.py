@@ -21,20 +21,20 @@ LOOKS = {
 
 def question(action: str, actor: User, user: User) -> dict[str, Any]:
     """Return the context of the confirmation page for an action of `user_views.ACTIONS`."""
-    asked: dict[str, Any] = {
+    context: dict[str, Any] = {
         "deactivate": _deactivate,
         "delete": _delete,
         "reset-password": _reset,
         "reset-mfa": _reset_mfa,
         "end-sessions": _end_sessions,
     }[action](actor, user)
-    return asked
+    return context
 
 
 def _deactivate(actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Deactivate %(username)s?") % named,
+        "title": _("Deactivate %(username)s?") % params,
         "loses": [
             _("all sessions, open notebooks and links, within seconds"),
             *_tokens(user),
@@ -49,7 +49,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("the account: it can be reactivated, and nothing that ended comes back"),
         ],
         "note": _("For the audit log."),
-        "yes": _("Deactivate %(username)s") % named,
+        "yes": _("Deactivate %(username)s") % params,
     }
 
 
@@ -78,14 +78,14 @@ def _workspaces_choice(user: User) -> list[dict[str, str]]:
     left = list(user.workspaces.live().order_by("name").values_list("name", flat=True))
     if not left:
         return []
-    words = ngettext(
+    text = ngettext(
         "Delete %(count)d workspace too: %(names)s", "Delete %(count)d workspaces too: %(names)s", len(left)
     )
     return [
         {
             "name": "workspaces",
             "value": "delete",
-            "label": words % {"count": len(left), "names": ", ".join(left[:20])},
+            "label": text % {"count": len(left), "names": ", ".join(left[:20])},
             "hint": _("Without it the account is not deleted. This deletes no files in home folders."),
         }
     ]
@@ -96,7 +96,7 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
     homes = [f"{row['team__slug']}/{user.username} ({row['node']})" for row in user.workspaces.homes()]
     if not homes:
         return []
-    words = ngettext(
+    text = ngettext(
         "Delete %(count)d home folder with all its files, for good: %(names)s",
         "Delete %(count)d home folders with all their files, for good: %(names)s",
         len(homes),
@@ -106,7 +106,7 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
         {
             "name": "homes",
             "value": "delete",
-            "label": words % {"count": len(homes), "names": names},
+            "label": text % {"count": len(homes), "names": names},
             "hint": _(
                 "Without it the files stay there, in the folder “homes” of Berth on the node, where an "
                 "operator finds them. Backups are not touched."
@@ -116,9 +116,9 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
 
 
 def _delete(actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Delete the account of %(username)s?") % named,
+        "title": _("Delete the account of %(username)s?") % params,
         "loses": [
             _("the account, for good: roles, places in teams, tokens, address and notices"),
             _("all sessions, open notebooks and links, within seconds"),
@@ -135,9 +135,9 @@ def _delete(actor: User, user: User) -> dict[str, Any]:
 
 
 def _reset(_actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Reset the password of %(username)s?") % named,
+        "title": _("Reset the password of %(username)s?") % params,
         "loses": [_("the present password, at once"), _("all sessions")],
         "stays": [_("API tokens"), _("workspaces, which continue"), _("all files")],
         "yes": _("Reset the password"),
@@ -145,9 +145,9 @@ def _reset(_actor: User, user: User) -> dict[str, Any]:
 
 
 def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     return {
-        "title": _("Take off the second factors of %(username)s?") % named,
+        "title": _("Take off the second factors of %(username)s?") % params,
         "loses": [_("the authenticator app, all passkeys and recovery codes"), _("all sessions")],
         "stays": [_("the password: it is enough to sign in from now on"), _("API tokens"), _("workspaces")],
         "yes": _("Take off the second factors"),
@@ -155,56 +155,58 @@ def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
 
 
 def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
-    named = {"username": user.username}
+    params = {"username": user.username}
     count = user.tokens.filter(revoked_at=None).count()
-    asked: dict[str, Any] = {
-        "title": _("Sign %(username)s out everywhere?") % named,
+    context: dict[str, Any] = {
+        "title": _("Sign %(username)s out everywhere?") % params,
         "loses": [_("all sessions, in the portal and in open notebooks")],
         "stays": [_("the password, to sign in again"), _("workspaces, which continue")],
         "yes": _("End all sessions"),
     }
     if count:
-        asked["choice"] = {
+        context["choice"] = {
             "name": "tokens",
             "value": "on",
             "label": ngettext("Revoke %(count)d API token too", "Revoke %(count)d API tokens too", count)
             % {"count": count},
             "hint": "",
         }
-    return asked
+    return context
 
 
 def _tokens(user: User) -> list[str]:
     count = user.tokens.filter(revoked_at=None).count()
-    words = ngettext("%(count)d API token", "%(count)d API tokens", count)
-    return [words % {"count": count}] if count else []
+    text = ngettext("%(count)d API token", "%(count)d API tokens", count)
+    return [text % {"count": count}] if count else []
 
 
 def _workspaces_stop(user: User) -> list[str]:
     names = list(user.workspaces.running_or_waiting().order_by("name").values_list("name", flat=True))
     if not names:
         return []
-    words = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
-    shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-    return [words % {"names": shown}]
+    text = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
+    name_list = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+    return [text % {"names": name_list}]
 
 
 def _ownership(actor: User, user: User) -> list[str]:
-    found = []
+    lines = []
     for handover in deactivation.heirs_of(actor, user):
         heir = handover.heir
         if heir and actor.pk == user.pk:
             # Users who delete their own account pass on nothing; sole ownership prevents it
             # (`reasons_to_stay`).
             continue
-        named = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
+        params = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
         if heir:
-            found.append(_("ownership of %(team)s, which passes to %(heir)s") % named)
+            lines.append(_("ownership of %(team)s, which passes to %(heir)s") % params)
         elif handover.others:
-            found.append(_("ownership of %(team)s, which has another owner") % named)
+            lines.append(_("ownership of %(team)s, which has another owner") % params)
         else:
-            found.append(_("ownership of %(team)s, which nobody else is in: operators look after it") % named)
-    return found
+            lines.append(
+                _("ownership of %(team)s, which nobody else is in: operators look after it") % params
+            )
+    return lines
 
 
 def session_rows(user: User, key: str = "") -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def people(request: SignedInRequest) -> HttpResponse:
     """List accounts and invite users. The invitation link is shown only once."""
     if request.method == "POST":
         policies.require_administrator(request.user)
-    found = factors.with_factors(selectors.users_for(request.user))
+    rows = factors.with_factors(selectors.users_for(request.user))
     form = InviteForm(request.POST or None)
     link = None
     if request.method == "POST" and form.is_valid():
@@ -57,18 +57,18 @@ def people(request: SignedInRequest) -> HttpResponse:
     q = strip_nul(request.GET.get("q", "")).strip()
     state, role = request.GET.get("state", ""), request.GET.get("role", "")
     if q:
-        found = selectors.search_users(found, q)
+        rows = selectors.search_users(rows, q)
     if state in AccountState.values:
-        found = found.with_state(state)
+        rows = rows.with_state(state)
     if role in SiteRole.values:
-        found = found.with_role(role)
+        rows = rows.with_role(role)
     kind = request.GET.get("kind", "")
     if kind in AccountKind.values:
-        found = found.of_kind(kind)
+        rows = rows.of_kind(kind)
     factor = request.GET.get("second_factor", "")
     if factor in dict(FACTORS):
-        found = factors.having(found, factor)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+        rows = factors.having(rows, factor)
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "rows": [(person, factors.kinds_of(person)) for person in page],
@@ -183,58 +183,58 @@ def user_invite(request: SignedInRequest, username: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def user_deactivate(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "deactivate")
+    return _confirm_or_run(request, username, "deactivate")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
 def user_delete(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "delete")
+    return _confirm_or_run(request, username, "delete")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
 def user_reset(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "reset-password")
+    return _confirm_or_run(request, username, "reset-password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @stepped_up
 def user_reset_mfa(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "reset-mfa")
+    return _confirm_or_run(request, username, "reset-mfa")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def user_end_sessions(request: SignedInRequest, username: str) -> HttpResponse:
-    return _asked(request, username, "end-sessions")
+    return _confirm_or_run(request, username, "end-sessions")
 
 
-def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse:
+def _confirm_or_run(request: SignedInRequest, username: str, action: str) -> HttpResponse:
     """Show a confirmation with the consequences, then run the action. For administrators."""
     policies.require_administrator(request.user)
     user = selectors.user_by_name(request.user, username)
     back = reverse("accounts:user", args=[username])
     if request.method != "POST":
-        asked = user_presenters.question(action, request.user, user)
-        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+        question = user_presenters.question(action, request.user, user)
+        return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     try:
-        return _done(request, user, action)
+        return _run_action(request, user, action)
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect(back)
 
 
-def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
-    named = {"username": user.username}
+def _run_action(request: SignedInRequest, user: User, action: str) -> HttpResponse:
+    params = {"username": user.username}
     match action:
         case "deactivate":
             reason = strip_nul(request.POST.get("note", "")).strip()[:200]
             deactivation.deactivate(actor=request.user, user=user, reason=reason)
-            messages.success(request, _("%(username)s is deactivated.") % named)
+            messages.success(request, _("%(username)s is deactivated.") % params)
         case "delete":
             users.delete(
                 actor=request.user,
@@ -242,15 +242,15 @@ def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
                 delete_workspaces=request.POST.get("workspaces") == "delete",
                 delete_homes=request.POST.get("homes") == "delete",
             )
-            messages.success(request, _("The account of %(username)s is deleted.") % named)
+            messages.success(request, _("The account of %(username)s is deleted.") % params)
             return redirect("accounts:users")
         case "reset-mfa":
             mfa.reset(actor=request.user, user=user)
-            messages.success(request, _("The second factors of %(username)s are taken off.") % named)
+            messages.success(request, _("The second factors of %(username)s are taken off.") % params)
         case "reset-password":
             link = users.reset_password(actor=request.user, user=user)
             return _person(request, link.user, link=link)
         case _:
             users.end_sessions(actor=request.user, user=user, tokens=bool(request.POST.get("tokens")))
-            messages.success(request, _("%(username)s is signed out everywhere.") % named)
+            messages.success(request, _("%(username)s is signed out everywhere.") % params)
     return redirect("accounts:user", user.username)

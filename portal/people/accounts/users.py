@@ -88,11 +88,11 @@ def create(
         user.set_unusable_password()
     _check(user)
     user.save(force_insert=True)
-    held = ", ".join(wanted) or "no role"
+    role_names = ", ".join(wanted) or "no role"
     events.record(
         actor=actor,
         kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
-        message=f"made the account {user.username} with {held}",
+        message=f"made the account {user.username} with {role_names}",
         targets=sessions.about(user),
         data={"username": user.username, "roles": wanted, "teams": dict(teams or {})},
     )
@@ -211,15 +211,15 @@ def change(
     etags.require_expected(expected, user, name=user.username)
     if user.deleted_at is not None:
         raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
-    said: dict[str, object] = {}
+    changes: dict[str, object] = {}
     if email is not None and strip_nul(email).strip() != user.email:
         user.email = strip_nul(email).strip()
         user.email_confirmed = bool(user.email)
-        said["email"] = user.email
-    for column, given in (("first_name", first_name), ("last_name", last_name)):
-        if given is not None and given != getattr(user, column):
-            setattr(user, column, given)
-            said[column] = given
+        changes["email"] = user.email
+    for column, value in (("first_name", first_name), ("last_name", last_name)):
+        if value is not None and value != getattr(user, column):
+            setattr(user, column, value)
+            changes[column] = value
     if roles is not None:
         wanted = _roles(roles)
         if set(wanted) != set(user.roles):
@@ -228,16 +228,16 @@ def change(
             if SiteRole.ADMINISTRATOR not in wanted:
                 policies.require_another_administrator(user)
             _set_roles(user, wanted)
-            said["roles"] = wanted
-    if said:
+            changes["roles"] = wanted
+    if changes:
         _check(user)
         user.save()
         events.record(
             actor=actor,
             kind=AuditKind.USER_CHANGED,
-            message=f"changed {' and '.join(said)} of {user.username}",
+            message=f"changed {' and '.join(changes)} of {user.username}",
             targets=sessions.about(user),
-            data={"username": user.username, **said},
+            data={"username": user.username, **changes},
         )
     if teams is not None:
         _place(actor, user, teams)
@@ -419,15 +419,15 @@ def _check(user: User) -> None:
     try:
         user.full_clean(exclude=["password"])
     except ValidationError as error:
-        raise InvalidInput(Reason(AccountCode.USER_NOT_VALID), errors=_named(error)) from error
+        raise InvalidInput(Reason(AccountCode.USER_NOT_VALID), errors=_messages_by_field(error)) from error
 
 
-def _named(error: ValidationError) -> dict[str, list[str]]:
+def _messages_by_field(error: ValidationError) -> dict[str, list[str]]:
     """Return the messages by field. Constraint errors are shown at the address."""
-    found = dict(error.message_dict)
-    if general := found.pop("__all__", []):
-        found["email"] = [*found.get("email", []), *general]
-    return found
+    errors = dict(error.message_dict)
+    if general := errors.pop("__all__", []):
+        errors["email"] = [*errors.get("email", []), *general]
+    return errors
 
 
 def _roles(roles: Sequence[str]) -> list[str]:
@@ -449,19 +449,19 @@ def _set_roles(user: User, roles: Sequence[str]) -> None:
 def _default_team() -> Team | None:
     """Return the team that every new account joins (`BERTH_DEFAULT_TEAM`), or None if it does not exist."""
     slug = settings.BERTH_DEFAULT_TEAM
-    found = Team.objects.filter(slug=slug).first() if slug else None
-    if slug and found is None:
+    team = Team.objects.filter(slug=slug).first() if slug else None
+    if slug and team is None:
         log.warning("a new account joins no team: there is no team %r (BERTH_DEFAULT_TEAM)", slug)
-    return found
+    return team
 
 
 def _teams(places: Places) -> dict[Team, str]:
-    found = {team.slug: team for team in Team.objects.filter(slug__in=places)}
+    teams = {team.slug: team for team in Team.objects.filter(slug__in=places)}
     for slug, role in places.items():
-        if slug not in found:
+        if slug not in teams:
             reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
             raise InvalidInput(reason, errors={"teams": [reason]})
         if role not in Role.values:
             reason = Reason(AccountCode.NO_SUCH_ROLE, {"role": role})
             raise InvalidInput(reason, errors={"teams": [reason]})
-    return {found[slug]: role for slug, role in places.items()}
+    return {teams[slug]: role for slug, role in places.items()}

@@ -68,8 +68,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
     if getattr(request, "htmx", False):
         # A partial after the session has ended: redirect the whole page to sign-in.
-        here = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
-        return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': here})}")
+        path = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
+        return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': path})}")
     if request.user.is_authenticated:
         return redirect(wanted)
     if request.method == "GET" and (left := request.session.get(sessions.LEFT)):
@@ -108,8 +108,10 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
             add_problems(form, error.field_errors, error.message)
         else:
             response = login_flow.begin(request, joined, how="link")
-            words = _("Your password is set. You are signed in.")
-            messages.success(request, words if request.user.is_authenticated else _("Your password is set."))
+            message = _("Your password is set. You are signed in.")
+            messages.success(
+                request, message if request.user.is_authenticated else _("Your password is set.")
+            )
             return response
     teams = selectors.memberships_of(user)
     context = {"form": form, "username": user.username, "kind": kind.value, "memberships": teams}
@@ -127,13 +129,13 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if not settings.BERTH_MAIL:
         raise Http404
     form = ForgottenForm(request.POST or None)
-    asked = request.method == "POST" and form.is_valid()
-    if asked:
+    submitted = request.method == "POST" and form.is_valid()
+    if submitted:
         key = f"forgotten:{limits.network_of(request_context.current().address)}"
         if limits.count(key, window=lockout.WINDOW) > settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
             return lockout.too_many(request)
         users.forgot_password(form.cleaned_data["name"])
-    context = {"form": form, "asked": asked, "hours": settings.BERTH_FORGOTTEN_HOURS}
+    context = {"form": form, "asked": submitted, "hours": settings.BERTH_FORGOTTEN_HOURS}
     return render(request, "accounts/forgotten.html", context, status=form_status(form))
 
 
@@ -280,11 +282,11 @@ def account_delete(request: SignedInRequest) -> HttpResponse:
         logout(request)
         messages.success(request, _("Your account is deleted."))
         return redirect("accounts:sign-in")
-    asked = user_presenters.own_deletion_question(request.user)
+    question = user_presenters.own_deletion_question(request.user)
     return render(
         request,
         "confirm.html",
-        {**asked, "action": request.path, "back": reverse("accounts:account")},
+        {**question, "action": request.path, "back": reverse("accounts:account")},
     )
 
 
@@ -294,8 +296,8 @@ def notices(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST":
         wanted = request.POST.get("mail") == "on"
         services.set_mail_notices(actor=request.user, wanted=wanted)
-        words = _("Notices come by e-mail too.") if wanted else _("Notices come in the portal only.")
-        messages.success(request, words)
+        message = _("Notices come by e-mail too.") if wanted else _("Notices come in the portal only.")
+        messages.success(request, message)
     return redirect("accounts:account")
 
 
@@ -374,12 +376,12 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         if leaving and not request.user.operates:
             return redirect("accounts:teams")
         return redirect("home:team", slug)
-    held = selectors.workspace_names(team, username)
+    workspaces = selectors.workspace_names(team, username)
     question = presenters.leaving_question(team) if leaving else presenters.removal_question(team, username)
     context = {**question, "action": request.path, "back": reverse("home:team", args=[slug])}
-    if held:
+    if workspaces:
         context |= {
-            "holds": held,
+            "holds": workspaces,
             "hold_lead": presenters.held_lead(team, username, leaving=leaving),
             "holds_url": _workspaces_url(username, leaving=leaving),
         }

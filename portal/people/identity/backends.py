@@ -39,7 +39,7 @@ class DirectoryBackend(BaseBackend):
             assert isinstance(provider, Ldap)
             reason = None
             try:
-                claims = _asked(provider, request, username, password)
+                claims = _directory_claims(provider, request, username, password)
                 if claims is not None:
                     return services.sign_in(provider=provider, claims=claims)[0]
             except NotAllowed as error:
@@ -55,7 +55,7 @@ class DirectoryBackend(BaseBackend):
         return User.objects.filter(pk=user_id).first()
 
 
-def _asked(
+def _directory_claims(
     provider: Ldap, request: HttpRequest | None, username: str, password: str
 ) -> dict[str, Any] | None:
     """Return the claims, or None if name and password do not match.

@@ -86,20 +86,20 @@ class Rule(Condition, frozen=True, kw_only=True):
     site_role: str = ""
 
     def problems(self) -> list[str]:
-        found = super().problems()
+        problems = super().problems()
         if bool(self.team) == bool(self.site_role):
-            found.append("say what follows: either team or site_role.")
+            problems.append("say what follows: either team or site_role.")
         if self.role not in TEAM_ROLES:
-            found.append(f"role is one of {', '.join(TEAM_ROLES)}, not “{self.role}”.")
+            problems.append(f"role is one of {', '.join(TEAM_ROLES)}, not “{self.role}”.")
         if self.site_role and self.site_role not in SITE_ROLES:
-            found.append(f"site_role is one of {', '.join(SITE_ROLES)}, not “{self.site_role}”.")
+            problems.append(f"site_role is one of {', '.join(SITE_ROLES)}, not “{self.site_role}”.")
         if self.create_team and not self.team:
-            found.append("create_team belongs to a team.")
+            problems.append("create_team belongs to a team.")
         if "\\" in self.team and not (self.group_pattern or self.pattern):
-            found.append(f"the team “{self.team}” refers to a pattern, and there is none.")
-        elif "\\" in self.team and not found:
-            found += _bad_template(self.group_pattern or self.pattern, self.team)
-        return found
+            problems.append(f"the team “{self.team}” refers to a pattern, and there is none.")
+        elif "\\" in self.team and not problems:
+            problems += _bad_template(self.group_pattern or self.pattern, self.team)
+        return problems
 
 
 class Claims(_Part, frozen=True, kw_only=True):
@@ -142,24 +142,26 @@ class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
 
     def problems(self) -> list[str]:
         """Return messages about errors, each beginning with its location."""
-        found = []
+        problems = []
         if not ID.match(self.id):
-            found.append("id: use up to 40 lower-case letters, digits and hyphens.")
+            problems.append("id: use up to 40 lower-case letters, digits and hyphens.")
         if not self.name.strip():
-            found.append("name: say what people call it.")
-        found += [f"link: “{each}” is none of {', '.join(LINKS)}." for each in self.link if each not in LINKS]
-        found += [f"username_pattern: {each}" for each in _bad_pattern("it", self.username_pattern)]
-        if self.username_pattern and not found and re.compile(self.username_pattern).groups < 1:
-            found.append("username_pattern: put the part that is the name into parentheses.")
+            problems.append("name: say what people call it.")
+        problems += [
+            f"link: “{name}” is none of {', '.join(LINKS)}." for name in self.link if name not in LINKS
+        ]
+        problems += [f"username_pattern: {problem}" for problem in _bad_pattern("it", self.username_pattern)]
+        if self.username_pattern and not problems and re.compile(self.username_pattern).groups < 1:
+            problems.append("username_pattern: put the part that is the name into parentheses.")
         for field in ("require", "rules", "mfa"):
-            for number, each in enumerate(getattr(self, field), 1):
-                found += [f"{field} {number}: {problem}" for problem in each.problems()]
+            for number, rule in enumerate(getattr(self, field), 1):
+                problems += [f"{field} {number}: {problem}" for problem in rule.problems()]
         for field, reference in self.secrets.items():
             try:
                 read_secret(reference)
             except ConfigError as error:
-                found += [f"{field}: {problem}" for problem in error.problems]
-        return found
+                problems += [f"{field}: {problem}" for problem in error.problems]
+        return problems
 
 
 class Oidc(Provider, frozen=True, kw_only=True, tag="oidc"):
@@ -178,14 +180,14 @@ class Oidc(Provider, frozen=True, kw_only=True, tag="oidc"):
         return {"client_secret": self.client_secret} if self.client_secret else {}
 
     def problems(self) -> list[str]:
-        found = super().problems() + _bad_url("issuer", self.issuer)
+        problems = super().problems() + _bad_url("issuer", self.issuer)
         if "openid" not in self.scopes:
-            found.append("scopes: “openid” is missing.")
+            problems.append("scopes: “openid” is missing.")
         if not self.client_id:
-            found.append("client_id: it is empty.")
+            problems.append("client_id: it is empty.")
         if not 0 <= self.clock_skew_s <= 300:
-            found.append("clock_skew_s: between 0 and 300 seconds.")
-        return found
+            problems.append("clock_skew_s: between 0 and 300 seconds.")
+        return problems
 
 
 class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
@@ -201,10 +203,10 @@ class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
         return {"certificate": self.certificate}
 
     def problems(self) -> list[str]:
-        found = super().problems() + _bad_url("sso_url", self.sso_url)
-        if not found and "BEGIN CERTIFICATE" not in read_secret(self.certificate):
-            found.append("certificate: it is no certificate in PEM form.")
-        return found
+        problems = super().problems() + _bad_url("sso_url", self.sso_url)
+        if not problems and "BEGIN CERTIFICATE" not in read_secret(self.certificate):
+            problems.append("certificate: it is no certificate in PEM form.")
+        return problems
 
 
 class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
@@ -231,21 +233,21 @@ class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
         return {"bind_password": self.bind_password} if self.bind_password else {}
 
     def problems(self) -> list[str]:
-        found = super().problems()
+        problems = super().problems()
         parts = urlsplit(self.url)
         if parts.scheme not in ("ldap", "ldaps", "ldapi"):
-            found.append("url: write ldaps://host or ldap://host.")
+            problems.append("url: write ldaps://host or ldap://host.")
         elif parts.scheme == "ldap" and not self.start_tls and parts.hostname not in LOCAL_HOSTS:
-            found.append("url: passwords would cross the network unencrypted; use ldaps:// or start_tls.")
+            problems.append("url: passwords would cross the network unencrypted; use ldaps:// or start_tls.")
         if "%(user)s" not in self.user_filter:
-            found.append("user_filter: it has no %(user)s, where the name goes.")
+            problems.append("user_filter: it has no %(user)s, where the name goes.")
         if self.ca_file and not Path(self.ca_file).is_file():
-            found.append(f"ca_file: there is no file {self.ca_file}.")
+            problems.append(f"ca_file: there is no file {self.ca_file}.")
         if self.group_type not in GROUP_TYPES:
-            found.append(f"group_type: one of {', '.join(GROUP_TYPES)}.")
+            problems.append(f"group_type: one of {', '.join(GROUP_TYPES)}.")
         if not 1 <= self.timeout_s <= 30:
-            found.append("timeout_s: between 1 and 30 seconds.")
-        return found
+            problems.append("timeout_s: between 1 and 30 seconds.")
+        return problems
 
 
 GROUP_TYPES = ("groupOfNames", "groupOfUniqueNames", "posixGroup", "activeDirectory")
@@ -266,14 +268,16 @@ class Scim(_Part, frozen=True, kw_only=True):
 
     def problems(self, providers: list[str]) -> list[str]:
         """Return messages about errors. `providers` are the ids of all providers."""
-        found = []
+        problems = []
         if self.provider and self.provider not in providers:
-            found.append(f"provider: there is no sign-in provider “{self.provider}”.")
+            problems.append(f"provider: there is no sign-in provider “{self.provider}”.")
         for number, rule in enumerate(self.rules, 1):
-            found += [f"rules {number}: {problem}" for problem in rule.problems()]
+            problems += [f"rules {number}: {problem}" for problem in rule.problems()]
             if rule.claim:
-                found.append(f"rules {number}: SCIM knows groups and no claims; say group or group_pattern.")
-        return found
+                problems.append(
+                    f"rules {number}: SCIM knows groups and no claims; say group or group_pattern."
+                )
+        return problems
 
 
 class _File(_Part, frozen=True, kw_only=True):
@@ -294,12 +298,12 @@ def load(path: str, environ: Mapping[str, str]) -> Configuration:
 
     Raises `ConfigError` with all errors.
     """
-    found: list[Oidc | Saml | Ldap] = []
+    providers: list[Oidc | Saml | Ldap] = []
     scim = Scim()
     if path:
         try:
             file = msgspec.convert(tomllib.loads(Path(path).read_text()), _File)
-            found, scim = list(file.provider), file.scim
+            providers, scim = list(file.provider), file.scim
         except OSError as error:
             raise ConfigError([f"{path} cannot be read ({error.strerror})."]) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -307,19 +311,24 @@ def load(path: str, environ: Mapping[str, str]) -> Configuration:
         except msgspec.ValidationError as error:
             raise ConfigError([f"{path}: {error}."]) from error
     if environ.get("BERTH_OIDC_ISSUER"):
-        found.append(_of_variables(environ))
-    problems = [f"{each.id or 'a provider'}: {problem}" for each in found for problem in each.problems()]
-    ids = [each.id for each in found]
+        providers.append(_provider_from_variables(environ))
+    problems = [
+        f"{provider.id or 'a provider'}: {problem}"
+        for provider in providers
+        for problem in provider.problems()
+    ]
+    ids = [provider.id for provider in providers]
     problems += [
-        f"{each}: two providers have this id." for each in sorted({i for i in ids if ids.count(i) > 1})
+        f"{provider_id}: two providers have this id."
+        for provider_id in sorted({i for i in ids if ids.count(i) > 1})
     ]
     problems += [f"scim: {problem}" for problem in scim.problems(ids)]
     if problems:
         raise ConfigError(problems)
-    return Configuration(tuple(found), scim)
+    return Configuration(tuple(providers), scim)
 
 
-def _of_variables(environ: Mapping[str, str]) -> Oidc:
+def _provider_from_variables(environ: Mapping[str, str]) -> Oidc:
     """Return the OpenID Connect provider described by the variables."""
     team = environ.get("BERTH_OIDC_TEAM", "")
     return Oidc(
@@ -336,12 +345,12 @@ def _of_variables(environ: Mapping[str, str]) -> Oidc:
 
 def read_secret(reference: str) -> str:
     """Return the secret that a reference names. Raises `ConfigError`, never with the secret."""
-    how, _, name = reference.partition(":")
-    if how == "env" and name:
+    scheme, _, name = reference.partition(":")
+    if scheme == "env" and name:
         if value := os.environ.get(name, ""):
             return value
         raise ConfigError([f"the variable {name} is not set."])
-    if how == "file" and name:
+    if scheme == "file" and name:
         try:
             value = Path(name).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -363,13 +372,13 @@ def _bad_pattern(field: str, pattern: str) -> list[str]:
 def _bad_template(pattern: str, template: str) -> list[str]:
     """Return an error if `team` refers to a group that its pattern does not have."""
     compiled = re.compile(pattern)
-    wanted: list[Any] = [int(each) for each in re.findall(r"\\(\d)", template)]
+    wanted: list[Any] = [int(group) for group in re.findall(r"\\(\d)", template)]
     wanted += re.findall(r"\\g<(\w+)>", template)
     missing = [
-        each
-        for each in wanted
-        if (isinstance(each, int) and each > compiled.groups)
-        or (isinstance(each, str) and each not in compiled.groupindex)
+        group
+        for group in wanted
+        if (isinstance(group, int) and group > compiled.groups)
+        or (isinstance(group, str) and group not in compiled.groupindex)
     ]
     if missing or not wanted:
         return [f"the team “{template}” names a part that the pattern has not."]

@@ -118,11 +118,11 @@ def _find(decision: Decision, provider: Provider, person: Person) -> None:
 
 
 def _require_open(user: User) -> None:
-    named = {"username": user.username}
+    params = {"username": user.username}
     if user.deleted_at is not None:
-        raise Refused(Reason(AccountCode.USER_DELETED, named))
+        raise Refused(Reason(AccountCode.USER_DELETED, params))
     if not user.is_active:
-        raise Refused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, named))
+        raise Refused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, params))
 
 
 def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy | None]:
@@ -130,21 +130,21 @@ def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy 
 
     Never an account with site roles, because the operator of the provider would gain them. Raises `Refused`.
     """
-    found: User | None = None
-    how: LinkedBy | None = None
+    user: User | None = None
+    linked_by: LinkedBy | None = None
     if "email" in provider.link and person.email and person.email.isascii():
-        found, how = _with_verified_email(person.email), LinkedBy.EMAIL
-    if found is None and "username" in provider.link:
-        found, how = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
-    if found is None:
+        user, linked_by = _with_verified_email(person.email), LinkedBy.EMAIL
+    if user is None and "username" in provider.link:
+        user, linked_by = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
+    if user is None:
         return None, None
-    _require_open(found)
-    named = {"username": found.username, "provider": provider.name}
-    if found.roles:
-        raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, named))
-    if IdentityLink.objects.filter(provider=provider.id, user=found).exists():
-        raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, named))
-    return found, how
+    _require_open(user)
+    params = {"username": user.username, "provider": provider.name}
+    if user.roles:
+        raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, params))
+    if IdentityLink.objects.filter(provider=provider.id, user=user).exists():
+        raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, params))
+    return user, linked_by
 
 
 def _with_verified_email(email: str) -> User | None:
@@ -163,13 +163,13 @@ def _require_new(provider: Provider, person: Person) -> None:
     try:
         username_validator(person.username)
     except ValidationError as error:
-        named = {"claim": claim, "value": person.username[:100]}
-        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, named)) from error
+        params = {"claim": claim, "value": person.username[:100]}
+        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, params)) from error
     if len(person.username) > MAX_NAME:
         raise Refused(Reason(IdentityCode.USERNAME_TOO_LONG, {"claim": claim, "limit": MAX_NAME}))
     if User.objects.filter(username=person.username).exists():
-        named = {"username": person.username, "provider": provider.name}
-        raise Refused(Reason(IdentityCode.USERNAME_TAKEN, named))
+        params = {"username": person.username, "provider": provider.name}
+        raise Refused(Reason(IdentityCode.USERNAME_TAKEN, params))
     if person.email and User.objects.filter(email__iexact=person.email).exists():
         raise Refused(Reason(IdentityCode.EMAIL_TAKEN, {"email": person.email, "provider": provider.name}))
 
@@ -177,16 +177,18 @@ def _require_new(provider: Provider, person: Person) -> None:
 def place(decision: Decision, granted: rules.Grants) -> None:
     """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
-    wanted = _possible(decision, granted)
-    held: dict[str, str] = {}
-    given: dict[str, GivenPlace] = {}
+    wanted = _possible_roles(decision, granted)
+    current_roles: dict[str, str] = {}
+    given_places: dict[str, GivenPlace] = {}
     if user is not None:
         places = Membership.objects.filter(user=user).values_list("team__slug", "role")
-        held = dict(places)
-        mine = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related("team")
-        given = {each.team.slug: each for each in mine}
-    for slug in sorted({*wanted, *given}):
-        change = place_change(wanted.get(slug, ""), held.get(slug, ""), given.get(slug))
+        current_roles = dict(places)
+        place_rows = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related(
+            "team"
+        )
+        given_places = {place.team.slug: place for place in place_rows}
+    for slug in sorted({*wanted, *given_places}):
+        change = place_change(wanted.get(slug, ""), current_roles.get(slug, ""), given_places.get(slug))
         if change is not None:
             new = slug in granted.may_create and not Team.objects.filter(slug=slug).exists()
             decision.places.append(PlaceChange(slug, *change, create_team=new))
@@ -205,33 +207,41 @@ def place(decision: Decision, granted: rules.Grants) -> None:
             decision.roles.append(RoleChange(role.value, Effect.LOST))
 
 
-def place_change(wanted: str, held: str, given: GivenPlace | None) -> tuple[str, Effect, bool] | None:
+def place_change(
+    wanted: str, current_role: str, given_place: GivenPlace | None
+) -> tuple[str, Effect, bool] | None:
     """Return the new role, its effect, and whether the rules manage the membership afterwards.
 
-    `held` is the current role. A membership changed manually since the rules gave it is no longer managed by
-    them. Returns None if the rules do not affect the membership.
+    A membership changed manually since the rules gave it is no longer managed by them. Returns None if the
+    rules do not affect the membership.
     """
-    if given is not None and given.role != held:
-        given = None
+    if given_place is not None and given_place.role != current_role:
+        given_place = None
     if wanted:
-        if given is not None or not held:
-            effect = Effect.GAINED if not held else Effect.KEPT if wanted == held else Effect.CHANGED
+        if given_place is not None or not current_role:
+            effect = (
+                Effect.GAINED
+                if not current_role
+                else Effect.KEPT
+                if wanted == current_role
+                else Effect.CHANGED
+            )
             return wanted, effect, True
-        if TEAM_ROLES.index(held) >= TEAM_ROLES.index(wanted):
-            return held, Effect.KEPT, False
+        if TEAM_ROLES.index(current_role) >= TEAM_ROLES.index(wanted):
+            return current_role, Effect.KEPT, False
         return wanted, Effect.CHANGED, True
-    if given is None:
+    if given_place is None:
         return None
-    return (given.before, Effect.CHANGED, False) if given.before else ("", Effect.LOST, False)
+    return (given_place.before, Effect.CHANGED, False) if given_place.before else ("", Effect.LOST, False)
 
 
-def _possible(decision: Decision, granted: rules.Grants) -> dict[str, str]:
+def _possible_roles(decision: Decision, granted: rules.Grants) -> dict[str, str]:
     """Return the wanted memberships in teams that exist or that a rule may create."""
-    there = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
+    existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
     wanted = {}
     for slug, role in granted.places.items():
-        named = {"slug": slug[:80], "provider": decision.provider_name}
-        if slug in there or (slug in granted.may_create and _is_slug(slug)):
+        params = {"slug": slug[:80], "provider": decision.provider_name}
+        if slug in existing or (slug in granted.may_create and _is_slug(slug)):
             wanted[slug] = role
         else:
             code = (
@@ -239,7 +249,7 @@ def _possible(decision: Decision, granted: rules.Grants) -> dict[str, str]:
                 if slug in granted.may_create
                 else IdentityCode.TEAM_NOT_THERE
             )
-            decision.problems.append(Reason(code, named))
+            decision.problems.append(Reason(code, params))
     return wanted
 
 
@@ -253,7 +263,7 @@ def _is_slug(slug: str) -> bool:
 
 def missing_teams(provider: Provider) -> list[str]:
     """Return teams that rules name literally, that do not exist and that no rule creates."""
-    named = {
+    slugs = {
         rule.team for rule in provider.rules if rule.team and "\\" not in rule.team and not rule.create_team
     }
-    return sorted(named - set(Team.objects.filter(slug__in=named).values_list("slug", flat=True)))
+    return sorted(slugs - set(Team.objects.filter(slug__in=slugs).values_list("slug", flat=True)))

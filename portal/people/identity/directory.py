@@ -98,7 +98,7 @@ def _settings(provider: Ldap) -> dict[str, Any]:
         options[ldap.OPT_X_TLS_CACERTFILE] = provider.ca_file
     # Must be last: creates a TLS context from the options above.
     options[ldap.OPT_X_TLS_NEWCTX] = 0
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "SERVER_URI": provider.url,
         "BIND_DN": provider.bind_dn,
         "BIND_PASSWORD": read_secret(provider.bind_password) if provider.bind_password else "",
@@ -112,11 +112,11 @@ def _settings(provider: Ldap) -> dict[str, Any]:
         "PERMIT_EMPTY_PASSWORD": False,
     }
     if provider.group_base:
-        found["GROUP_SEARCH"] = library.LDAPSearch(
+        config["GROUP_SEARCH"] = library.LDAPSearch(
             provider.group_base, ldap.SCOPE_SUBTREE, provider.group_filter
         )
-        found["GROUP_TYPE"] = GROUP_TYPES[provider.group_type]()
-    return found
+        config["GROUP_TYPE"] = GROUP_TYPES[provider.group_type]()
+    return config
 
 
 def _claims(provider: Ldap, ldap_user: Any) -> dict[str, Any]:

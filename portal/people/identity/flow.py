@@ -50,10 +50,10 @@ def finish(
     if nonce is not None and not (
         data.get("nonce") and constant_time_compare(str(nonce), str(data["nonce"]))
     ):
-        named = {"provider": provider.name, "detail": "it answers another sign-in"}
-        return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, named))
+        params = {"provider": provider.name, "detail": "it answers another sign-in"}
+        return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, params))
     if TEST in data:
-        return _tested(request, provider, claims, data)
+        return _store_test_result(request, provider, claims, data)
     try:
         user, decision = services.sign_in(provider=provider, claims=claims)
     except NotAllowed as error:
@@ -92,7 +92,7 @@ def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: b
     return render(request, "identity/failed.html", context, status=status)
 
 
-def _tested(
+def _store_test_result(
     request: HttpRequest, provider: Provider, claims: Mapping[str, Any], data: Mapping[str, Any]
 ) -> HttpResponse:
     """Store the result of a test for its administrator. Nobody is signed in."""
@@ -109,8 +109,8 @@ def _tested(
 
 def test_result(request: HttpRequest, provider: Provider) -> dict[str, Any] | None:
     """Return claims and outcome of the administrator's last test of the provider, or None."""
-    kept = request.session.pop("identity_test", None)
-    if not isinstance(kept, dict) or kept.get("provider") != provider.id:
+    stored = request.session.pop("identity_test", None)
+    if not isinstance(stored, dict) or stored.get("provider") != provider.id:
         return None
-    claims = kept["claims"]
+    claims = stored["claims"]
     return {"claims": claims, "outcome": presenters.decision_shown(decide(provider, claims))}

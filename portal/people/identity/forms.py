@@ -27,12 +27,12 @@ class ClaimsForm(forms.Form):
 
     def clean_claims(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.cleaned_data["claims"])
+            claims = json.loads(self.cleaned_data["claims"])
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(sentence_of(Reason(IdentityCode.CLAIMS_NOT_VALID))) from error
-        if not isinstance(found, dict):
+        if not isinstance(claims, dict):
             raise forms.ValidationError(sentence_of(Reason(IdentityCode.CLAIMS_NOT_VALID)))
-        return found
+        return claims
 
 
 class LookUpForm(forms.Form):

@@ -61,10 +61,10 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
 
 def shown(claims: Mapping[str, Any]) -> dict[str, Any]:
     """Return the claims without secrets, and with long values shortened."""
-    return {name: _shortened(value) for name, value in claims.items() if not _SECRET.search(name)}
+    return {name: _shorten(value) for name, value in claims.items() if not _SECRET.search(name)}
 
 
-def _shortened(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     if isinstance(value, list):
-        return [_shortened(each) for each in value[:MAX_SHOWN]]
+        return [_shorten(item) for item in value[:MAX_SHOWN]]
     return f"{value[:MAX_SHOWN]}…" if isinstance(value, str) and len(value) > MAX_SHOWN else value

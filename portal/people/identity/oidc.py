@@ -38,68 +38,70 @@ LOGOUT_LIFETIME_S = 300
 class _Provider(OpenIDConnectProvider):
     """allauth's provider, configured from the file instead of a database row."""
 
-    def __init__(self, request: HttpRequest, known: Oidc) -> None:
-        self.known = known
+    def __init__(self, request: HttpRequest, provider: Oidc) -> None:
+        self.provider_config = provider
         app = SocialApp(
             provider=OpenIDConnectProvider.id,
-            provider_id=known.id,
-            name=known.name,
-            client_id=known.client_id,
-            secret=read_secret(known.client_secret) if known.client_secret else "",
+            provider_id=provider.id,
+            name=provider.name,
+            client_id=provider.client_id,
+            secret=read_secret(provider.client_secret) if provider.client_secret else "",
             settings={
-                "server_url": known.issuer.rstrip("/"),
+                "server_url": provider.issuer.rstrip("/"),
                 "oauth_pkce_enabled": True,
-                "scope": list(known.scopes),
+                "scope": list(provider.scopes),
             },
         )
         super().__init__(request, app=app)
 
     def get_oauth2_adapter(self, request: HttpRequest) -> Adapter:
-        return Adapter(request, self.known)
+        return Adapter(request, self.provider_config)
 
 
 class Adapter(OpenIDConnectOAuth2Adapter):
     """The protocol with one provider, for one request."""
 
-    def __init__(self, request: HttpRequest, known: Oidc) -> None:
-        super().__init__(request, known.id)
-        self.known = known
+    def __init__(self, request: HttpRequest, provider: Oidc) -> None:
+        super().__init__(request, provider.id)
+        self.provider_config = provider
 
     def get_provider(self) -> _Provider:
-        return _Provider(self.request, self.known)
+        return _Provider(self.request, self.provider_config)
 
     @property
     def openid_config(self) -> dict[str, Any]:
         if not hasattr(self, "_openid_config"):
-            self._openid_config = discovered(self.known)
+            self._openid_config = discovered(self.provider_config)
         return self._openid_config
 
     def get_callback_url(self, request: HttpRequest, app: SocialApp) -> str:
-        return public_url() + reverse("identity:oidc-callback", args=[self.known.id])
+        return public_url() + reverse("identity:oidc-callback", args=[self.provider_config.id])
 
     def complete_login(self, request: HttpRequest, app: SocialApp, token: Any, **kwargs: Any) -> SocialLogin:
         """Return the login for a token response. Raises `NotTrusted` and `RequestException`."""
-        given = kwargs["response"].get("id_token")
-        if not isinstance(given, str):
+        id_token = kwargs["response"].get("id_token")
+        if not isinstance(id_token, str):
             raise NotTrusted("there is no ID token")
-        claims = verified(self.known, self.openid_config, given)
-        if self.known.userinfo and self.openid_config.get("userinfo_endpoint"):
+        claims = verified(self.provider_config, self.openid_config, id_token)
+        if self.provider_config.userinfo and self.openid_config.get("userinfo_endpoint"):
             more = self._fetch_user_info(token.token)
             if not isinstance(more, dict) or more.get("sub") != claims["sub"]:
                 raise NotTrusted("UserInfo is about somebody else")
             claims = {**claims, **more, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
         nonce = str(claims.get("nonce", ""))
-        return login_of(Proven(self.known, {**claims, "_id_token": given}, nonce), self.get_provider())
+        return login_of(
+            Proven(self.provider_config, {**claims, "_id_token": id_token}, nonce), self.get_provider()
+        )
 
 
-def begin(request: HttpRequest, known: Oidc, *, wanted: str = "", test: bool = False) -> HttpResponse:
+def begin(request: HttpRequest, provider: Oidc, *, wanted: str = "", test: bool = False) -> HttpResponse:
     """Redirect the browser to the provider. Raises `RequestException` if it does not answer."""
     nonce = secrets.token_urlsafe(32)
-    provider = _Provider(request, known)
+    oauth_provider = _Provider(request, provider)
     auth_params = {"nonce": nonce}
     if test:
         auth_params["prompt"] = "login"
-    response: HttpResponse = provider.redirect(
+    response: HttpResponse = oauth_provider.redirect(
         request,
         process="login",
         next_url=wanted,
@@ -109,17 +111,17 @@ def begin(request: HttpRequest, known: Oidc, *, wanted: str = "", test: bool = F
     return response
 
 
-def callback(request: HttpRequest, known: Oidc) -> HttpResponse:
+def callback(request: HttpRequest, provider: Oidc) -> HttpResponse:
     """Handle the browser's return from the provider."""
-    response: HttpResponse = OAuth2CallbackView.adapter_view(Adapter(request, known))(request)
+    response: HttpResponse = OAuth2CallbackView.adapter_view(Adapter(request, provider))(request)
     return response
 
 
-def discovered(known: Oidc) -> dict[str, Any]:
+def discovered(provider: Oidc) -> dict[str, Any]:
     """Return the provider's discovery document. Raises `RequestException` and `NotTrusted`."""
-    url = known.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    config = _fetched(url)
-    if str(config.get("issuer", "")).rstrip("/") != known.issuer.rstrip("/"):
+    url = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+    config = _fetch_json(url)
+    if str(config.get("issuer", "")).rstrip("/") != provider.issuer.rstrip("/"):
         raise NotTrusted("its discovery document names another issuer")
     for name in ENDPOINTS:
         parts = urlsplit(str(config.get(name, "")))
@@ -128,7 +130,9 @@ def discovered(known: Oidc) -> dict[str, Any]:
     return config
 
 
-def verified(known: Oidc, config: Mapping[str, Any], token: str, *, logout: bool = False) -> dict[str, Any]:
+def verified(
+    provider: Oidc, config: Mapping[str, Any], token: str, *, logout: bool = False
+) -> dict[str, Any]:
     """Verify an ID token or logout token, except its nonce. Returns the claims. Raises `NotTrusted`."""
     try:
         header = jwt.get_unverified_header(token)
@@ -139,9 +143,9 @@ def verified(known: Oidc, config: Mapping[str, Any], token: str, *, logout: bool
             token,
             key=_key(str(config["jwks_uri"]), header.get("kid")),
             algorithms=[algorithm],
-            audience=known.client_id,
+            audience=provider.client_id,
             issuer=str(config["issuer"]),
-            leeway=known.clock_skew_s,
+            leeway=provider.clock_skew_s,
             options={"require": ["iss", "aud", "iat", "sub", *([] if logout else ["exp"])]},
         )
     except jwt.ExpiredSignatureError as error:
@@ -155,38 +159,38 @@ def verified(known: Oidc, config: Mapping[str, Any], token: str, *, logout: bool
     except jwt.PyJWTError as error:
         raise NotTrusted("its signature or form is not valid") from error
     audience = claims["aud"]
-    many = isinstance(audience, list) and len(audience) > 1
-    if claims.get("azp", None if many else known.client_id) != known.client_id:
+    has_several = isinstance(audience, list) and len(audience) > 1
+    if claims.get("azp", None if has_several else provider.client_id) != provider.client_id:
         raise NotTrusted("it is meant for another application")
     if logout != (LOGOUT_EVENT in _events(claims)):
         raise NotTrusted("it is no token of this kind")
     return claims
 
 
-def signed_out_subject(known: Oidc, token: str) -> str:
+def signed_out_subject(provider: Oidc, token: str) -> str:
     """Return the subject of a logout token (back-channel logout). Raises `NotTrusted`."""
-    claims = verified(known, discovered(known), token, logout=True)
+    claims = verified(provider, discovered(provider), token, logout=True)
     age_s = time.time() - float(claims["iat"])
     if "nonce" in claims or age_s > LOGOUT_LIFETIME_S:
         raise NotTrusted("it is no fresh logout token")
     return str(claims["sub"])
 
 
-def end_session_url(known: Oidc, id_token: str, back: str) -> str:
+def end_session_url(provider: Oidc, id_token: str, back: str) -> str:
     """Return the URL that ends the session at the provider, or "" if it has none.
 
     Raises `RequestException` and `NotTrusted`.
     """
-    endpoint = str(discovered(known).get("end_session_endpoint", ""))
+    endpoint = str(discovered(provider).get("end_session_endpoint", ""))
     if not endpoint:
         return ""
-    query = {"id_token_hint": id_token, "client_id": known.client_id, "post_logout_redirect_uri": back}
+    query = {"id_token_hint": id_token, "client_id": provider.client_id, "post_logout_redirect_uri": back}
     return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
 
 def _events(claims: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = claims.get("events")
-    return found if isinstance(found, Mapping) else {}
+    events = claims.get("events")
+    return events if isinstance(events, Mapping) else {}
 
 
 def _key(url: str, kid: Any) -> Any:
@@ -194,19 +198,19 @@ def _key(url: str, kid: Any) -> Any:
 
     Raises `NotTrusted` if there is no unique match.
     """
-    keys = jwt.PyJWKSet.from_dict(_fetched(url)).keys
+    keys = jwt.PyJWKSet.from_dict(_fetch_json(url)).keys
     signing = [key for key in keys if key.public_key_use in (None, "sig")]
-    found = [key for key in signing if kid is None or key.key_id == kid]
-    if len(found) != 1:
+    matching = [key for key in signing if kid is None or key.key_id == kid]
+    if len(matching) != 1:
         raise NotTrusted("it is signed with a key that the provider does not have")
-    return found[0].key
+    return matching[0].key
 
 
-def _fetched(url: str) -> dict[str, Any]:
+def _fetch_json(url: str) -> dict[str, Any]:
     with get_adapter().get_requests_session() as session:
         response = session.get(url)
         response.raise_for_status()
-        found = response.json()
-    if not isinstance(found, dict):
+        document = response.json()
+    if not isinstance(document, dict):
         raise NotTrusted("it does not answer in JSON")
-    return found
+    return document

@@ -25,7 +25,7 @@ EFFECTS = {
 
 def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return a provider as a list row: kind, state, number of accounts, missing teams."""
-    mine = figures.get(provider.id, {})
+    provider_figures = figures.get(provider.id, {})
     return {
         "id": provider.id,
         "name": provider.name,
@@ -33,8 +33,8 @@ def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, An
         "kind_label": KINDS[provider.kind],
         "enabled": provider.enabled,
         "address": address_of(provider),
-        "accounts": mine.get("accounts", 0),
-        "last_sign_in_at": mine.get("last"),
+        "accounts": provider_figures.get("accounts", 0),
+        "last_sign_in_at": provider_figures.get("last"),
         "missing_teams": missing_teams(provider),
     }
 
@@ -89,10 +89,11 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
         (_("Groups from"), claims.groups),
         (_("New accounts"), _("are made") if provider.create_accounts else _("are not made")),
         (_("Links accounts by"), ", ".join(provider.link) or _("administrators only")),
-        (_("Asks for"), "; ".join(each.words() for each in provider.require) or _("nothing")),
+        (_("Asks for"), "; ".join(condition.words() for condition in provider.require) or _("nothing")),
         (
             _("Second factor"),
-            _("there, where %(rule)s") % {"rule": _(" or ").join(each.words() for each in provider.mfa)}
+            _("there, where %(rule)s")
+            % {"rule": _(" or ").join(condition.words() for condition in provider.mfa)}
             if provider.mfa
             else _("here, as for everybody"),
         ),
@@ -113,16 +114,16 @@ def rule_rows(provider: Provider) -> list[dict[str, Any]]:
     """Return the rules as table rows: condition, grant, and whether the team is missing."""
     missing = set(missing_teams(provider))
     return [
-        {"when": rule.words(), "then": _then(rule), "missing": rule.team in missing}
+        {"when": rule.words(), "then": _consequence(rule), "missing": rule.team in missing}
         for rule in provider.rules
     ]
 
 
-def _then(rule: Rule) -> str:
+def _consequence(rule: Rule) -> str:
     if rule.site_role:
         return _("%(role)s in the portal") % {"role": rule.site_role}
-    made = f" ({_('made if missing')})" if rule.create_team else ""
-    return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + made
+    suffix = f" ({_('made if missing')})" if rule.create_team else ""
+    return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + suffix
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:
@@ -140,11 +141,11 @@ def decision_json(decision: Decision) -> dict[str, Any]:
         "groups": list(person.groups) if person is not None else [],
         "mfa": person.mfa if person is not None else False,
         "teams": [
-            {"team": each.team, "role": each.role, "effect": each.effect.value, "by_rule": each.given}
-            for each in decision.places
+            {"team": place.team, "role": place.role, "effect": place.effect.value, "by_rule": place.given}
+            for place in decision.places
         ],
-        "roles": [{"role": each.role, "effect": each.effect.value} for each in decision.roles],
-        "problems": [reason_json(each) for each in decision.problems],
+        "roles": [{"role": role.role, "effect": role.effect.value} for role in decision.roles],
+        "problems": [reason_json(reason) for reason in decision.problems],
     }
 
 
@@ -166,7 +167,7 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
         "refused": decision.refusal is not None,
         "headline": headline,
         "refusal": sentence_of(decision.refusal) if decision.refusal is not None else "",
-        "problems": [sentence_of(each) for each in decision.problems],
+        "problems": [sentence_of(reason) for reason in decision.problems],
         "facts": []
         if person is None
         else [
@@ -184,12 +185,16 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
         if decision.refusal is not None
         else [
             *(
-                {"what": _("Team %(team)s") % {"team": each.team}, "role": each.role, **_look(each.effect)}
-                for each in decision.places
+                {
+                    "what": _("Team %(team)s") % {"team": place.team},
+                    "role": place.role,
+                    **_effect_look(place.effect),
+                }
+                for place in decision.places
             ),
             *(
-                {"what": _("In the portal"), "role": each.role, **_look(each.effect)}
-                for each in decision.roles
+                {"what": _("In the portal"), "role": role.role, **_effect_look(role.effect)}
+                for role in decision.roles
             ),
         ],
     }
@@ -199,20 +204,20 @@ def _unverified(email: str) -> str:
     return _("%(email)s, which is not verified and not used") % {"email": email} if email else _("none")
 
 
-def _look(effect: Effect) -> dict[str, str]:
+def _effect_look(effect: Effect) -> dict[str, str]:
     label, icon, tone = EFFECTS[effect]
     return {"effect": label, "icon": icon, "tone": tone}
 
 
 def unlink_question(provider: Provider, username: str) -> dict[str, Any]:
     """Return the context of the confirmation to remove a link."""
-    named = {"username": username, "provider": provider.name}
+    params = {"username": username, "provider": provider.name}
     return {
-        "title": _("End the link of %(username)s to %(provider)s?") % named,
+        "title": _("End the link of %(username)s to %(provider)s?") % params,
         "loses": [
-            _("%(username)s can no longer sign in by %(provider)s") % named,
+            _("%(username)s can no longer sign in by %(provider)s") % params,
             _("all sessions"),
-            _("places in teams and roles that rules of %(provider)s gave") % named,
+            _("places in teams and roles that rules of %(provider)s gave") % params,
         ],
         "stays": [_("the account, its workspaces and files"), _("a password, if there is one")],
         "yes": _("End the link"),

@@ -25,15 +25,15 @@ def scim() -> Scim:
 
 def enabled(kind: type[Provider] = Provider) -> list[Provider]:
     """Return enabled providers of a kind."""
-    return [each for each in every() if each.enabled and isinstance(each, kind)]
+    return [provider for provider in every() if provider.enabled and isinstance(provider, kind)]
 
 
 def named(provider_id: str) -> Oidc | Saml | Ldap:
     """Return the provider with this id. Raises `NotFound`."""
-    found = next((each for each in every() if each.id == provider_id), None)
-    if found is None:
+    provider = next((candidate for candidate in every() if candidate.id == provider_id), None)
+    if provider is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_PROVIDER, {"id": provider_id[:40]}))
-    return found
+    return provider
 
 
 def _configured() -> Configuration:

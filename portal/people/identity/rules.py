@@ -57,14 +57,18 @@ class Grants:
 def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
     """Return the identity in the claims. Raises `Refused` if a claim is missing, invalid or not allowed."""
     names = provider.claims
-    subject = _needed(provider, claims, names.subject)
+    subject = _required_claim(provider, claims, names.subject)
     if len(subject) > MAX_SUBJECT:
         raise Refused(Reason(IdentityCode.CLAIM_TOO_LONG, {"claim": names.subject}))
     groups = _groups(provider, claims)
     for condition in provider.require:
         if not _matches(condition, claims, groups):
-            named = {"provider": provider.name, "claim": _about(condition, names), "rule": condition.words()}
-            raise Refused(Reason(IdentityCode.NOT_ALLOWED, named))
+            params = {
+                "provider": provider.name,
+                "claim": _claim_name(condition, names),
+                "rule": condition.words(),
+            }
+            raise Refused(Reason(IdentityCode.NOT_ALLOWED, params))
     email = _email(_text(_value(claims, names.email)))
     verified = bool(email) and (provider.trust_email or _is_true(_value(claims, names.email_verified)))
     first, last = _text(_value(claims, names.first_name)), _text(_value(claims, names.last_name))
@@ -105,15 +109,15 @@ def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str,
     if condition.everyone:
         return [True]
     if condition.claim:
-        found = _value(claims, condition.claim)
-        values = found if isinstance(found, list | tuple) else [found]
+        claim = _value(claims, condition.claim)
+        values = claim if isinstance(claim, list | tuple) else [claim]
         if condition.pattern:
             texts = [_text(value) for value in values if isinstance(value, str | int)]
             return _matching(condition.pattern, texts)
         # In Python `True == 1`, but not in claims.
-        return [True for each in values if each == condition.equals and type(each) is type(condition.equals)][
-            :1
-        ]
+        return [
+            True for value in values if value == condition.equals and type(value) is type(condition.equals)
+        ][:1]
     if condition.group:
         return [True] if condition.group in groups else []
     return _matching(condition.group_pattern, groups)
@@ -133,19 +137,19 @@ def _email(value: str) -> str:
     return value if len(value) <= 254 else ""
 
 
-def _about(condition: Condition, names: Claims) -> str:
+def _claim_name(condition: Condition, names: Claims) -> str:
     return condition.claim or names.groups
 
 
 def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
     claim = provider.claims.username
-    value = _needed(provider, claims, claim)
+    value = _required_claim(provider, claims, claim)
     name = value
     if provider.username_pattern:
-        found = _matching(provider.username_pattern, [value])
-        if not found:
+        matches = _matching(provider.username_pattern, [value])
+        if not matches:
             raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
-        name = found[0].group(1) or ""
+        name = matches[0].group(1) or ""
     # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
     if not name.isascii():
         raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))
@@ -158,12 +162,12 @@ def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
     elsewhere = claims.get("_claim_names")
     if (isinstance(elsewhere, Mapping) and name in elsewhere) or claims.get("hasgroups") is True:
         raise Refused(Reason(IdentityCode.GROUPS_LEFT_OUT, {"provider": provider.name, "claim": name}))
-    found = _value(claims, name)
-    values = found if isinstance(found, list | tuple) else [found]
+    claim = _value(claims, name)
+    values = claim if isinstance(claim, list | tuple) else [claim]
     return tuple(sorted({value for value in values if isinstance(value, str) and value}))
 
 
-def _needed(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
+def _required_claim(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
     value = _text(_value(claims, claim))
     if not value:
         raise Refused(Reason(IdentityCode.CLAIM_MISSING, {"provider": provider.name, "claim": claim}))
@@ -174,12 +178,12 @@ def _value(claims: Mapping[str, Any], name: str) -> Any:
     """Return the claim with exactly this name, else the nested claim, else None."""
     if name in claims:
         return claims[name]
-    here: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        if not isinstance(here, Mapping) or part not in here:
+        if not isinstance(value, Mapping) or part not in value:
             return None
-        here = here[part]
-    return here
+        value = value[part]
+    return value
 
 
 def _text(value: Any) -> str:

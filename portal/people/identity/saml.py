@@ -39,11 +39,11 @@ _TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
 log = logging.getLogger(__name__)
 
 
-def begin(request: HttpRequest, known: Saml, *, wanted: str = "", test: bool = False) -> HttpResponse:
+def begin(request: HttpRequest, provider: Saml, *, wanted: str = "", test: bool = False) -> HttpResponse:
     """Redirect the browser to the provider. Raises `NotTrusted` if the settings are unusable."""
-    auth = _auth(request, known)
+    auth = _auth(request, provider)
     url = auth.login(return_to="", force_authn=test)
-    _provider(request, known).stash_redirect_state(
+    _provider(request, provider).stash_redirect_state(
         request,
         "login",
         wanted,
@@ -53,78 +53,84 @@ def begin(request: HttpRequest, known: Saml, *, wanted: str = "", test: bool = F
     return HttpResponseRedirect(url)
 
 
-def take(request: HttpRequest, known: Saml) -> HttpResponse:
+def take(request: HttpRequest, provider: Saml) -> HttpResponse:
     """Store a posted response and redirect, so that the browser returns with its session.
 
     The session cookie is not sent with cross-site form posts.
     """
-    given = request.POST.get("SAMLResponse", "")
-    if not given or len(given) > MAX_RESPONSE:
-        return flow.failed(request, known, _wrong(known, "there is no response that could be read"))
-    answer = HttpResponseRedirect(reverse("identity:saml-finish", args=[known.id]))
-    kept = LoginSession(request, "saml_response", KEPT)
-    kept.store.update({"given": given, "provider": known.id})
-    kept.save(answer)
+    response = request.POST.get("SAMLResponse", "")
+    if not response or len(response) > MAX_RESPONSE:
+        return flow.failed(
+            request, provider, _wrong_response(provider, "there is no response that could be read")
+        )
+    answer = HttpResponseRedirect(reverse("identity:saml-finish", args=[provider.id]))
+    login_session = LoginSession(request, "saml_response", KEPT)
+    login_session.store.update({"given": response, "provider": provider.id})
+    login_session.save(answer)
     return answer
 
 
-def finish(request: HttpRequest, known: Saml) -> HttpResponse:
+def finish(request: HttpRequest, provider: Saml) -> HttpResponse:
     """Process the stored response in the session that it was posted for."""
-    kept = LoginSession(request, "saml_response", KEPT)
-    given = kept.store.get("given", "") if kept.store.get("provider") == known.id else ""
-    kept.delete()
-    if not given:
-        return flow.failed(request, known, Reason(IdentityCode.SIGN_IN_ENDED))
-    auth = _auth(request, known, given)
+    login_session = LoginSession(request, "saml_response", KEPT)
+    response = (
+        login_session.store.get("given", "") if login_session.store.get("provider") == provider.id else ""
+    )
+    login_session.delete()
+    if not response:
+        return flow.failed(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
+    auth = _auth(request, provider, response)
     try:
         auth.process_response()
         errors = auth.get_errors()
     except (
         OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError, binascii.Error, etree.LxmlError, ValueError
     ) as error:  # fmt: skip
-        log.warning("a response of %s cannot be read: %s", known.id, str(error)[:300])
-        return flow.failed(request, known, _wrong(known, "the response cannot be read"))
+        log.warning("a response of %s cannot be read: %s", provider.id, str(error)[:300])
+        return flow.failed(request, provider, _wrong_response(provider, "the response cannot be read"))
     if errors or not auth.is_authenticated():
-        log.warning("a response of %s is refused: %s %s", known.id, errors, auth.get_last_error_reason())
-        return flow.failed(request, known, _wrong(known, "the response is not valid"))
-    state = _state(request, known, auth)
+        log.warning("a response of %s is refused: %s %s", provider.id, errors, auth.get_last_error_reason())
+        return flow.failed(request, provider, _wrong_response(provider, "the response is not valid"))
+    state = _state(request, provider, auth)
     if state is None:
-        return flow.failed(request, known, Reason(IdentityCode.SIGN_IN_ENDED))
-    if known.claims.subject == "NameID" and auth.get_nameid_format() == _TRANSIENT:
-        return flow.failed(request, known, _wrong(known, "its NameID is another one at each sign-in"))
-    return flow.finish(request, known, _claims(auth), state)
+        return flow.failed(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
+    if provider.claims.subject == "NameID" and auth.get_nameid_format() == _TRANSIENT:
+        return flow.failed(
+            request, provider, _wrong_response(provider, "its NameID is another one at each sign-in")
+        )
+    return flow.finish(request, provider, _claims(auth), state)
 
 
-def metadata(request: HttpRequest, known: Saml) -> str:
+def metadata(request: HttpRequest, provider: Saml) -> str:
     """Return the service provider metadata, in XML."""
-    settings = OneLogin_Saml2_Settings(_config(request, known), sp_validation_only=True)
+    settings = OneLogin_Saml2_Settings(_config(request, provider), sp_validation_only=True)
     text = settings.get_sp_metadata()
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
-def entity_id(known: Saml) -> str:
+def entity_id(provider: Saml) -> str:
     """Return the portal's entity id: the URL of its metadata."""
-    return public_url() + reverse("identity:saml-metadata", args=[known.id])
+    return public_url() + reverse("identity:saml-metadata", args=[provider.id])
 
 
-def _state(request: HttpRequest, known: Saml, auth: OneLogin_Saml2_Auth) -> dict[str, Any] | None:
+def _state(request: HttpRequest, provider: Saml, auth: OneLogin_Saml2_Auth) -> dict[str, Any] | None:
     """Return the state of the request that the assertion answers, or None if there is none or it is used."""
-    answered = _answered(auth)
+    answered = _signed_request_id(auth)
     if not answered or answered != auth.get_last_response_in_response_to():
         return None
-    state: dict[str, Any] | None = statekit.unstash_state(request, provider_id=known.id, state_id=answered)
+    state: dict[str, Any] | None = statekit.unstash_state(request, provider_id=provider.id, state_id=answered)
     return state
 
 
-def _answered(auth: OneLogin_Saml2_Auth) -> str:
+def _signed_request_id(auth: OneLogin_Saml2_Auth) -> str:
     """Return the request id named by the signed assertion itself."""
     # python3-saml has parsed it with entities and DTDs disabled.
     document = etree.fromstring(
         auth.get_last_response_xml().encode(), etree.XMLParser(resolve_entities=False, no_network=True)
     )
     path = "//saml:Assertion/saml:Subject/saml:SubjectConfirmation/saml:SubjectConfirmationData"
-    found = {node.get("InResponseTo", "") for node in document.xpath(path, namespaces=_NAMES)}
-    return str(found.pop()) if len(found) == 1 else ""
+    request_ids = {node.get("InResponseTo", "") for node in document.xpath(path, namespaces=_NAMES)}
+    return str(request_ids.pop()) if len(request_ids) == 1 else ""
 
 
 def _claims(auth: OneLogin_Saml2_Auth) -> dict[str, Any]:
@@ -138,40 +144,42 @@ def _claims(auth: OneLogin_Saml2_Auth) -> dict[str, Any]:
     }
 
 
-def _wrong(known: Saml, detail: str) -> Reason:
-    return Reason(IdentityCode.PROVIDER_WRONG, {"provider": known.name, "detail": detail})
+def _wrong_response(provider: Saml, detail: str) -> Reason:
+    return Reason(IdentityCode.PROVIDER_WRONG, {"provider": provider.name, "detail": detail})
 
 
-def _provider(request: HttpRequest, known: Saml) -> SAMLProvider:
-    app = SocialApp(provider=SAMLProvider.id, provider_id=known.id, name=known.name, client_id=known.id)
+def _provider(request: HttpRequest, provider: Saml) -> SAMLProvider:
+    app = SocialApp(
+        provider=SAMLProvider.id, provider_id=provider.id, name=provider.name, client_id=provider.id
+    )
     return SAMLProvider(request, app=app)
 
 
-def _auth(request: HttpRequest, known: Saml, given: str = "") -> OneLogin_Saml2_Auth:
-    here = urlsplit(public_url())
-    asked = {
-        "https": "on" if here.scheme == "https" else "off",
-        "http_host": here.netloc,
-        "script_name": reverse("identity:saml-acs", args=[known.id]),
+def _auth(request: HttpRequest, provider: Saml, response: str = "") -> OneLogin_Saml2_Auth:
+    site_url = urlsplit(public_url())
+    request_data = {
+        "https": "on" if site_url.scheme == "https" else "off",
+        "http_host": site_url.netloc,
+        "script_name": reverse("identity:saml-acs", args=[provider.id]),
         "get_data": {},
-        "post_data": {"SAMLResponse": given} if given else {},
+        "post_data": {"SAMLResponse": response} if response else {},
     }
-    return OneLogin_Saml2_Auth(asked, _config(request, known))
+    return OneLogin_Saml2_Auth(request_data, _config(request, provider))
 
 
-def _config(request: HttpRequest, known: Saml) -> dict[str, Any]:
+def _config(request: HttpRequest, provider: Saml) -> dict[str, Any]:
     """Return settings for python3-saml, built by allauth, with the portal's URLs. Raises `NotTrusted`."""
     try:
-        certificates = _PEM.findall(read_secret(known.certificate))
+        certificates = _PEM.findall(read_secret(provider.certificate))
     except ConfigError as error:
         raise NotTrusted("its certificate cannot be read here") from error
     settings = {
         "idp": {
-            "entity_id": known.entity_id,
-            "sso_url": known.sso_url,
+            "entity_id": provider.entity_id,
+            "sso_url": provider.sso_url,
             "x509cert": certificates[0] if certificates else "",
         },
-        "sp": {"entity_id": entity_id(known)},
+        "sp": {"entity_id": entity_id(provider)},
         "advanced": {
             "strict": True,
             "want_assertion_signed": True,
@@ -181,12 +189,12 @@ def _config(request: HttpRequest, known: Saml) -> dict[str, Any]:
             "reject_deprecated_algorithm": True,
         },
     }
-    config: dict[str, Any] = build_saml_config(request, settings, known.id)
+    config: dict[str, Any] = build_saml_config(request, settings, provider.id)
     if len(certificates) > 1:
         # Several certificates are valid during key rotation.
         config["idp"]["x509certMulti"] = {"signing": certificates}
     config["sp"]["assertionConsumerService"]["url"] = public_url() + reverse(
-        "identity:saml-acs", args=[known.id]
+        "identity:saml-acs", args=[provider.id]
     )
     del config["sp"]["singleLogoutService"]
     return config

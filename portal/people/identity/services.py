@@ -77,7 +77,7 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
     else:
         _refresh(actor, user, decision)
     _link(actor, user, decision)
-    _give_all(actor, user, decision)
+    _apply_changes(actor, user, decision)
     if decision.problems:
         _tell_administrators(decision, reverse("identity:provider", args=[provider.id]))
     return user, decision
@@ -93,7 +93,7 @@ def give(*, source: str, name: str, user: User, granted: Grants) -> None:
     user = deactivation.locked(user)
     decision = Decision(source, name, user=user)
     place(decision, granted)
-    _give_all(SystemActor(f"The rules of {name}"), user, decision)
+    _apply_changes(SystemActor(f"The rules of {name}"), user, decision)
     if decision.problems:
         _tell_administrators(decision, reverse("identity:providers"))
 
@@ -157,7 +157,7 @@ def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
     user.save(update_fields=list(changed))
 
 
-def _give_all(actor: SystemActor, user: User, decision: Decision) -> None:
+def _apply_changes(actor: SystemActor, user: User, decision: Decision) -> None:
     """Apply the changes. Losses come first, because an auditor can only be a viewer."""
     ending = [change for change in decision.places if change.effect is Effect.LOST]
     _give_places(actor, user, decision, ending)
@@ -170,33 +170,39 @@ def _give_all(actor: SystemActor, user: User, decision: Decision) -> None:
 
 def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Sequence[PlaceChange]) -> None:
     for change in changes:
-        given = GivenPlace.objects.filter(user=user, provider=decision.provider_id, team__slug=change.team)
+        given_places = GivenPlace.objects.filter(
+            user=user, provider=decision.provider_id, team__slug=change.team
+        )
         if change.create_team and not Team.objects.filter(slug=change.team).exists():
             accounts.create_team(actor=actor, slug=change.team, name=change.team)
         team = Team.objects.get(slug=change.team)
-        held = Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first() or ""
+        current_role = (
+            Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first() or ""
+        )
         if change.effect is Effect.LOST:
             if accounts.withdraw_member(actor=actor, team=team, user=user):
-                given.delete()
+                given_places.delete()
             else:
-                named = {"username": user.username, "slug": team.slug}
-                decision.problems.append(Reason(IdentityCode.LAST_OWNER_KEPT, named))
+                params = {"username": user.username, "slug": team.slug}
+                decision.problems.append(Reason(IdentityCode.LAST_OWNER_KEPT, params))
             continue
-        if change.role != held and not _set_place(actor, user, team, change.role, decision):
+        if change.role != current_role and not _set_place(actor, user, team, change.role, decision):
             continue
         if change.given:
-            present = given.first()
+            present = given_places.first()
             GivenPlace.objects.update_or_create(
                 user=user,
                 provider=decision.provider_id,
                 team=team,
                 defaults={
                     "role": change.role,
-                    "before": present.before if present is not None and present.role == held else held,
+                    "before": present.before
+                    if present is not None and present.role == current_role
+                    else current_role,
                 },
             )
         else:
-            given.delete()
+            given_places.delete()
 
 
 def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: Decision) -> bool:
@@ -215,7 +221,7 @@ def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: 
 
 def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
     """Apply role changes. Losses come first, because an auditor has no other role."""
-    for change in sorted(decision.roles, key=lambda each: each.effect is not Effect.LOST):
+    for change in sorted(decision.roles, key=lambda role_change: role_change.effect is not Effect.LOST):
         if change.effect is Effect.KEPT:
             continue
         roles = [role.value for role in user.roles if role != change.role]
@@ -227,11 +233,11 @@ def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
             continue
         for role, column in ROLE_FIELDS.items():
             setattr(user, column, role in changed.roles)
-        given: dict[str, Any] = {"user": user, "provider": decision.provider_id, "role": change.role}
+        key: dict[str, Any] = {"user": user, "provider": decision.provider_id, "role": change.role}
         if gained:
-            GivenRole.objects.get_or_create(**given)
+            GivenRole.objects.get_or_create(**key)
         else:
-            GivenRole.objects.filter(**given).delete()
+            GivenRole.objects.filter(**key).delete()
 
 
 def _take_all(user: User, provider_id: str) -> None:
@@ -242,29 +248,33 @@ def _take_all(user: User, provider_id: str) -> None:
     decision = Decision(provider_id, user=user)
     place(decision, Grants({}, (), frozenset()))
     actor = SystemActor(f"The rules of {provider_id}")
-    _give_all(actor, user, decision)
+    _apply_changes(actor, user, decision)
     if decision.problems:
         raise StateConflict(decision.problems[0])
 
 
 def _tell_administrators(decision: Decision, path: str) -> None:
     """Record grants that cannot be applied, and notify administrators unless they have an unread notice."""
-    words = " ".join(sentence_of(problem) for problem in decision.problems)
+    sentences = " ".join(sentence_of(problem) for problem in decision.problems)
     events.record(
         actor=SystemActor(f"The rules of {decision.provider_name}"),
         kind=AuditKind.USER_RULES_NOT_MET,
         message=f"could not be carried out for {decision.username}",
-        reason=words[:500],
+        reason=sentences[:500],
         data={
             "provider": decision.provider_id,
             "problems": [problem.as_json() for problem in decision.problems],
         },
     )
     administrators = User.objects.filter(is_superuser=True, is_active=True)
-    recipients = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
+    recipients = [
+        administrator
+        for administrator in administrators
+        if not unread_of(administrator, RULES_NOT_MET).exists()
+    ]
     if recipients:
         title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
-        events.notify(recipients, RULES_NOT_MET, title, words, path)
+        events.notify(recipients, RULES_NOT_MET, title, sentences, path)
 
 
 @transaction.atomic
@@ -303,8 +313,8 @@ def link(
     except IntegrityError as error:
         if not violates(error, IdentityLink, *LINK_UNIQUE):
             raise
-        named = {"provider": provider.name}
-        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code=ProblemCode.LINK_TAKEN) from error
+        params = {"provider": provider.name}
+        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, params), code=ProblemCode.LINK_TAKEN) from error
     if subject and not user.linked:
         user.linked = True
         user.save(update_fields=["linked"])
@@ -325,12 +335,12 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
     Raises `NotAllowed` unless an administrator, `NotFound`, and `StateConflict` (the last administrator).
     """
     require_administrator(actor)
-    found = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
-    if found is None:
+    link = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
+    if link is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_LINK))
-    user = deactivation.locked(found.user)
+    user = deactivation.locked(link.user)
     _take_all(user, provider_id)
-    found.delete()
+    link.delete()
     ended = sessions.end_all(user)
     user.linked = IdentityLink.objects.filter(user=user).exclude(subject="").exists()
     user.save(update_fields=["linked", "session_salt"])
@@ -358,10 +368,10 @@ def tested(*, actor: User, provider: Provider, username: str = "") -> None:
 @transaction.atomic
 def signed_out_there(*, provider: Provider, subject: str) -> int:
     """End the sessions of a user who signed out at the provider. Returns how many were listed."""
-    found = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
-    if found is None or not subject:
+    link = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
+    if link is None or not subject:
         return 0
-    user = deactivation.locked(found.user)
+    user = deactivation.locked(link.user)
     ended = sessions.end_all(user)
     user.save(update_fields=["session_salt"])
     events.record(

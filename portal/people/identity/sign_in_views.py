@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 @never_cache
 def begin(request: HttpRequest, idp: str) -> HttpResponse:
     """Redirect the browser to the provider to sign in."""
-    found = _enabled(idp)
-    return _away(request, found, wanted=local_path(request.GET.get("next", "")))
+    provider = _enabled_provider(idp)
+    return _redirect_to_provider(request, provider, wanted=local_path(request.GET.get("next", "")))
 
 
 @require_http_methods(["GET", "POST"])
@@ -45,12 +45,12 @@ def begin(request: HttpRequest, idp: str) -> HttpResponse:
 def test(request: SignedInRequest, idp: str) -> HttpResponse:
     """Test a provider as administrator: by a round trip, or by a lookup in a directory."""
     require_administrator(request.user)
-    found = selectors.provider_for(request.user, idp)
-    if isinstance(found, Ldap):
-        return _look_up(request, found)
+    provider = selectors.provider_for(request.user, idp)
+    if isinstance(provider, Ldap):
+        return _look_up(request, provider)
     if request.method == "POST":
         return redirect("identity:provider", idp)
-    return _away(request, found, test=True)
+    return _redirect_to_provider(request, provider, test=True)
 
 
 def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
@@ -73,29 +73,31 @@ def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
     return render(request, "identity/look_up.html", context, status=status)
 
 
-def _away(request: HttpRequest, found: Provider, *, wanted: str = "", test: bool = False) -> HttpResponse:
+def _redirect_to_provider(
+    request: HttpRequest, provider: Provider, *, wanted: str = "", test: bool = False
+) -> HttpResponse:
     try:
-        match found:
+        match provider:
             case Oidc():
-                return oidc.begin(request, found, wanted=wanted, test=test)
+                return oidc.begin(request, provider, wanted=wanted, test=test)
             case Saml():
-                answer: HttpResponse = _protocol().begin(request, found, wanted=wanted, test=test)
+                answer: HttpResponse = _protocol().begin(request, provider, wanted=wanted, test=test)
                 return answer
             case _:
                 raise Http404
     except RequestException as error:
-        return _unreached(request, found, error)
+        return _provider_failed(request, provider, error)
 
 
-def _unreached(request: HttpRequest, found: Provider, error: RequestException) -> HttpResponse:
+def _provider_failed(request: HttpRequest, provider: Provider, error: RequestException) -> HttpResponse:
     """Render the page for a provider that does not answer, or not correctly."""
-    log.warning("sign-in by %s failed: %s", found.id, error)
-    named: dict[str, Any] = {"provider": found.name}
+    log.warning("sign-in by %s failed: %s", provider.id, error)
+    params: dict[str, Any] = {"provider": provider.name}
     if isinstance(error, NotTrusted):
         return flow.failed(
-            request, found, Reason(IdentityCode.PROVIDER_WRONG, {**named, "detail": str(error)})
+            request, provider, Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": str(error)})
         )
-    return flow.failed(request, found, Reason(IdentityCode.PROVIDER_DOWN, named))
+    return flow.failed(request, provider, Reason(IdentityCode.PROVIDER_DOWN, params))
 
 
 @login_not_required
@@ -103,11 +105,11 @@ def _unreached(request: HttpRequest, found: Provider, error: RequestException) -
 @never_cache
 def oidc_callback(request: HttpRequest, idp: str) -> HttpResponse:
     """Handle the return from an OpenID Connect provider."""
-    found = _oidc(idp)
+    provider = _oidc(idp)
     try:
-        return oidc.callback(request, found)
+        return oidc.callback(request, provider)
     except RequestException as error:
-        return _unreached(request, found, error)
+        return _provider_failed(request, provider, error)
 
 
 @login_not_required
@@ -116,14 +118,14 @@ def oidc_callback(request: HttpRequest, idp: str) -> HttpResponse:
 @never_cache
 def oidc_signed_out(request: HttpRequest, idp: str) -> HttpResponse:
     """Handle back-channel logout: the provider reports a sign-out, and the user's sessions end."""
-    found = _oidc(idp)
+    provider = _oidc(idp)
     try:
-        subject = oidc.signed_out_subject(found, request.POST.get("logout_token", "")[:20_000])
+        subject = oidc.signed_out_subject(provider, request.POST.get("logout_token", "")[:20_000])
     except NotTrusted as error:
         return JsonResponse({"error": "invalid_request", "error_description": str(error)}, status=400)
     except RequestException:
         return JsonResponse({"error": "temporarily_unavailable"}, status=503)
-    services.signed_out_there(provider=found, subject=subject)
+    services.signed_out_there(provider=provider, subject=subject)
     return HttpResponse(status=200)
 
 
@@ -132,17 +134,17 @@ def oidc_signed_out(request: HttpRequest, idp: str) -> HttpResponse:
 @never_cache
 def left(request: HttpRequest, idp: str) -> HttpResponse:
     """Offer to sign out at the provider after signing out here."""
-    found = _oidc(idp)
-    kept = request.session.pop(sessions.LEFT, None)
-    if not isinstance(kept, dict):
+    provider = _oidc(idp)
+    stored = request.session.pop(sessions.LEFT, None)
+    if not isinstance(stored, dict):
         return redirect("accounts:sign-in")
     back = public_url() + reverse("accounts:sign-in")
     try:
-        url = oidc.end_session_url(found, kept.get("id_token", ""), back)
+        url = oidc.end_session_url(provider, stored.get("id_token", ""), back)
     except RequestException as error:
-        log.warning("%s was not notified of a sign-out: %s", found.id, error)
+        log.warning("%s was not notified of a sign-out: %s", provider.id, error)
         url = ""
-    return render(request, "identity/left.html", {"provider": found, "url": url})
+    return render(request, "identity/left.html", {"provider": provider, "url": url})
 
 
 @require_http_methods(["GET", "HEAD"])
@@ -150,12 +152,12 @@ def left(request: HttpRequest, idp: str) -> HttpResponse:
 def tested(request: SignedInRequest, idp: str) -> HttpResponse:
     """Show the result of the administrator's last test of the provider."""
     require_administrator(request.user)
-    found = selectors.provider_for(request.user, idp)
-    result = flow.test_result(request, found)
+    provider = selectors.provider_for(request.user, idp)
+    result = flow.test_result(request, provider)
     if result is None:
         return redirect("identity:provider", idp)
     context = {
-        "provider": presenters.provider_row(found, selectors.figures()),
+        "provider": presenters.provider_row(provider, selectors.figures()),
         "outcome": result["outcome"],
         "claims": presenters.claims_text(result["claims"]),
     }
@@ -199,30 +201,30 @@ def _protocol() -> ModuleType:
 
 def _saml(idp: str) -> Saml:
     try:
-        found = registry.named(idp)
+        provider = registry.named(idp)
     except NotFound as error:
         raise Http404 from error
-    if not isinstance(found, Saml):
+    if not isinstance(provider, Saml):
         raise Http404
-    return found
+    return provider
 
 
-def _enabled(idp: str) -> Provider:
+def _enabled_provider(idp: str) -> Provider:
     """Return the provider if it is enabled and redirects to its own page. Raises `Http404`."""
     try:
-        found = registry.named(idp)
+        provider = registry.named(idp)
     except NotFound as error:
         raise Http404 from error
-    if not found.enabled or not isinstance(found, Oidc | Saml):
+    if not provider.enabled or not isinstance(provider, Oidc | Saml):
         raise Http404
-    return found
+    return provider
 
 
 def _oidc(idp: str) -> Oidc:
     try:
-        found = registry.named(idp)
+        provider = registry.named(idp)
     except NotFound as error:
         raise Http404 from error
-    if not isinstance(found, Oidc):
+    if not isinstance(provider, Oidc):
         raise Http404
-    return found
+    return provider

@@ -43,13 +43,13 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         extra_context: dict[str, Any] | None = None,
     ) -> None:
         """Handle a protocol error. Raises the response, an error page."""
-        known: Provider = provider.known
+        provider_: Provider = provider.provider_config
         context = extra_context or {}
         detail = str(exception or context.get("saml_last_error_reason", ""))[:300]
-        log.warning("sign-in by %s failed: %s %s", known.id, error, detail)
+        log.warning("sign-in by %s failed: %s %s", provider_.id, error, detail)
         began = "state" in context or "saml_errors" in context
-        reason = _reason(known, error, exception, began=began, saml=context.get("saml_errors"))
-        raise ImmediateHttpResponse(flow.failed(request, known, reason))
+        reason = _reason(provider_, error, exception, began=began, saml=context.get("saml_errors"))
+        raise ImmediateHttpResponse(flow.failed(request, provider_, reason))
 
     def get_requests_session(self) -> requests.Session:
         """Return a requests session with a timeout, and without following redirects."""
@@ -89,15 +89,15 @@ class NotTrusted(requests.RequestException):
 def _reason(
     provider: Provider, error: Any, exception: BaseException | None, *, began: bool, saml: Any
 ) -> Reason:
-    named = {"provider": provider.name}
+    params = {"provider": provider.name}
     if error == AuthError.CANCELLED:
-        return Reason(IdentityCode.PROVIDER_CANCELLED, named)
+        return Reason(IdentityCode.PROVIDER_CANCELLED, params)
     if isinstance(exception, NotTrusted):
-        return Reason(IdentityCode.PROVIDER_WRONG, {**named, "detail": str(exception)})
+        return Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": str(exception)})
     if isinstance(exception, RequestException):
-        return Reason(IdentityCode.PROVIDER_DOWN, named)
+        return Reason(IdentityCode.PROVIDER_DOWN, params)
     if saml:
-        return Reason(IdentityCode.PROVIDER_WRONG, {**named, "detail": "the response is not valid"})
+        return Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": "the response is not valid"})
     if not began:
         return Reason(IdentityCode.SIGN_IN_ENDED)
-    return Reason(IdentityCode.PROVIDER_REFUSED, {**named, "detail": "it gave an error"})
+    return Reason(IdentityCode.PROVIDER_REFUSED, {**params, "detail": "it gave an error"})

@@ -16,35 +16,38 @@ from portal.people.identity.config import ConfigError, Ldap, Oidc, Provider
 def providers_are_valid(**_: Any) -> list[CheckMessage]:
     """Check that the configuration is valid and that all secrets exist."""
     try:
-        found = registry.every()
+        providers = registry.every()
     except ConfigError as error:
         hint = "Correct it in the file that BERTH_SIGN_IN_PROVIDERS names, or in the variables BERTH_OIDC_…."
-        return [Error(f"Sign-in providers: {each}", hint=hint, id="identity.E001") for each in error.problems]
+        return [
+            Error(f"Sign-in providers: {problem}", hint=hint, id="identity.E001")
+            for problem in error.problems
+        ]
     return [
-        *_missing_library(found),
-        *_world(found),
+        *_missing_library(providers),
+        *_open_to_everybody(providers),
     ]
 
 
-def _missing_library(found: Sequence[Provider]) -> list[CheckMessage]:
-    there = importlib.util.find_spec("ldap") and importlib.util.find_spec("django_auth_ldap")
+def _missing_library(providers: Sequence[Provider]) -> list[CheckMessage]:
+    has_ldap = importlib.util.find_spec("ldap") and importlib.util.find_spec("django_auth_ldap")
     hint = "Run `make ldap`, which installs requirements/ldap.lock; docs/sign-in.md says what that needs."
     return [
-        Error(f"Sign-in providers: {each.id} needs python-ldap.", hint=hint, id="identity.E002")
-        for each in found
-        if isinstance(each, Ldap) and each.enabled and not there
+        Error(f"Sign-in providers: {provider.id} needs python-ldap.", hint=hint, id="identity.E002")
+        for provider in providers
+        if isinstance(provider, Ldap) and provider.enabled and not has_ldap
     ]
 
 
-def _world(found: Sequence[Provider]) -> list[CheckMessage]:
+def _open_to_everybody(providers: Sequence[Provider]) -> list[CheckMessage]:
     return [
         Warning(
-            f"Sign-in providers: {each.id} lets everybody in whom it knows.",
+            f"Sign-in providers: {provider.id} lets everybody in whom it knows.",
             hint="Say with `require` who may sign in, unless the provider itself does.",
             id="identity.W001",
         )
-        for each in found
-        if isinstance(each, Oidc) and not each.require and each.issuer in _PUBLIC
+        for provider in providers
+        if isinstance(provider, Oidc) and not provider.require and provider.issuer in _PUBLIC
     ]
 
 

@@ -30,9 +30,9 @@ ROWS_PER_PAGE = 50
 @never_cache
 def providers(request: SignedInRequest) -> HttpResponse:
     """List the configured providers with their state."""
-    found = selectors.providers_for(request.user)
+    providers = selectors.providers_for(request.user)
     figures = selectors.figures()
-    rows = [presenters.provider_row(each, figures) for each in found]
+    rows = [presenters.provider_row(provider, figures) for provider in providers]
     return render(request, "identity/providers.html", {"rows": rows})
 
 
@@ -40,24 +40,24 @@ def providers(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def provider(request: SignedInRequest, idp: str) -> HttpResponse:
     """Show a provider with its settings and rules, and preview claims. Changes nothing."""
-    found = selectors.provider_for(request.user, idp)
+    provider = selectors.provider_for(request.user, idp)
     if request.method == "POST":
         require_administrator(request.user)
     form = ClaimsForm(request.POST or None)
     outcome = None
     if request.method == "POST" and form.is_valid():
-        outcome = presenters.decision_shown(decide(found, form.cleaned_data["claims"]))
-    return _provider(request, found, form=form, outcome=outcome)
+        outcome = presenters.decision_shown(decide(provider, form.cleaned_data["claims"]))
+    return _provider(request, provider, form=form, outcome=outcome)
 
 
-def _provider(request: SignedInRequest, found: Provider, **more: Any) -> HttpResponse:
-    links = Paginator(selectors.links_of(request.user, found), ROWS_PER_PAGE).get_page(
+def _provider(request: SignedInRequest, provider: Provider, **more: Any) -> HttpResponse:
+    links = Paginator(selectors.links_of(request.user, provider), ROWS_PER_PAGE).get_page(
         request.GET.get("page")
     )
     context = {
-        "provider": presenters.provider_row(found, selectors.figures()),
-        "settings": presenters.settings_of(found),
-        "rules": presenters.rule_rows(found),
+        "provider": presenters.provider_row(provider, selectors.figures()),
+        "settings": presenters.settings_of(provider),
+        "rules": presenters.rule_rows(provider),
         "page": links,
         "form": ClaimsForm(),
         "link_form": LinkForm(),
@@ -71,44 +71,44 @@ def _provider(request: SignedInRequest, found: Provider, **more: Any) -> HttpRes
 @never_cache
 def link(request: SignedInRequest, idp: str) -> HttpResponse:
     """Link an account. A GET, as after a new sign-in, only shows the provider."""
-    found = selectors.provider_for(request.user, idp)
+    provider = selectors.provider_for(request.user, idp)
     if request.method != "POST":
         return redirect("identity:provider", idp)
     require_administrator(request.user)
     form = LinkForm(request.POST)
     if form.is_valid():
-        given = form.cleaned_data
+        data = form.cleaned_data
         try:
-            user = user_by_name(request.user, given["username"])
+            user = user_by_name(request.user, data["username"])
             services.link(
                 actor=request.user,
-                provider=found,
+                provider=provider,
                 user=user,
-                subject=given["subject"],
-                expected=given["expected"],
+                subject=data["subject"],
+                expected=data["expected"],
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
             messages.success(request, _("%(username)s is linked.") % {"username": user.username})
             return redirect("identity:provider", idp)
-    return _provider(request, found, link_form=form)
+    return _provider(request, provider, link_form=form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def unlink(request: SignedInRequest, idp: str, username: str) -> HttpResponse:
     """Ask for confirmation, then remove a link."""
-    found = selectors.provider_for(request.user, idp)
+    provider = selectors.provider_for(request.user, idp)
     require_administrator(request.user)
     back = reverse("identity:provider", args=[idp])
     if request.method == "POST":
         try:
-            services.unlink(actor=request.user, provider_id=found.id, username=username)
+            services.unlink(actor=request.user, provider_id=provider.id, username=username)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("%(username)s is no longer linked.") % {"username": username})
         return redirect(back)
-    asked = presenters.unlink_question(found, username)
-    return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+    question = presenters.unlink_question(provider, username)
+    return render(request, "confirm.html", {**question, "action": request.path, "back": back})

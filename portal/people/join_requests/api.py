@@ -156,8 +156,8 @@ class JoinRequestViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def approve(self, request: UserRequest, join_id: UUID) -> Response:
-        given = body_of(request, JoinApproveSerializer)
-        return self.answer(services.approve(actor=request.user, request_id=join_id, **given))
+        body = body_of(request, JoinApproveSerializer)
+        return self.answer(services.approve(actor=request.user, request_id=join_id, **body))
 
     @operation(
         "Deny a request to join",
@@ -168,8 +168,8 @@ class JoinRequestViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def deny(self, request: UserRequest, join_id: UUID) -> Response:
-        given = body_of(request, JoinDenySerializer)
-        return self.answer(services.deny(actor=request.user, request_id=join_id, **given))
+        body = body_of(request, JoinDenySerializer)
+        return self.answer(services.deny(actor=request.user, request_id=join_id, **body))
 
     @operation(
         "Cancel a request to join",
@@ -200,11 +200,13 @@ class AskToJoin(ApiView):
         errors=[400, 404, 409, 415, 429],
     )
     def post(self, request: UserRequest, slug: str) -> Response:
-        given = body_of(request, JoinAskSerializer)
-        made, new = services.ask(actor=request.user, slug=slug, text=given["message"])
-        location = reverse("api:join-request-detail", args=[made.pk])
+        body = body_of(request, JoinAskSerializer)
+        join_request, new = services.ask(actor=request.user, slug=slug, text=body["message"])
+        location = reverse("api:join-request-detail", args=[join_request.pk])
         return Response(
-            JoinRequestSerializer(made).data, status=201 if new else 200, headers={"Location": location}
+            JoinRequestSerializer(join_request).data,
+            status=201 if new else 200,
+            headers={"Location": location},
         )
 
 

@@ -23,7 +23,7 @@ def lists_teams() -> bool:
 
 def visible_to(actor: User) -> Q:
     """Return a filter for requests visible to the actor: their own, and those to teams they manage."""
-    return Q(requester=actor) | (Q(team__isnull=False) if actor.sees_all else Q(team__in=_owned(actor)))
+    return Q(requester=actor) | (Q(team__isnull=False) if actor.sees_all else Q(team__in=_owned_teams(actor)))
 
 
 def awaiting(actor: User) -> Q:
@@ -32,11 +32,11 @@ def awaiting(actor: User) -> Q:
     These are requests to teams that the actor owns and, for operators, to teams without an active owner.
     Operators may decide all others as well, but those wait for the owners.
     """
-    mine = Q(team__in=_owned(actor))
+    owned = Q(team__in=_owned_teams(actor))
     if actor.operates:
         owners = Membership.objects.filter(team=OuterRef("team"), role=Role.OWNER, user__is_active=True)
-        mine |= Q(team__isnull=False) & ~Q(Exists(owners))
-    return mine & ~Q(requester=actor)
+        owned |= Q(team__isnull=False) & ~Q(Exists(owners))
+    return owned & ~Q(requester=actor)
 
 
 def may_decide(actor: User, request: JoinRequest) -> bool:
@@ -62,11 +62,13 @@ def deciders_of(request: JoinRequest) -> Iterable[User]:
 
     Never includes the requester.
     """
-    found = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER, is_active=True)
-    if not found.exists():
-        found = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
-    return found.exclude(pk=request.requester_id)
+    deciders = User.objects.filter(
+        memberships__team=request.team, memberships__role=Role.OWNER, is_active=True
+    )
+    if not deciders.exists():
+        deciders = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    return deciders.exclude(pk=request.requester_id)
 
 
-def _owned(actor: User) -> QuerySet[Team]:
+def _owned_teams(actor: User) -> QuerySet[Team]:
     return Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)

@@ -63,10 +63,10 @@ def of_user(actor: User) -> list[Shown]:
 def for_home(actor: User) -> dict[str, Any]:
     """Return the context of the home page for users without a team."""
     teams = selectors.joinable_teams(actor)
-    listed = list(teams[: MAX_ON_HOME + 1])
+    teams_shown = list(teams[: MAX_ON_HOME + 1])
     return {
         "lists_teams": policies.lists_teams(),
-        "join_teams": listed[:MAX_ON_HOME],
-        "more_teams": len(listed) > MAX_ON_HOME,
+        "join_teams": teams_shown[:MAX_ON_HOME],
+        "more_teams": len(teams_shown) > MAX_ON_HOME,
         "own_joins": of_user(actor),
     }

@@ -37,20 +37,20 @@ def joinable_teams(actor: User) -> QuerySet[Team]:
     )
 
 
-def search_teams(teams: QuerySet[Team], words: str) -> QuerySet[Team]:
+def search_teams(teams: QuerySet[Team], query: str) -> QuerySet[Team]:
     """Return teams whose name or owners contain all words."""
-    for word in strip_nul(words).split()[:10]:
+    for term in strip_nul(query).split()[:10]:
         owned = Membership.objects.filter(
-            team=OuterRef("pk"), role=Role.OWNER, user__is_active=True, user__username__icontains=word
+            team=OuterRef("pk"), role=Role.OWNER, user__is_active=True, user__username__icontains=term
         )
-        teams = teams.filter(Q(name__icontains=word) | Q(slug__icontains=word) | Q(Exists(owned)))
+        teams = teams.filter(Q(name__icontains=term) | Q(slug__icontains=term) | Q(Exists(owned)))
     return teams
 
 
 def listed_team(actor: User, slug: str) -> Team:
     """Return the team. Raises `NotFound` also if the actor may not know that it exists."""
-    known = Q() if policies.lists_teams() or actor.sees_all else Q(memberships__user=actor)
-    team = Team.objects.filter(known, slug=strip_nul(slug)).first()
+    visible = Q() if policies.lists_teams() or actor.sees_all else Q(memberships__user=actor)
+    team = Team.objects.filter(visible, slug=strip_nul(slug)).first()
     if team is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
     return team
@@ -58,16 +58,16 @@ def listed_team(actor: User, slug: str) -> Team:
 
 def requests_for(actor: User) -> QuerySet[JoinRequest]:
     """Return requests visible to the actor, newest first."""
-    found = JoinRequest.objects.select_related("team", "requester", "decided_by")
-    return found.filter(policies.visible_to(actor)).order_by("-created_at", "-id")
+    requests = JoinRequest.objects.select_related("team", "requester", "decided_by")
+    return requests.filter(policies.visible_to(actor)).order_by("-created_at", "-id")
 
 
 def request_by_id(actor: User, request_id: UUID) -> JoinRequest:
     """Return the request. Raises `NotFound` if it does not exist or is not visible to the actor."""
-    found = requests_for(actor).filter(pk=request_id).first()
-    if found is None:
+    join_request = requests_for(actor).filter(pk=request_id).first()
+    if join_request is None:
         raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))
-    return found
+    return join_request
 
 
 def of_user(user: User) -> QuerySet[JoinRequest]:
@@ -81,5 +81,5 @@ def of_user(user: User) -> QuerySet[JoinRequest]:
 
 def awaiting(actor: User) -> QuerySet[JoinRequest]:
     """Return open requests that wait for the actor's decision, oldest first."""
-    found = JoinRequest.objects.select_related("team", "requester")
-    return found.filter(policies.awaiting(actor), state=JoinState.OPEN).order_by("created_at", "id")
+    requests = JoinRequest.objects.select_related("team", "requester")
+    return requests.filter(policies.awaiting(actor), state=JoinState.OPEN).order_by("created_at", "id")

@@ -85,35 +85,35 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
         wrong = Reason(JoinCode.JOIN_MESSAGE_TOO_LONG, {"max": MAX_MESSAGE})
         raise InvalidInput(wrong, errors={"message": [wrong]})
     now = timezone.now()
-    theirs = JoinRequest.objects.filter(requester=actor)
+    own_requests = JoinRequest.objects.filter(requester=actor)
     # Close an expired request that the periodic task has not closed yet.
-    _expire(theirs.filter(team=team), now)
-    present = theirs.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
+    _expire(own_requests.filter(team=team), now)
+    present = own_requests.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
     if present is not None:
         return present, False
-    _refuse_too_soon(theirs, team, now)
-    _refuse_too_many(theirs, now)
-    made = JoinRequest.objects.create(
+    _refuse_too_soon(own_requests, team, now)
+    _refuse_too_many(own_requests, now)
+    join_request = JoinRequest.objects.create(
         team=team,
         team_name=team.name,
         requester=actor,
         message=text,
         expires_at=now + timedelta(days=settings.BERTH_JOIN_REQUEST_DAYS),
     )
-    _record(actor, made, AuditKind.TEAM_JOIN_ASKED, f"asked to join {team.name}", reason=text)
+    _record(actor, join_request, AuditKind.TEAM_JOIN_ASKED, f"asked to join {team.name}", reason=text)
     events.notify(
-        policies.deciders_of(made),
+        policies.deciders_of(join_request),
         "team.join_asked",
         _("%(username)s asks to join %(team)s") % {"username": actor.username, "team": team.name},
         text,
-        url_of(made),
+        url_of(join_request),
     )
-    return made, True
+    return join_request, True
 
 
-def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
+def _refuse_too_soon(own_requests: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
     since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
-    denied = theirs.filter(team=team, state=JoinState.DENIED, decided_at__gt=since)
+    denied = own_requests.filter(team=team, state=JoinState.DENIED, decided_at__gt=since)
     last = denied.order_by("-decided_at").first()
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
@@ -121,10 +121,10 @@ def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -
         raise StateConflict(reason, code=ProblemCode.ASK_TO_JOIN_LATER, again_at=until)
 
 
-def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
-    if theirs.filter(state=JoinState.OPEN).count() >= MAX_OPEN:
+def _refuse_too_many(own_requests: QuerySet[JoinRequest], now: datetime) -> None:
+    if own_requests.filter(state=JoinState.OPEN).count() >= MAX_OPEN:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS, {"limit": MAX_OPEN}))
-    if theirs.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
+    if own_requests.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS_A_DAY, {"limit": MAX_A_DAY}))
 
 
@@ -134,14 +134,14 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
 
     Raises `NotFound`, `NotAllowed`, `InvalidInput` (role) and `StateConflict` (already closed).
     """
-    request = _locked(actor, request_id)
+    request = _locked_request(actor, request_id)
     policies.require_decide(actor, request)
     team = request.team
     assert team is not None, "policies.require_decide refuses a request to a team that is gone"
     waited = list(policies.deciders_of(request))
     _close(request, JoinState.APPROVED, actor, _note(note), role=role)
     accounts.set_member(actor=actor, team=team, username=request.requester.username, role=role)
-    named = {"username": actor.username, "team": team.name}
+    params = {"username": actor.username, "team": team.name}
     _record(
         actor,
         request,
@@ -153,7 +153,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
     events.notify(
         [request.requester],
         "team.join_approved",
-        _("%(username)s took you into %(team)s") % named,
+        _("%(username)s took you into %(team)s") % params,
         request.decision_note or _("You can look at what the team has, and start what your role allows."),
         reverse("home:home"),
     )
@@ -168,17 +168,17 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
     if not note:
         missing = Reason(JoinCode.JOIN_DENIAL_NEEDS_NOTE)
         raise InvalidInput(missing, errors={"note": [missing]})
-    request = _locked(actor, request_id)
+    request = _locked_request(actor, request_id)
     policies.require_decide(actor, request)
     waited = list(policies.deciders_of(request))
     _close(request, JoinState.DENIED, actor, note)
     message = f"denied the request of {request.requester.username} to join {request.team_name}"
     _record(actor, request, AuditKind.TEAM_JOIN_DENIED, message, reason=note)
-    named = {"username": actor.username, "team": request.team_name}
+    params = {"username": actor.username, "team": request.team_name}
     events.notify(
         [request.requester],
         "team.join_denied",
-        _("%(username)s denied your request to join %(team)s") % named,
+        _("%(username)s denied your request to join %(team)s") % params,
         note,
         url_of(request),
     )
@@ -189,7 +189,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
 @transaction.atomic
 def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
     """Cancel one's own request. Idempotent. Raises `NotFound`, `NotAllowed` and `StateConflict`."""
-    request = _locked(actor, request_id)
+    request = _locked_request(actor, request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
         raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_CANCELS_JOIN, asker))
@@ -226,13 +226,13 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
     for request in due:
         waited = list(policies.deciders_of(request))
         _close(request, JoinState.EXPIRED, None, "")
-        named = {"team": request.team_name}
+        params = {"team": request.team_name}
         message = f"closed the request of {request.requester.username} to join {request.team_name}"
         _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="nobody decided it in time")
         events.notify(
             [request.requester],
             "team.join_expired",
-            _("Nobody has decided your request to join %(team)s") % named,
+            _("Nobody has decided your request to join %(team)s") % params,
             _("You can ask again; better talk to its owners first."),
             url_of(request),
         )
@@ -263,19 +263,19 @@ def _team_deleted(*, instance: Team, **_more: Any) -> None:
 
 def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest]:
     """Return the open requests, locked in a fixed order."""
-    found = JoinRequest.objects.all() if requests is None else requests
+    rows = JoinRequest.objects.all() if requests is None else requests
     return (
-        found.filter(state=JoinState.OPEN)
+        rows.filter(state=JoinState.OPEN)
         .select_related("team", "requester")
         .select_for_update(of=("self",))
         .order_by("created_at", "pk")
     )
 
 
-def _locked(actor: User, request_id: UUID) -> JoinRequest:
+def _locked_request(actor: User, request_id: UUID) -> JoinRequest:
     """Return the request, locked. Raises `NotFound` if it is not visible to the actor."""
-    found = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
-    request = found.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
+    rows = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
+    request = rows.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
     if request is None:
         raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))
     return request
@@ -284,19 +284,19 @@ def _locked(actor: User, request_id: UUID) -> JoinRequest:
 def _close(request: JoinRequest, state: JoinState, actor: User | None, note: str, *, role: str = "") -> None:
     """Close an open request. Raises `StateConflict` that names who decided first."""
     if request.state != JoinState.OPEN:
-        raise _closed_already(request)
+        raise _already_closed_error(request)
     request.state, request.role = state, role
     request.decided_by, request.decided_at, request.decision_note = actor, timezone.now(), note
     request.save(update_fields=["state", "role", "decided_by", "decided_at", "decision_note"])
 
 
-def _closed_already(request: JoinRequest) -> StateConflict:
+def _already_closed_error(request: JoinRequest) -> StateConflict:
     code = {
         JoinState.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
         JoinState.DENIED: JoinCode.JOIN_DENIED_ALREADY,
     }.get(JoinState(request.state), JoinCode.JOIN_CLOSED_ALREADY)
-    who = request.decided_by.username if request.decided_by else _("Somebody")
-    params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}
+    username = request.decided_by.username if request.decided_by else _("Somebody")
+    params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": username}
     return StateConflict(
         Reason(code, params),
         code=ProblemCode.DECIDED_ALREADY,

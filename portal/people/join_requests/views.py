@@ -32,12 +32,12 @@ ROWS_PER_PAGE = 50
 def teams(request: SignedInRequest) -> HttpResponse:
     """List teams that the reader is not in, and the reader's requests."""
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
-    found = selectors.joinable_teams(request.user)
-    total = found.count()
+    rows = selectors.joinable_teams(request.user)
+    total = rows.count()
     if q:
-        found = selectors.search_teams(found, q)
+        rows = selectors.search_teams(rows, q)
     context = {
-        "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page")),
         "q": q,
         "total": total,
         "lists_teams": policies.lists_teams() or request.user.sees_all,
@@ -55,19 +55,19 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
     form = AskForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
-            made, new = services.ask(actor=request.user, slug=slug, text=form.cleaned_data["message"])
+            join_request, new = services.ask(actor=request.user, slug=slug, text=form.cleaned_data["message"])
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            words = (
+            message = (
                 _("Request sent. You get a notice when an owner decides.")
                 if new
                 else _("You have asked already.")
             )
-            messages.success(request, words)
-            return redirect(services.url_of(made))
-    listed = selectors.joinable_teams(request.user).filter(pk=team.pk).first()
-    context = {"team": team, "listed": listed, "form": form}
+            messages.success(request, message)
+            return redirect(services.url_of(join_request))
+    joinable = selectors.joinable_teams(request.user).filter(pk=team.pk).first()
+    context = {"team": team, "listed": joinable, "form": form}
     return render(request, "join_requests/ask.html", context, status=form_status(form))
 
 
@@ -75,10 +75,10 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
 @never_cache
 def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
     """Show a request with its state and available actions."""
-    found = selectors.request_by_id(request.user, join_id)
+    join_request = selectors.request_by_id(request.user, join_id)
     context = {
-        "item": presenters.shown(request.user, found),
-        "own": found.requester_id == request.user.pk,
+        "item": presenters.shown(request.user, join_request),
+        "own": join_request.requester_id == request.user.pk,
         "roles": presenters.roles(),
     }
     return render(request, partial_of(request, "join_requests/request.html", "live"), context)
@@ -88,7 +88,7 @@ def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
 @never_cache
 def decide(request: SignedInRequest, join_id: UUID) -> HttpResponse:
     """Approve or deny a request. A GET, as after a new sign-in, only shows it."""
-    found = selectors.request_by_id(request.user, join_id)
+    join_request = selectors.request_by_id(request.user, join_id)
     if request.method == "POST":
         try:
             done = _decide(request, join_id)
@@ -96,24 +96,30 @@ def decide(request: SignedInRequest, join_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, done)
-            return redirect(local_path(request.POST.get("next", ""), services.url_of(found)))
-    return redirect(services.url_of(found))
+            return redirect(local_path(request.POST.get("next", ""), services.url_of(join_request)))
+    return redirect(services.url_of(join_request))
 
 
 def _decide(request: SignedInRequest, join_id: UUID) -> str:
-    what = request.POST.get("do", "")
-    if what == "approve":
-        made = services.approve(
+    action = request.POST.get("do", "")
+    if action == "approve":
+        join_request = services.approve(
             actor=request.user,
             request_id=join_id,
             role=request.POST.get("role", "member"),
             note=request.POST.get("note", ""),
         )
-        named = {"username": made.requester.username, "team": made.team_name, "role": made.given_role.lower()}
-        return _("%(username)s is now %(role)s of %(team)s.") % named
-    if what == "deny":
-        made = services.deny(actor=request.user, request_id=join_id, note=request.POST.get("note", ""))
-        return _("Denied. %(username)s gets your note.") % {"username": made.requester.username}
+        params = {
+            "username": join_request.requester.username,
+            "team": join_request.team_name,
+            "role": join_request.given_role.lower(),
+        }
+        return _("%(username)s is now %(role)s of %(team)s.") % params
+    if action == "deny":
+        join_request = services.deny(
+            actor=request.user, request_id=join_id, note=request.POST.get("note", "")
+        )
+        return _("Denied. %(username)s gets your note.") % {"username": join_request.requester.username}
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
@@ -121,7 +127,7 @@ def _decide(request: SignedInRequest, join_id: UUID) -> str:
 @never_cache
 def cancel(request: SignedInRequest, join_id: UUID) -> HttpResponse:
     """Cancel a request. A GET, as after a new sign-in, only shows it."""
-    found = selectors.request_by_id(request.user, join_id)
+    join_request = selectors.request_by_id(request.user, join_id)
     if request.method == "POST":
         try:
             services.cancel(actor=request.user, request_id=join_id)
@@ -129,4 +135,4 @@ def cancel(request: SignedInRequest, join_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("The request is cancelled."))
-    return redirect(services.url_of(found))
+    return redirect(services.url_of(join_request))

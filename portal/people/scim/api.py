@@ -66,12 +66,12 @@ class ScimParser(parsers.BaseParser):
             raise errors.too_large(Reason(ScimCode.TOO_LARGE))
         try:
             # NUL characters are stripped later, from texts that are stored.
-            found = parse_json(raw, strict=False)
+            document = parse_json(raw, strict=False)
         except InvalidJson:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise errors.invalid_syntax(Reason(ScimCode.BODY_NOT_JSON))
-        return found
+        return document
 
 
 class PlainJsonParser(ScimParser):
@@ -135,7 +135,7 @@ class ScimView(APIView):
             case errors.ScimRefusal():
                 status, scim_type, detail = exc.status, exc.scim_type, exc.sentence
             case PortalError():
-                status, detail = exc.status, _told(exc)
+                status, detail = exc.status, _full_message(exc)
                 scim_type = "" if isinstance(exc, StateConflict) or status != 400 else "invalidValue"
             case IntegrityError() if _is_taken(exc):
                 refusal = errors.uniqueness(Reason(ScimCode.NOT_UNIQUE))
@@ -160,10 +160,10 @@ class ScimView(APIView):
         return response
 
 
-def _told(error: PortalError) -> str:
+def _full_message(error: PortalError) -> str:
     """Return the message of the error, with messages of single fields."""
-    said = [sentence for found in error.field_errors.values() for sentence in found]
-    return " ".join(dict.fromkeys([error.sentence, *said]))
+    sentences = [sentence for items in error.field_errors.values() for sentence in items]
+    return " ".join(dict.fromkeys([error.sentence, *sentences]))
 
 
 def _error(status: int, detail: str, scim_type: str = "") -> dict[str, Any]:
@@ -193,11 +193,11 @@ class Described(Discovery):
     def get(self, request: Request, name: str = "") -> Response:
         every = type(self).described()
         if not name:
-            return Response(_listed(every, len(every), 1))
-        found = next((each for each in every if each["id"].lower() == name.lower()), None)
-        if found is None:
+            return Response(_list_document(every, len(every), 1))
+        match = next((resource for resource in every if resource["id"].lower() == name.lower()), None)
+        if match is None:
             raise errors.no_such_resource()
-        return Response(found)
+        return Response(match)
 
 
 class ResourceTypes(Described):
@@ -260,15 +260,15 @@ class Resources(ScimView, ABC):
         return self.answer(scim_id) if scim_id is not None else self.page()
 
     def page(self) -> Response:
-        given = self.asked()
-        start = min(max(_number(given.get("startIndex"), "startIndex", 1), 1), MAX_START)
-        count = min(max(_number(given.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
+        params = self.asked()
+        start = min(max(_number(params.get("startIndex"), "startIndex", 1), 1), MAX_START)
+        count = min(max(_number(params.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
         rows = self.rows()
-        if asked := given.get("filter"):
-            rows = rows.filter(queries.condition_of(filters.parse(asked), self.attributes))
+        if filter_text := params.get("filter"):
+            rows = rows.filter(queries.condition_of(filters.parse(filter_text), self.attributes))
         total = rows.count()
-        found = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
-        return Response(_listed(found, total, start))
+        resources = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
+        return Response(_list_document(resources, total, start))
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
         if scim_id is not None:
@@ -280,25 +280,25 @@ class Resources(ScimView, ABC):
 
     def put(self, request: Request, scim_id: UUID | None = None) -> Response:
         document = _document(request, self.shape.urn)
-        return self._changed(scim_id, lambda _present: document)
+        return self._update(scim_id, lambda _present: document)
 
     def patch(self, request: Request, scim_id: UUID | None = None) -> Response:
         body = _document(request, resources.PATCH)
         operations = next((value for key, value in body.items() if key.lower() == "operations"), None)
-        return self._changed(scim_id, lambda present: patch.patched(present, operations, self.shape))
+        return self._update(scim_id, lambda present: patch.patched(present, operations, self.shape))
 
     def delete(self, request: Request, scim_id: UUID | None = None) -> Response:
         with transaction.atomic():
-            self.removed(self._matched(scim_id)[0])
+            self.removed(self._locked_match(scim_id)[0])
         return Response(status=204)
 
-    def _changed(self, key: UUID | None, wanted: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Response:
+    def _update(self, key: UUID | None, wanted: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Response:
         with transaction.atomic():
-            row, present = self._matched(key)
+            row, present = self._locked_match(key)
             self.updated(row, wanted(present))
         return self.answer(row.pk)
 
-    def _matched(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
+    def _locked_match(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
         """Return the locked row and its document if its version meets `If-Match`. Raises `ScimRefusal`."""
         if key is None:
             raise exceptions.MethodNotAllowed(str(self.request.method))
@@ -377,9 +377,11 @@ class Searched(Resources):
 
     def asked(self) -> Mapping[str, str]:
         body = _document(self.request, resources.SEARCH)
-        given = {key.lower(): value for key, value in body.items()}
-        found = {name: _searched(given[name.lower()], name) for name in SEARCHED if name.lower() in given}
-        return {name: text for name, text in found.items() if text}
+        values = {key.lower(): value for key, value in body.items()}
+        texts = {
+            name: _search_text(values[name.lower()], name) for name in SEARCHED if name.lower() in values
+        }
+        return {name: text for name, text in texts.items() if text}
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
         return self.page()
@@ -393,7 +395,7 @@ class GroupSearch(Searched, Groups):
     """POST /Groups/.search"""
 
 
-def _searched(value: Any, name: str) -> str:
+def _search_text(value: Any, name: str) -> str:
     """Convert a search parameter to its form in a query. Raises `ScimRefusal` (invalidValue)."""
     kind: type = SEARCHED[name]
     if value is None:
@@ -401,7 +403,7 @@ def _searched(value: Any, name: str) -> str:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise errors.invalid_value(name)
     if isinstance(value, list):
-        if not all(isinstance(each, str) for each in value):
+        if not all(isinstance(item, str) for item in value):
             raise errors.invalid_value(name)
         return ",".join(value)
     return str(value)
@@ -419,20 +421,20 @@ class NotSupported(ScimView):
 def _document(request: Request, schema: str) -> dict[str, Any]:
     """Return the body, whose `schemas` must include `schema`. Raises `ScimRefusal` (invalidSyntax)."""
     body: Any = request.data
-    found = body.get("schemas")
-    if not isinstance(found, list) or schema.lower() not in {str(each).lower() for each in found}:
+    schemas = body.get("schemas")
+    if not isinstance(schemas, list) or schema.lower() not in {str(item).lower() for item in schemas}:
         raise errors.invalid_syntax(Reason(ScimCode.SCHEMA_MISSING, {"schema": schema}))
     document: dict[str, Any] = body
     return document
 
 
-def _listed(found: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
+def _list_document(rows: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
     return {
         "schemas": [resources.LIST],
         "totalResults": total,
         "startIndex": start,
-        "itemsPerPage": len(found),
-        "Resources": found,
+        "itemsPerPage": len(rows),
+        "Resources": rows,
     }
 
 
@@ -447,8 +449,8 @@ def _number(text: str | None, name: str, default: int) -> int:
 
 def _versions(request: Request, header: str) -> list[str]:
     """Return the versions in a conditional header, in the form of `meta.version`."""
-    named = [each.strip() for each in request.headers.get(header, "").split(",") if each.strip()]
-    return [each if each == "*" or each.startswith("W/") else f"W/{each}" for each in named]
+    tags = [tag.strip() for tag in request.headers.get(header, "").split(",") if tag.strip()]
+    return [tag if tag == "*" or tag.startswith("W/") else f"W/{tag}" for tag in tags]
 
 
 # CSRF-exempt so that a POST gets 404 as well. The view changes nothing.

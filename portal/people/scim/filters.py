@@ -91,27 +91,27 @@ def matches(node: Node, value: Mapping[str, Any]) -> bool:
         case Not(inner):
             return not matches(inner, value)
         case Compare(attribute, operator, wanted):
-            found = next((held for key, held in value.items() if key.lower() == attribute), None)
-            return _holds(found, operator, wanted)
+            actual = next((item for key, item in value.items() if key.lower() == attribute), None)
+            return _compare_values(actual, operator, wanted)
         case Within():
             return False
 
 
-def _holds(found: Any, operator: str, wanted: Any) -> bool:
+def _compare_values(actual: Any, operator: str, wanted: Any) -> bool:
     if operator == "pr":
-        return found not in (None, "")
-    if isinstance(found, str) and isinstance(wanted, str):
-        held, asked = found.lower(), wanted.lower()
+        return actual not in (None, "")
+    if isinstance(actual, str) and isinstance(wanted, str):
+        text, term = actual.lower(), wanted.lower()
         tests = {
-            "eq": held == asked, "ne": held != asked, "co": asked in held, "sw": held.startswith(asked),
-            "ew": held.endswith(asked), "gt": held > asked, "ge": held >= asked, "lt": held < asked,
-            "le": held <= asked,
+            "eq": text == term, "ne": text != term, "co": term in text, "sw": text.startswith(term),
+            "ew": text.endswith(term), "gt": text > term, "ge": text >= term, "lt": text < term,
+            "le": text <= term,
         }  # fmt: skip
         return tests[operator]
     # Entra ID sends booleans as strings, such as "True".
-    if isinstance(found, bool) and isinstance(wanted, str):
+    if isinstance(actual, bool) and isinstance(wanted, str):
         wanted = {"true": True, "false": False}.get(wanted.lower())
-    same = found == wanted and type(found) is type(wanted)
+    same = actual == wanted and type(actual) is type(wanted)
     return same if operator == "eq" else not same if operator == "ne" else False
 
 
@@ -122,48 +122,48 @@ class _Parser:
         at = 0
         end = len(text.rstrip())
         while at < end:
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise self._wrong(at)
-            self._tokens.append((found.group(0).strip(), at))
-            at = found.end()
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise self._syntax_error(at)
+            self._tokens.append((match.group(0).strip(), at))
+            at = match.end()
         self._next = 0
         self._comparisons = 0
 
     def whole(self) -> Node:
-        node = self._either(0)
+        node = self._parse_or(0)
         if self._peek():
-            raise self._wrong()
+            raise self._syntax_error()
         return node
 
-    def _either(self, depth: int) -> Node:
+    def _parse_or(self, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
-        node = self._both(depth)
+        node = self._parse_and(depth)
         while self._peek().lower() == "or":
             self._take()
-            node = Either(node, self._both(depth))
+            node = Either(node, self._parse_and(depth))
         return node
 
-    def _both(self, depth: int) -> Node:
-        node = self._one(depth)
+    def _parse_and(self, depth: int) -> Node:
+        node = self._parse_term(depth)
         while self._peek().lower() == "and":
             self._take()
-            node = Both(node, self._one(depth))
+            node = Both(node, self._parse_term(depth))
         return node
 
-    def _one(self, depth: int) -> Node:
-        word = self._peek().lower()
-        if word == "not" and self._peek(1) == "(":
+    def _parse_term(self, depth: int) -> Node:
+        keyword = self._peek().lower()
+        if keyword == "not" and self._peek(1) == "(":
             self._take()
             return Not(self._grouped("(", ")", depth))
-        if word == "(":
+        if keyword == "(":
             return self._grouped("(", ")", depth)
         return self._comparison(depth)
 
     def _grouped(self, opening: str, closing: str, depth: int) -> Node:
         self._expect(opening)
-        node = self._either(depth + 1)
+        node = self._parse_or(depth + 1)
         self._expect(closing)
         return node
 
@@ -173,13 +173,13 @@ class _Parser:
             raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
         attribute = self._peek()
         if not _ATTRIBUTE.match(attribute):
-            raise self._wrong()
+            raise self._syntax_error()
         self._take()
         if self._peek() == "[":
             return Within(bare(attribute), self._grouped("[", "]", depth))
         operator = self._peek().lower()
         if operator not in OPERATORS:
-            raise self._wrong()
+            raise self._syntax_error()
         self._take()
         return Compare(bare(attribute), operator, None if operator == "pr" else self._value())
 
@@ -189,7 +189,7 @@ class _Parser:
             try:
                 value = strip_nul(json.loads(token, strict=False))
             except ValueError:
-                raise self._wrong() from None
+                raise self._syntax_error() from None
             self._take()
             return value
         constants = {"true": True, "false": False, "null": None}
@@ -199,7 +199,7 @@ class _Parser:
         if _NUMBER.match(token):
             self._take()
             return float(token) if "." in token else int(token)
-        raise self._wrong()
+        raise self._syntax_error()
 
     def _peek(self, ahead: int = 0) -> str:
         at = self._next + ahead
@@ -210,10 +210,10 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if self._peek() != token:
-            raise self._wrong()
+            raise self._syntax_error()
         self._take()
 
-    def _wrong(self, at: int | None = None) -> ScimRefusal:
+    def _syntax_error(self, at: int | None = None) -> ScimRefusal:
         if at is None:
             at = self._tokens[self._next][1] if self._next < len(self._tokens) else len(self._text)
         return invalid_filter(Reason(ScimCode.FILTER_NOT_VALID, {"position": at + 1}))

@@ -50,9 +50,11 @@ def settle(rows: Iterable[ScimUser]) -> None:
         return
     lock(keys)
     for row in ScimUser.objects.filter(pk__in=keys).select_related("user").prefetch_related("groups"):
-        held = row.user.is_active and row.removed_at is None
+        active = row.user.is_active and row.removed_at is None
         names = {name for group in row.groups.all() for name in names_of(group)}
-        identity.give(source=SOURCE, name=SOURCE, user=row.user, granted=granted(names) if held else NOTHING)
+        identity.give(
+            source=SOURCE, name=SOURCE, user=row.user, granted=granted(names) if active else NOTHING
+        )
 
 
 def lock(keys: Iterable[object]) -> None:

@@ -31,8 +31,8 @@ MAX_PATH = 1000
 READ_ONLY = {"id": "id", "meta": "meta", "groups": "groups"}
 """Attributes that only the portal sets."""
 SUB_ATTRIBUTES = {
-    each.lower(): each
-    for each in ("givenName", "familyName", "formatted", "value", "type", "primary", "display", "$ref")
+    name.lower(): name
+    for name in ("givenName", "familyName", "formatted", "value", "type", "primary", "display", "$ref")
 }
 _PATH = re.compile(
     r"(?:(?P<urn>urn:[\w.:-]+):)?(?P<attribute>[A-Za-z$][\w$-]*)(?:\[(?P<filter>.+)\])?"
@@ -53,7 +53,7 @@ class Shape:
     def named(self, name: str) -> str:
         """Return the attribute name as spelled in the schema, or "" if it is not supported."""
         every = (*self.simple, *self.complex, *self.multiple)
-        return next((each for each in every if each.lower() == name.lower()), "")
+        return next((attribute for attribute in every if attribute.lower() == name.lower()), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +69,34 @@ def patched(document: Mapping[str, Any], operations: Any, shape: Shape) -> dict[
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
     if len(operations) > MAX_OPERATIONS:
         raise invalid_syntax(Reason(ScimCode.TOO_MANY, {"limit": MAX_OPERATIONS}))
-    found = copy.deepcopy(dict(document))
-    for each in operations:
-        if not isinstance(each, Mapping):
+    result = copy.deepcopy(dict(document))
+    for operation in operations:
+        if not isinstance(operation, Mapping):
             raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
-        given = {str(key).lower(): value for key, value in each.items()}
-        op = given.get("op")
+        fields = {str(key).lower(): value for key, value in operation.items()}
+        op = fields.get("op")
         op = op.lower() if isinstance(op, str) else ""
         if op not in ("add", "replace", "remove"):
             raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
-        path = given.get("path")
+        path = fields.get("path")
         if path is not None and not isinstance(path, str):
             raise _bad_path("")
         if path:
-            _apply(found, op, path, given.get("value"), shape)
+            _apply(result, op, path, fields.get("value"), shape)
         elif op == "remove":
             raise no_target(Reason(ScimCode.NO_TARGET, {"path": ""}))
         else:
-            _apply_object(found, op, given.get("value"), shape)
-    return found
+            _apply_object(result, op, fields.get("value"), shape)
+    return result
 
 
 def _apply_object(document: dict[str, Any], op: str, value: Any, shape: Shape) -> None:
     """Apply an operation without a path: each key is a path. Read-only attributes are ignored."""
     if not isinstance(value, Mapping):
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
-    for key, each in value.items():
+    for key, item in value.items():
         if key.lower() not in READ_ONLY and key.lower() != "schemas":
-            _apply(document, op, key, each, shape)
+            _apply(document, op, key, item, shape)
 
 
 def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: Shape) -> None:
@@ -122,111 +122,113 @@ def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: Shap
 
 def _read(path: str, shape: Shape) -> _Path | None:
     """Parse a path. Returns None for an unsupported attribute. Raises `ScimRefusal`."""
-    found = _PATH.match(path) if len(path) <= MAX_PATH else None
-    if found is None:
+    match = _PATH.match(path) if len(path) <= MAX_PATH else None
+    if match is None:
         raise _bad_path(path)
-    if found["urn"] and found["urn"].lower() != shape.urn.lower():
+    if match["urn"] and match["urn"].lower() != shape.urn.lower():
         return None
-    name = found["attribute"].lower()
+    name = match["attribute"].lower()
     if name in READ_ONLY:
         raise mutability(Reason(ScimCode.READ_ONLY, {"attribute": READ_ONLY[name]}))
     attribute = shape.named(name)
     if not attribute:
         return None
-    sub = found["sub"] or ""
+    sub = match["sub"] or ""
     try:
-        condition = filters.parse(found["filter"]) if found["filter"] else None
+        condition = filters.parse(match["filter"]) if match["filter"] else None
     except ScimRefusal as error:
         raise _bad_path(path) from error
     return _Path(attribute, condition, SUB_ATTRIBUTES.get(sub.lower(), sub))
 
 
 def _apply_complex(document: dict[str, Any], op: str, target: _Path, value: Any) -> None:
-    held = document.setdefault(target.attribute, {})
+    current = document.setdefault(target.attribute, {})
     if target.sub:
         if op == "remove":
-            held.pop(target.sub, None)
+            current.pop(target.sub, None)
         else:
-            held[target.sub] = value
+            current[target.sub] = value
     elif op == "remove":
-        held.clear()
+        current.clear()
     elif isinstance(value, Mapping):
-        held.update(_canonical(value))
+        current.update(_canonical(value))
     else:
         raise invalid_value(target.attribute)
 
 
 def _apply_multiple(document: dict[str, Any], op: str, target: _Path, value: Any, path: str) -> None:
-    held: list[dict[str, Any]] = document.setdefault(target.attribute, [])
+    entries: list[dict[str, Any]] = document.setdefault(target.attribute, [])
     if target.condition is None and not target.sub:
-        _apply_values(held, op, target, value)
+        _apply_values(entries, op, target, value)
         return
-    chosen = [each for each in held if target.condition is None or filters.matches(target.condition, each)]
+    chosen = [
+        entry for entry in entries if target.condition is None or filters.matches(target.condition, entry)
+    ]
     if op == "remove":
-        for each in chosen:
+        for entry in chosen:
             if target.sub:
-                each.pop(target.sub, None)
+                entry.pop(target.sub, None)
             else:
-                held.remove(each)
+                entries.remove(entry)
         return
     if not chosen:
-        started = _started(target.condition)
+        started = _value_of_filter(target.condition)
         if started is None:
             raise no_target(Reason(ScimCode.NO_TARGET, {"path": path[:100]}))
-        held.append(started)
+        entries.append(started)
         chosen = [started]
-    given = {target.sub: value} if target.sub else value
-    if not isinstance(given, Mapping):
+    changes = {target.sub: value} if target.sub else value
+    if not isinstance(changes, Mapping):
         raise invalid_value(target.attribute)
-    for each in chosen:
-        each.update(_canonical(given))
+    for entry in chosen:
+        entry.update(_canonical(changes))
 
 
-def _apply_values(held: list[dict[str, Any]], op: str, target: _Path, value: Any) -> None:
+def _apply_values(entries: list[dict[str, Any]], op: str, target: _Path, value: Any) -> None:
     """Change a whole multi-valued attribute.
 
     A remove with a value removes only that, as Entra ID sends it.
     """
-    given = _values(target.attribute, value)
-    keys = {_key(each) for each in given}
+    values = _values(target.attribute, value)
+    keys = {_key(entry) for entry in values}
     if op == "remove":
-        held[:] = [each for each in held if _key(each) not in keys] if given else []
+        entries[:] = [entry for entry in entries if _key(entry) not in keys] if values else []
         return
     if op == "replace":
-        held.clear()
-    there = {_key(each): each for each in held}
-    if any(each.get("primary") is True for each in given):
-        for each in held:
-            each["primary"] = False
-    for each in given:
-        if _key(each) in there:
-            held_value = there[_key(each)]["value"]
-            there[_key(each)].update({**each, "value": held_value})
+        entries.clear()
+    by_key = {_key(entry): entry for entry in entries}
+    if any(entry.get("primary") is True for entry in values):
+        for entry in entries:
+            entry["primary"] = False
+    for entry in values:
+        if _key(entry) in by_key:
+            held_value = by_key[_key(entry)]["value"]
+            by_key[_key(entry)].update({**entry, "value": held_value})
         else:
-            held.append(each)
-            there[_key(each)] = each
+            entries.append(entry)
+            by_key[_key(entry)] = entry
 
 
 def _values(attribute: str, value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
-    found = value if isinstance(value, list) else [value]
+    items = value if isinstance(value, list) else [value]
     if not all(
-        isinstance(each, Mapping) and isinstance(_canonical(each).get("value"), str) for each in found
+        isinstance(item, Mapping) and isinstance(_canonical(item).get("value"), str) for item in items
     ):
         raise invalid_value(attribute)
-    return [_canonical(each) for each in found]
+    return [_canonical(item) for item in items]
 
 
 def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {SUB_ATTRIBUTES.get(str(key).lower(), str(key)): each for key, each in value.items()}
+    return {SUB_ATTRIBUTES.get(str(key).lower(), str(key)): item for key, item in value.items()}
 
 
 def _key(value: Mapping[str, Any]) -> str:
     return str(value.get("value", "")).lower()
 
 
-def _started(condition: Node | None) -> dict[str, Any] | None:
+def _value_of_filter(condition: Node | None) -> dict[str, Any] | None:
     """Return the value described by a filter of equalities, or None for any other filter."""
     match condition:
         case None:
@@ -234,7 +236,7 @@ def _started(condition: Node | None) -> dict[str, Any] | None:
         case Compare(attribute, "eq", value) if value is not None:
             return {SUB_ATTRIBUTES.get(attribute, attribute): value}
         case Both(left, right):
-            one, other = _started(left), _started(right)
+            one, other = _value_of_filter(left), _value_of_filter(right)
             return None if one is None or other is None else one | other
         case _:
             return None

@@ -40,7 +40,7 @@ class Column:
     lookup: str
 
 
-def _of_work(condition: Compare) -> Q:
+def _email_type_query(condition: Compare) -> Q:
     """`emails.type`: every address has the type `work`."""
     return _constant(condition, "work") & ~Q(user__email="")
 
@@ -55,15 +55,15 @@ def _constant(condition: Compare, value: str | bool) -> Q:
         wanted = _boolean(condition)
     elif isinstance(wanted, str):
         wanted = wanted.lower()
-    held = {"pr": True, "eq": wanted == value, "ne": wanted != value}.get(condition.operator)
-    if held is None:
-        raise _cannot(condition)
-    return EVERYBODY if held else NOBODY
+    outcome = {"pr": True, "eq": wanted == value, "ne": wanted != value}.get(condition.operator)
+    if outcome is None:
+        raise _unsupported(condition)
+    return EVERYBODY if outcome else NOBODY
 
 
 def _in_group(condition: Compare) -> Q:
     through = ScimGroup.members.through.objects
-    return _linked(condition, lambda: Q(pk__in=through.values("scimuser_id")),
+    return _link_query(condition, lambda: Q(pk__in=through.values("scimuser_id")),
                    lambda key: Q(pk__in=through.filter(scimgroup_id=key).values("scimuser_id")))  # fmt: skip
 
 
@@ -71,18 +71,18 @@ def _has_member(condition: Compare) -> Q:
     present = ScimGroup.members.through.objects.filter(
         scimuser__removed_at=None, scimuser__user__deleted_at=None
     )
-    return _linked(condition, lambda: Q(pk__in=present.values("scimgroup_id")),
+    return _link_query(condition, lambda: Q(pk__in=present.values("scimgroup_id")),
                    lambda key: Q(pk__in=present.filter(scimuser_id=key).values("scimgroup_id")))  # fmt: skip
 
 
-def _linked(condition: Compare, any_of: Callable[[], Q], with_key: Callable[[UUID], Q]) -> Q:
+def _link_query(condition: Compare, any_of: Callable[[], Q], with_key: Callable[[UUID], Q]) -> Q:
     if condition.operator == "pr":
         return any_of()
     if condition.operator not in ("eq", "ne"):
-        raise _cannot(condition)
+        raise _unsupported(condition)
     key = _uuid(condition.value)
-    found = with_key(key) if key is not None else NOBODY
-    return found if condition.operator == "eq" else ~found
+    query = with_key(key) if key is not None else NOBODY
+    return query if condition.operator == "eq" else ~query
 
 
 Attributes = Mapping[str, Column | Callable[[Compare], Q]]
@@ -100,7 +100,7 @@ USERS: Attributes = _COMMON | {
     "active": Column(Kind.BOOLEAN, "user__is_active"),
     "emails": Column(Kind.TEXT, "user__email"),
     "emails.value": Column(Kind.TEXT, "user__email"),
-    "emails.type": _of_work,
+    "emails.type": _email_type_query,
     "emails.primary": _primary,
     "groups": _in_group,
     "groups.value": _in_group,
@@ -126,26 +126,26 @@ def condition_of(node: Node, attributes: Attributes, within: str = "") -> Q:
                 raise invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": attribute[:100]}))
             return condition_of(inner, attributes, f"{attribute}.")
         case Compare():
-            asked = Compare(within + node.attribute, node.operator, node.value)
-            column = attributes.get(asked.attribute)
+            comparison = Compare(within + node.attribute, node.operator, node.value)
+            column = attributes.get(comparison.attribute)
             if column is None:
-                raise _cannot(asked)
-            return _of_column(asked, column) if isinstance(column, Column) else column(asked)
+                raise _unsupported(comparison)
+            return _column_query(comparison, column) if isinstance(column, Column) else column(comparison)
 
 
-def _of_column(condition: Compare, column: Column) -> Q:
+def _column_query(condition: Compare, column: Column) -> Q:
     match column.kind:
         case Kind.BOOLEAN:
-            return _of_boolean(condition, column.lookup)
+            return _boolean_query(condition, column.lookup)
         case Kind.ID:
-            return _linked(condition, lambda: EVERYBODY, lambda key: Q(**{column.lookup: key}))
+            return _link_query(condition, lambda: EVERYBODY, lambda key: Q(**{column.lookup: key}))
         case Kind.MOMENT:
-            return _of_moment(condition, column.lookup)
+            return _moment_query(condition, column.lookup)
         case Kind.TEXT | Kind.EXACT_TEXT:
-            return _of_text(condition, column)
+            return _text_query(condition, column)
 
 
-def _of_text(condition: Compare, column: Column) -> Q:
+def _text_query(condition: Compare, column: Column) -> Q:
     empty = Q(**{column.lookup: ""})
     value = condition.value
     if condition.operator == "pr" or (value is None and condition.operator == "ne"):
@@ -153,34 +153,34 @@ def _of_text(condition: Compare, column: Column) -> Q:
     if value is None and condition.operator == "eq":
         return empty
     if not isinstance(value, str):
-        raise _cannot(condition)
+        raise _unsupported(condition)
     loose = "i" if column.kind is Kind.TEXT else ""
     how = {
         "eq": f"{loose}exact", "ne": f"{loose}exact", "co": f"{loose}contains", "sw": f"{loose}startswith",
         "ew": f"{loose}endswith", "gt": "gt", "ge": "gte", "lt": "lt", "le": "lte",
     }[condition.operator]  # fmt: skip
-    found = Q(**{f"{column.lookup}__{how}": value})
-    return ~found if condition.operator == "ne" else found
+    query = Q(**{f"{column.lookup}__{how}": value})
+    return ~query if condition.operator == "ne" else query
 
 
-def _of_boolean(condition: Compare, lookup: str) -> Q:
+def _boolean_query(condition: Compare, lookup: str) -> Q:
     if condition.operator == "pr":
         return EVERYBODY
     wanted = _boolean(condition)
     if wanted is None or condition.operator not in ("eq", "ne"):
-        raise _cannot(condition)
+        raise _unsupported(condition)
     return Q(**{lookup: wanted if condition.operator == "eq" else not wanted})
 
 
-def _of_moment(condition: Compare, lookup: str) -> Q:
+def _moment_query(condition: Compare, lookup: str) -> Q:
     if condition.operator == "pr":
         return EVERYBODY
     how = {"eq": "", "ne": "", "gt": "__gt", "ge": "__gte", "lt": "__lt", "le": "__lte"}
     moment = _moment(condition.value)
     if moment is None or condition.operator not in how:
-        raise _cannot(condition)
-    found = Q(**{f"{lookup}{how[condition.operator]}": moment})
-    return ~found if condition.operator == "ne" else found
+        raise _unsupported(condition)
+    query = Q(**{f"{lookup}{how[condition.operator]}": moment})
+    return ~query if condition.operator == "ne" else query
 
 
 def _boolean(condition: Compare) -> bool | None:
@@ -193,10 +193,10 @@ def _boolean(condition: Compare) -> bool | None:
 
 def _moment(value: object) -> datetime | None:
     try:
-        found = parse_datetime(value) if isinstance(value, str) else None
-        if found is None or not 1970 <= found.year < 9000:
+        moment = parse_datetime(value) if isinstance(value, str) else None
+        if moment is None or not 1970 <= moment.year < 9000:
             return None
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except ValueError:
         return None
 
@@ -208,5 +208,5 @@ def _uuid(value: Any) -> UUID | None:
         return None
 
 
-def _cannot(condition: Compare) -> Exception:
+def _unsupported(condition: Compare) -> Exception:
     return invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": condition.attribute[:100]}))

@@ -87,7 +87,7 @@ def shown_user(row: ScimUser) -> dict[str, Any]:
         {"value": str(group.pk), "display": group.display_name, "$ref": address("Groups", group.pk)}
         for group in row.groups.all()
     ]
-    return _shown(USER, "User", row.pk, row, version, {**document, "groups": groups})
+    return _resource(USER, "User", row.pk, row, version, {**document, "groups": groups})
 
 
 def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
@@ -106,17 +106,17 @@ def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
     if members:
         document["members"] = [
             {
-                "value": str(each.pk),
-                "display": each.user.username,
+                "value": str(member.pk),
+                "display": member.user.username,
                 "type": "User",
-                "$ref": address("Users", each.pk),
+                "$ref": address("Users", member.pk),
             }
-            for each in row.members.all()
+            for member in row.members.all()
         ]
-    return _shown(GROUP, "Group", row.pk, row, str(row.version), document)
+    return _resource(GROUP, "Group", row.pk, row, str(row.version), document)
 
 
-def _shown(
+def _resource(
     schema: str, kind: str, key: object, row: ScimUser | ScimGroup, version: str, document: dict[str, Any]
 ) -> dict[str, Any]:
     meta = {
@@ -136,76 +136,76 @@ def projected(
 
     Always includes `schemas` and `id`.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in document.items():
         name = key.lower()
         if key in ("schemas", "id"):
-            found[key] = value
+            result[key] = value
         elif wanted:
-            subs = {each.partition(".")[2] for each in wanted if each.partition(".")[0] == name}
+            subs = {path.partition(".")[2] for path in wanted if path.partition(".")[0] == name}
             if name in wanted:
-                found[key] = value
+                result[key] = value
             elif subs:
-                found[key] = _subs(value, lambda sub, subs=subs: sub.lower() in subs)
+                result[key] = _subs(value, lambda sub, subs=subs: sub.lower() in subs)
         elif name not in excluded:
-            subs = {each.partition(".")[2] for each in excluded if each.partition(".")[0] == name}
-            found[key] = _subs(value, lambda sub, subs=subs: sub.lower() not in subs) if subs else value
-    return found
+            subs = {path.partition(".")[2] for path in excluded if path.partition(".")[0] == name}
+            result[key] = _subs(value, lambda sub, subs=subs: sub.lower() not in subs) if subs else value
+    return result
 
 
 def _subs(value: Any, keep: Any) -> Any:
     if isinstance(value, list):
-        return [_subs(each, keep) for each in value]
+        return [_subs(item, keep) for item in value]
     if isinstance(value, dict):
-        return {key: each for key, each in value.items() if keep(key)}
+        return {key: item for key, item in value.items() if keep(key)}
     return value
 
 
 def names_of(parameter: str) -> frozenset[str]:
     """Parse attribute names from a query parameter, in lower case and without schemas."""
-    return frozenset(bare(each.strip()) for each in parameter.split(",") if each.strip())
+    return frozenset(bare(part.strip()) for part in parameter.split(",") if part.strip())
 
 
 def user_values(document: Mapping[str, Any]) -> UserValues:
     """Validate a user document. Raises `ScimRefusal` (invalidValue)."""
-    held = _kept(document, USER_SHAPE)
-    name = held.get("name") or {}
+    fields = _supported_attributes(document, USER_SHAPE)
+    name = fields.get("name") or {}
     if not isinstance(name, Mapping):
         raise invalid_value("name")
     name = {SUB_ATTRIBUTES.get(str(key).lower(), str(key)): value for key, value in name.items()}
     return UserValues(
-        username=_username(held.get("userName")),
-        external_id=_text(held.get("externalId"), "externalId", 255),
-        display_name=_text(held.get("displayName"), "displayName", 200),
+        username=_username(fields.get("userName")),
+        external_id=_text(fields.get("externalId"), "externalId", 255),
+        display_name=_text(fields.get("displayName"), "displayName", 200),
         first_name=_text(name.get("givenName"), "name.givenName", 150),
         last_name=_text(name.get("familyName"), "name.familyName", 150),
-        email=_email(held.get("emails")),
-        active=_boolean(held.get("active"), "active"),
+        email=_email(fields.get("emails")),
+        active=_boolean(fields.get("active"), "active"),
     )
 
 
 def group_values(document: Mapping[str, Any]) -> GroupValues:
     """Validate a group document. Raises `ScimRefusal` (invalidValue)."""
-    held = _kept(document, GROUP_SHAPE)
-    name = _text(held.get("displayName"), "displayName", 255)
+    fields = _supported_attributes(document, GROUP_SHAPE)
+    name = _text(fields.get("displayName"), "displayName", 255)
     if not name:
         raise refused_value(Reason(ScimCode.ATTRIBUTE_MISSING, {"attribute": "displayName"}))
-    given = held.get("members") or []
-    if not isinstance(given, list):
+    entries = fields.get("members") or []
+    if not isinstance(entries, list):
         raise invalid_value("members")
-    if len(given) > MAX_MEMBERS:
+    if len(entries) > MAX_MEMBERS:
         raise refused_value(Reason(ScimCode.TOO_MANY, {"limit": MAX_MEMBERS}))
     members = set()
-    for each in given:
-        value = each.get("value") if isinstance(each, Mapping) else None
+    for entry in entries:
+        value = entry.get("value") if isinstance(entry, Mapping) else None
         try:
             members.add(UUID(value))
         except (TypeError, ValueError, AttributeError):
             raise refused_value(Reason(ScimCode.NO_SUCH_MEMBER, {"id": str(value)[:60]})) from None
-    return GroupValues(name, _text(held.get("externalId"), "externalId", 255), frozenset(members))
+    return GroupValues(name, _text(fields.get("externalId"), "externalId", 255), frozenset(members))
 
 
-def _kept(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+def _supported_attributes(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """Return the supported attributes of a document, spelled as in the schema."""
     return {name: value for key, value in document.items() if (name := shape.named(str(key)))}
 
@@ -240,21 +240,21 @@ def _email(value: Any) -> str:
     """Return one address: the primary one, else the one for work, else the first."""
     if value is None:
         return ""
-    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise invalid_value("emails")
-    given = [
-        {SUB_ATTRIBUTES.get(str(key).lower(), key): held for key, held in each.items()} for each in value
+    emails = [
+        {SUB_ATTRIBUTES.get(str(key).lower(), key): item for key, item in entry.items()} for entry in value
     ]
-    given = [each for each in given if each.get("value")]
-    if not given:
+    emails = [entry for entry in emails if entry.get("value")]
+    if not emails:
         return ""
 
-    def rank(each: Mapping[str, Any]) -> int:
-        if each.get("primary") in (True, "true", "True"):
+    def rank(entry: Mapping[str, Any]) -> int:
+        if entry.get("primary") in (True, "true", "True"):
             return 0
-        return 1 if str(each.get("type")).lower() == "work" else 2
+        return 1 if str(entry.get("type")).lower() == "work" else 2
 
-    email = _text(min(given, key=rank)["value"], "emails.value", 254)
+    email = _text(min(emails, key=rank)["value"], "emails.value", 254)
     try:
         validate_email(email)
     except ValidationError:

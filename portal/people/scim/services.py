@@ -69,9 +69,9 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
     if user.deleted_at is not None:
         raise uniqueness(Reason(ScimCode.NAME_OF_DELETED, named))
     row = ScimUser.objects.filter(user=user).first()
-    kept = row is not None and row.removed_at is None
+    managed = row is not None and row.removed_at is None
     # Service accounts belong to their teams.
-    if kept or user.is_service or (row is None and not registry.scim().adopt):
+    if managed or user.is_service or (row is None and not registry.scim().adopt):
         raise uniqueness(Reason(ScimCode.USER_EXISTS, named))
     if user.roles:
         raise uniqueness(Reason(ScimCode.ROLES_NOT_ADOPTED, named))
@@ -91,9 +91,9 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
 
 def _let_in(actor: SystemActor, user: User) -> None:
     """Link the account to the configured sign-in provider, by name, at the user's first sign-in."""
-    named = registry.scim().provider
-    if named and not IdentityLink.objects.filter(provider=named, user=user).exists():
-        identity.link(actor=actor, provider=registry.named(named), user=user, expected=user.username)
+    provider_id = registry.scim().provider
+    if provider_id and not IdentityLink.objects.filter(provider=provider_id, user=user).exists():
+        identity.link(actor=actor, provider=registry.named(provider_id), user=user, expected=user.username)
 
 
 @transaction.atomic
@@ -131,8 +131,8 @@ def _change_account(actor: SystemActor, user: User, values: UserValues) -> None:
         field: value for field, value in wanted.items() if value != getattr(user, field)
     }
     if "email" in changed:
-        given = set(GivenRole.objects.filter(user=user).values_list("role", flat=True))
-        if any(role not in given for role in user.roles):
+        given_roles = set(GivenRole.objects.filter(user=user).values_list("role", flat=True))
+        if any(role not in given_roles for role in user.roles):
             # Password links are sent to this address, so the provider's operator would gain the role.
             raise conflict(Reason(ScimCode.EMAIL_OF_ROLE, {"name": user.username}))
         _require_free_email(values.email, besides=user)
@@ -261,12 +261,12 @@ def _require_free_name(name: str) -> None:
 def _members(keys: Iterable[UUID]) -> list[ScimUser]:
     """Return the users with these ids. Raises `ScimRefusal` if SCIM does not manage one of them."""
     wanted = set(keys)
-    found = list(
+    rows = list(
         ScimUser.objects.filter(pk__in=wanted, removed_at=None, user__deleted_at=None).select_related("user")
     )
-    if missing := wanted - {row.pk for row in found}:
+    if missing := wanted - {row.pk for row in rows}:
         raise refused_value(Reason(ScimCode.NO_SUCH_MEMBER, {"id": str(min(missing))}))
-    return found
+    return rows
 
 
 def _record(
@@ -279,12 +279,12 @@ def _record(
     removed: Iterable[ScimUser] = (),
 ) -> None:
     """Write an audit entry about a group. Names at most `MAX_NAMED` members."""
-    said: dict[str, Any] = {"group": group.display_name, "external_id": group.external_id}
+    data: dict[str, Any] = {"group": group.display_name, "external_id": group.external_id}
     for name, rows in (("added", list(added)), ("removed", list(removed))):
         if rows:
-            said[name] = sorted(row.user.username for row in rows)[:MAX_NAMED]
-            said[f"{name}_count"] = len(rows)
-    events.record(actor=actor, kind=kind, message=message, data=said)
+            data[name] = sorted(row.user.username for row in rows)[:MAX_NAMED]
+            data[f"{name}_count"] = len(rows)
+    events.record(actor=actor, kind=kind, message=message, data=data)
 
 
 def present_user(key: UUID, *, leaving: bool = False) -> ScimUser:
@@ -296,9 +296,9 @@ def present_user(key: UUID, *, leaving: bool = False) -> ScimUser:
         list(ScimGroup.objects.filter(members=key).order_by("pk").select_for_update())
     grants.lock([key])
     row = ScimUser.objects.filter(pk=key, removed_at=None, user__deleted_at=None).select_related("user")
-    if (found := row.first()) is None:
+    if (scim_user := row.first()) is None:
         raise no_such_resource()
-    return found
+    return scim_user
 
 
 def present_group(key: UUID) -> ScimGroup:

@@ -82,9 +82,9 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     def create(self, request: UserRequest, slug: str) -> Response:
         team = accounts.team_by_slug(request.user, slug)
         body = body_of(request, ServiceAccountCreateSerializer)
-        made = service_accounts.create(actor=request.user, team=team, **body)
-        location = reverse("api:service-account-detail", args=[slug, made.username])
-        return self.shown(made, status=201, Location=location)
+        account = service_accounts.create(actor=request.user, team=team, **body)
+        location = reverse("api:service-account-detail", args=[slug, account.username])
+        return self.shown(account, status=201, Location=location)
 
     @operation(
         "Change the description of a service account",
@@ -172,7 +172,7 @@ class ServiceTokenViewSet(ListViewSet):
         account = self._account()
         body = body_of(request, TokenCreateSerializer)
         parent = token_of(request)
-        made = tokens.create_token(
+        created = tokens.create_token(
             actor=request.user,
             user=account,
             name=body["name"],
@@ -180,7 +180,7 @@ class ServiceTokenViewSet(ListViewSet):
             expires_at=body.get("expires_at"),
             made_with=parent,
         )
-        return new_token(made)
+        return new_token(created)
 
 
 router = Router()

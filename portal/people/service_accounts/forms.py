@@ -100,16 +100,16 @@ class RuleForm(forms.Form):
         issuer.choices = [(name, name) for name in issuers.allowed()]
 
     def clean_conditions(self) -> list[Condition]:
-        found, wrong = parse(self.cleaned_data["conditions"])
+        conditions, wrong = parse(self.cleaned_data["conditions"])
         if wrong:
             raise forms.ValidationError(sentence_of(Reason(ExchangeCode.CONDITION_LINE, {"line": wrong[0]})))
-        return found
+        return conditions
 
     def wanted(self) -> dict[str, Any]:
         """Return the arguments for the service."""
-        given = self.cleaned_data
-        wanted = {name: given[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
-        return {**wanted, "lifetime_s": int(given["lifetime"])}
+        data = self.cleaned_data
+        wanted = {name: data[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
+        return {**wanted, "lifetime_s": int(data["lifetime"])}
 
 
 class ClaimsForm(forms.Form):
@@ -127,10 +127,10 @@ class ClaimsForm(forms.Form):
         """Return the claims. The signature of a token is not verified."""
         text = self.cleaned_data["claims"].strip()
         try:
-            found: dict[str, Any] = json.loads(text) if text.startswith("{") else _unverified(text)
+            claims: dict[str, Any] = json.loads(text) if text.startswith("{") else _unverified(text)
         except (ValueError, RecursionError, jwt.PyJWTError) as error:
             raise forms.ValidationError(sentence_of(Reason(ExchangeCode.CLAIMS_NOT_UNDERSTOOD))) from error
-        return found
+        return claims
 
 
 def _unverified(token: str) -> dict[str, Any]:

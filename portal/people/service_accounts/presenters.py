@@ -17,10 +17,10 @@ ON_TEAM_PAGE = 5
 def for_team(actor: User, team: Team) -> dict[str, Any]:
     """Return the context of the section on the team page."""
     accounts = selectors.of_team(team)
-    shown = list(accounts[: ON_TEAM_PAGE + 1])
+    accounts_shown = list(accounts[: ON_TEAM_PAGE + 1])
     return {
-        "service_accounts": shown[:ON_TEAM_PAGE],
-        "more_service_accounts": len(shown) > ON_TEAM_PAGE,
+        "service_accounts": accounts_shown[:ON_TEAM_PAGE],
+        "more_service_accounts": len(accounts_shown) > ON_TEAM_PAGE,
         "may_manage_service_accounts": may_manage_team(actor, team),
     }
 
@@ -31,10 +31,10 @@ def question(action: str, account: User) -> dict[str, Any]:
 
 
 def _deactivate(account: User) -> dict[str, Any]:
-    named = {"username": account.username}
+    params = {"username": account.username}
     running = list(account.workspaces.running_or_waiting().order_by("name").values_list("name", flat=True))
     return {
-        "title": _("Deactivate %(username)s?") % named,
+        "title": _("Deactivate %(username)s?") % params,
         "loses": [_("all of its tokens, at once"), _("what its token rules let in"), *_stops(running)],
         "stays": [
             _("its files"),
@@ -42,13 +42,13 @@ def _deactivate(account: User) -> dict[str, Any]:
             _("the record of what happened"),
         ],
         "note": _("For the audit log."),
-        "yes": _("Deactivate %(username)s") % named,
+        "yes": _("Deactivate %(username)s") % params,
     }
 
 
 def _delete(account: User) -> dict[str, Any]:
     left = list(account.workspaces.live().order_by("name").values_list("name", flat=True))
-    asked: dict[str, Any] = {
+    context: dict[str, Any] = {
         "title": _("Delete %(username)s?") % {"username": account.username},
         "loses": [_("the account, for good, with its tokens and its token rules")],
         "stays": [
@@ -64,17 +64,17 @@ def _delete(account: User) -> dict[str, Any]:
             "Delete %(count)d workspaces too: %(names)s",
             len(left),
         )
-        asked["choice"] = {
+        context["choice"] = {
             "name": "workspaces",
             "value": "delete",
             "label": label % {"count": len(left), "names": ", ".join(left[:20])},
             "hint": _("Without it the account is not deleted. Files in home folders stay."),
         }
-    return asked
+    return context
 
 
 def _stops(names: list[str]) -> list[str]:
     if not names:
         return []
-    words = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
-    return [words % {"names": ", ".join(names[:10]) + (" …" if len(names) > 10 else "")}]
+    text = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
+    return [text % {"names": ", ".join(names[:10]) + (" …" if len(names) > 10 else "")}]

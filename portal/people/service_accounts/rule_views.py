@@ -36,14 +36,14 @@ PRESETS = {
 @stepped_up
 def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """List the rules. Team owners and operators can create one."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
-        return _shown(request, found)
-    _require_manage(request, found)
+        return _render_rules(request, account)
+    _require_manage(request, account)
     form = RuleForm(request.POST)
     if form.is_valid():
         try:
-            rule = rules.create(actor=request.user, account=found, **form.wanted())
+            rule = rules.create(actor=request.user, account=account, **form.wanted())
         except PortalError as error:
             problems = error.field_errors
             if "lifetime_s" in problems:
@@ -52,7 +52,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
         else:
             messages.success(request, _("The rule “%(name)s” lets in from now on.") % {"name": rule.name})
             return redirect("service_accounts:trust-rules", slug, username)
-    return _shown(request, found, form=form)
+    return _render_rules(request, account, form=form)
 
 
 @sensitive_post_parameters("claims")
@@ -60,23 +60,23 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 @never_cache
 def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Show how the rules evaluate given claims. A GET only shows the rules."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:trust-rules", slug, username)
     form = ClaimsForm(request.POST)
     checked = form.is_valid()
-    seen = (
-        rules.preview(rules.rules_of(request.user, found), form.cleaned_data["claims"]) if checked else None
+    previews = (
+        rules.preview(rules.rules_of(request.user, account), form.cleaned_data["claims"]) if checked else None
     )
-    return _shown(request, found, claims_form=form, previews=seen)
+    return _render_rules(request, account, claims_form=form, previews=previews)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -> HttpResponse:
     """Delete a rule. A GET only shows the rules."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     if request.method == "POST":
-        rule = rules.rule_by_id(request.user, found, trust_id)
+        rule = rules.rule_by_id(request.user, account, trust_id)
         rules.delete(actor=request.user, rule=rule)
         messages.success(
             request,
@@ -85,17 +85,17 @@ def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -
     return redirect("service_accounts:trust-rules", slug, username)
 
 
-def _shown(request: SignedInRequest, found: User, **context: Any) -> HttpResponse:
-    team = found.owning_team
+def _render_rules(request: SignedInRequest, account: User, **context: Any) -> HttpResponse:
+    team = account.owning_team
     assert team is not None
     preset = PRESETS.get(request.GET.get("preset", ""), "")
     form = context.pop("form", None) or RuleForm(initial={"audience": public_url(), "conditions": preset})
     claims_form = context.pop("claims_form", None) or ClaimsForm()
-    listed = rules.rules_of(request.user, found)
-    shown = {
-        "account": found,
+    account_rules = rules.rules_of(request.user, account)
+    template_context = {
+        "account": account,
         "team": team,
-        "rules": [(rule, from_json(rule.conditions)) for rule in listed],
+        "rules": [(rule, from_json(rule.conditions)) for rule in account_rules],
         "may_manage": may_manage_team(request.user, team),
         "issuers": issuers.allowed(),
         "form": form,
@@ -104,9 +104,9 @@ def _shown(request: SignedInRequest, found: User, **context: Any) -> HttpRespons
         **context,
     }
     status = 400 if 400 in (form_status(form), form_status(claims_form)) else 200
-    return render(request, "service_accounts/rules.html", shown, status=status)
+    return render(request, "service_accounts/rules.html", template_context, status=status)
 
 
-def _require_manage(request: SignedInRequest, found: User) -> None:
-    assert found.owning_team is not None
-    require_manage_team(request.user, found.owning_team)
+def _require_manage(request: SignedInRequest, account: User) -> None:
+    assert account.owning_team is not None
+    require_manage_team(request.user, account.owning_team)

@@ -125,10 +125,10 @@ def rules_of(actor: User, account: User) -> QuerySet[TrustRule]:
 
 def rule_by_id(actor: User, account: User, rule_id: UUID) -> TrustRule:
     """Return the rule. Raises `NotFound` and `NotAllowed`."""
-    found = rules_of(actor, account).filter(pk=rule_id).first()
-    if found is None:
+    rule = rules_of(actor, account).filter(pk=rule_id).first()
+    if rule is None:
         raise NotFound(Reason(ExchangeCode.NO_SUCH_RULE))
-    return found
+    return rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,11 @@ def of_team(team: Team) -> QuerySet[User]:
 def by_name(actor: User, slug: str, username: str) -> User:
     """Return a service account of a team visible to the actor. Raises `NotFound`."""
     team = accounts.team_by_slug(actor, slug)
-    found = of_team(team).filter(username=strip_nul(username)).first()
-    if found is None:
+    account = of_team(team).filter(username=strip_nul(username)).first()
+    if account is None:
         params = {"username": username, "team": team.name}
         raise NotFound(Reason(ServiceAccountCode.NO_SUCH_SERVICE_ACCOUNT, params))
-    return found
+    return account
 
 
 def tokens_of(actor: User, account: User) -> ApiTokenQuerySet:

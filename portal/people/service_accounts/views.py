@@ -43,14 +43,14 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
         require_manage_team(request.user, team)
         if form.is_valid():
             try:
-                made = service_accounts.create(actor=request.user, team=team, **form.cleaned_data)
+                account = service_accounts.create(actor=request.user, team=team, **form.cleaned_data)
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:
                 messages.success(
-                    request, _("%(username)s is there. Make a token for it.") % {"username": made.username}
+                    request, _("%(username)s is there. Make a token for it.") % {"username": account.username}
                 )
-                return redirect("service_accounts:account", slug, made.username)
+                return redirect("service_accounts:account", slug, account.username)
     context = {
         "team": team,
         "page": Paginator(selectors.of_team(team), ROWS_PER_PAGE).get_page(request.GET.get("page")),
@@ -65,16 +65,16 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
 @never_cache
 def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Show a service account with its tokens, and change its description."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     form = None
     if request.method == "POST":
-        _require_manage(request, found)
+        _require_manage(request, account)
         form = DescriptionForm(request.POST)
         if form.is_valid():
             try:
                 service_accounts.describe(
                     actor=request.user,
-                    user=found,
+                    user=account,
                     description=form.cleaned_data["description"],
                     expected=etags.expected_by(request),
                 )
@@ -83,7 +83,7 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
             else:
                 messages.success(request, _("What it is for is changed."))
                 return redirect("service_accounts:account", slug, username)
-    return shown(request, found, form=form)
+    return shown(request, account, form=form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -91,26 +91,26 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 @stepped_up
 def token_create(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Create a token and show its secret once. A GET only shows the account."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:account", slug, username)
-    _require_manage(request, found)
+    _require_manage(request, account)
     form = ServiceTokenForm(request.POST)
     if form.is_valid():
-        given = form.cleaned_data
+        data = form.cleaned_data
         try:
-            made = tokens.create_token(
+            created = tokens.create_token(
                 actor=request.user,
-                user=found,
-                name=given["name"],
-                scopes=given["scopes"],
+                user=account,
+                name=data["name"],
+                scopes=data["scopes"],
                 expires_at=form.expires_at(),
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            return shown(request, found, secret=made.secret)
-    return shown(request, found, token_form=form)
+            return shown(request, account, secret=created.secret)
+    return shown(request, account, token_form=form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -118,30 +118,30 @@ def token_create(request: SignedInRequest, slug: str, username: str) -> HttpResp
 @stepped_up
 def token_rotate(request: SignedInRequest, slug: str, username: str, token_id: UUID) -> HttpResponse:
     """Rotate a token. A GET only shows the account."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:account", slug, username)
-    _require_manage(request, found)
+    _require_manage(request, account)
     form = RotateForm(request.POST)
     hours = int(form.cleaned_data["overlap"]) if form.is_valid() else 24
     try:
-        made = tokens.rotate_token(actor=request.user, token_id=token_id, overlap_hours=hours)
+        created = tokens.rotate_token(actor=request.user, token_id=token_id, overlap_hours=hours)
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("service_accounts:account", slug, username)
-    return shown(request, found, secret=made.secret)
+    return shown(request, account, secret=created.secret)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask for confirmation, then deactivate the account."""
-    found = selectors.by_name(request.user, slug, username)
-    require_manage_account(request.user, found)
+    account = selectors.by_name(request.user, slug, username)
+    require_manage_account(request.user, account)
     if request.method != "POST":
-        return _asked(request, found, "deactivate")
+        return _render_question(request, account, "deactivate")
     reason = strip_nul(request.POST.get("note", "")).strip()[:200]
-    deactivation.deactivate(actor=request.user, user=found, reason=reason)
+    deactivation.deactivate(actor=request.user, user=account, reason=reason)
     messages.success(request, _("%(username)s is deactivated.") % {"username": username})
     return redirect("service_accounts:account", slug, username)
 
@@ -149,9 +149,9 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
 @require_http_methods(["GET", "HEAD", "POST"])
 def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Reactivate the account. A GET only shows it."""
-    found = selectors.by_name(request.user, slug, username)
+    account = selectors.by_name(request.user, slug, username)
     if request.method == "POST":
-        deactivation.reactivate(actor=request.user, user=found)
+        deactivation.reactivate(actor=request.user, user=account)
         messages.success(request, _("%(username)s works again, with new tokens.") % {"username": username})
     return redirect("service_accounts:account", slug, username)
 
@@ -161,13 +161,13 @@ def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
 @stepped_up
 def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask for confirmation, then delete the account."""
-    found = selectors.by_name(request.user, slug, username)
-    require_manage_account(request.user, found)
+    account = selectors.by_name(request.user, slug, username)
+    require_manage_account(request.user, account)
     if request.method != "POST":
-        return _asked(request, found, "delete")
+        return _render_question(request, account, "delete")
     try:
         users.delete(
-            actor=request.user, user=found, delete_workspaces=request.POST.get("workspaces") == "delete"
+            actor=request.user, user=account, delete_workspaces=request.POST.get("workspaces") == "delete"
         )
     except PortalError as error:
         messages.error(request, error.sentence)
@@ -176,22 +176,22 @@ def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     return redirect("service_accounts:list", slug)
 
 
-def shown(request: SignedInRequest, found: User, *, secret: str = "", **forms: Any) -> HttpResponse:
+def shown(request: SignedInRequest, account: User, *, secret: str = "", **forms: Any) -> HttpResponse:
     """Render the page of an account, with rejected forms and a secret to show once."""
-    team = found.owning_team
+    team = account.owning_team
     assert team is not None
     bound = [form for form in forms.values() if form is not None]
     sees = policies.may_see_credentials(request.user, team)
-    listed = selectors.tokens_of(request.user, found) if sees else ApiToken.objects.none()
+    tokens_shown = selectors.tokens_of(request.user, account) if sees else ApiToken.objects.none()
     context: dict[str, Any] = {
-        "account": found,
+        "account": account,
         "team": team,
-        "look": LOOKS[found.state],
+        "look": LOOKS[account.state],
         "may_manage": may_manage_team(request.user, team),
         "sees_credentials": sees,
-        "page": Paginator(listed, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(tokens_shown, ROWS_PER_PAGE).get_page(request.GET.get("page")),
         "secret": secret,
-        "form": forms.get("form") or DescriptionForm(initial={"description": found.description}),
+        "form": forms.get("form") or DescriptionForm(initial={"description": account.description}),
         "token_form": forms.get("token_form") or ServiceTokenForm(),
         "rotate_form": RotateForm(),
         "now": timezone.now(),
@@ -201,13 +201,13 @@ def shown(request: SignedInRequest, found: User, *, secret: str = "", **forms: A
     return render(request, "service_accounts/account.html", context, status=status)
 
 
-def _require_manage(request: SignedInRequest, found: User) -> None:
-    assert found.owning_team is not None
-    require_manage_team(request.user, found.owning_team)
+def _require_manage(request: SignedInRequest, account: User) -> None:
+    assert account.owning_team is not None
+    require_manage_team(request.user, account.owning_team)
 
 
-def _asked(request: SignedInRequest, found: User, action: str) -> HttpResponse:
-    assert found.owning_team is not None
-    back = reverse("service_accounts:account", args=[found.owning_team.slug, found.username])
-    asked = presenters.question(action, found)
-    return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+def _render_question(request: SignedInRequest, account: User, action: str) -> HttpResponse:
+    assert account.owning_team is not None
+    back = reverse("service_accounts:account", args=[account.owning_team.slug, account.username])
+    question = presenters.question(action, account)
+    return render(request, "confirm.html", {**question, "action": request.path, "back": back})

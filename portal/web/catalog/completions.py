@@ -31,26 +31,26 @@ def completions(request: SignedInRequest, kind: str) -> HttpResponse:
     ones are offered. `copy` limits entries to those whose whole definition the reader may read.
     """
     field = (request.htmx.trigger_name if request.htmx else None) or "q"
-    words = strip_nul(request.GET.get(field, ""))[:MOST_WORDS]
-    asked = {name: strip_nul(request.GET[name]) for name in ("team", "copy") if name in request.GET}
-    return HttpResponse(options_html(list(_found(request.user, kind, words, asked))))
+    query = strip_nul(request.GET.get(field, ""))[:MOST_WORDS]
+    params = {name: strip_nul(request.GET[name]) for name in ("team", "copy") if name in request.GET}
+    return HttpResponse(options_html(list(_options(request.user, kind, query, params))))
 
 
-def _found(actor: User, kind: str, words: str, asked: dict[str, str]) -> Iterable[Option]:
+def _options(actor: User, kind: str, query: str, params: dict[str, str]) -> Iterable[Option]:
     if kind == "environment":
-        slug = asked.get("team")
+        slug = params.get("team")
         team = team_by_slug(actor, slug) if slug else None
-        seen = (
+        visible = (
             environments.usable_by(actor, team) if slug is not None else environments.environments_for(actor)
         )
-        return options_of(environments.search(seen, words)[:MOST_IN_A_LIST])
+        return options_of(environments.search(visible, query)[:MOST_IN_A_LIST])
     if kind == "team":
         teams = teams_for(actor)
-        for word in words.split()[:8]:
-            teams = teams.filter(Q(name__icontains=word) | Q(slug__icontains=word))
+        for term in query.split()[:8]:
+            teams = teams.filter(Q(name__icontains=term) | Q(slug__icontains=term))
         return teams.values_list("slug", "name")[:MOST_IN_A_LIST]
     rows: Any = selectors.templates_for(actor) if kind == "template" else selectors.flavors_for(actor)
-    if kind == "template" and "copy" in asked:
+    if kind == "template" and "copy" in params:
         rows = policies.with_commands(actor, rows)
-    found = selectors.search(rows.filter(enabled=True).order_by("position", "slug"), words)
-    return [(each.slug, each.name) for each in found[:MOST_IN_A_LIST]]
+    templates = selectors.search(rows.filter(enabled=True).order_by("position", "slug"), query)
+    return [(template.slug, template.name) for template in templates[:MOST_IN_A_LIST]]

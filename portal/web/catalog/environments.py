@@ -39,28 +39,42 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
     At most one more than fits into a list, which indicates that there are more.
     """
     rows = selectors.usable_by(actor, team).defer("current__packages")
-    found = list(rows[: MOST_IN_A_LIST + 1])
-    if present is not None and all(each.pk != present.pk for each in found):
-        found.append(present)
-    standings, drivers = selectors.standings(found), pool_drivers()
+    environments = list(rows[: MOST_IN_A_LIST + 1])
+    if present is not None and all(environment.pk != present.pk for environment in environments):
+        environments.append(present)
+    standings, drivers = selectors.standings(environments), pool_drivers()
     return [
-        EnvironmentChoice(each, standing(each, standings.get(each.pk)), too_old_for(each, drivers))
-        for each in found
+        EnvironmentChoice(
+            environment,
+            standing(environment, standings.get(environment.pk)),
+            too_old_for(environment, drivers),
+        )
+        for environment in environments
     ]
 
 
-def options_of(found: Iterable[Environment]) -> list[Option]:
+def options_of(environments: Iterable[Environment]) -> list[Option]:
     """Return slugs with name and state."""
-    rows = list(found)
+    rows = list(environments)
     progress = selectors.standings(rows)
-    return [(each.slug, f"{each.name} · {standing(each, progress.get(each.pk))}") for each in rows]
+    return [
+        (environment.slug, f"{environment.name} · {standing(environment, progress.get(environment.pk))}")
+        for environment in rows
+    ]
 
 
 def standings_of(templates: Iterable[Template]) -> dict[str, str]:
     """Return the states of templates' environments, by slug."""
-    found = {each.environment.pk: each.environment for each in templates if each.environment is not None}
-    progress = selectors.standings(found.values()) if found else {}
-    return {each.slug: standing(each, progress.get(each.pk)) for each in found.values()}
+    by_key = {
+        template.environment.pk: template.environment
+        for template in templates
+        if template.environment is not None
+    }
+    progress = selectors.standings(by_key.values()) if by_key else {}
+    return {
+        environment.slug: standing(environment, progress.get(environment.pk))
+        for environment in by_key.values()
+    }
 
 
 def pool_drivers() -> list[tuple[str, str]]:
@@ -80,5 +94,9 @@ def too_old_for(environment: Environment, drivers: Sequence[tuple[str, str]]) ->
     wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
     if wanted is None:
         return ""
-    old = [f"{pool} ({cuda})" for pool, cuda in drivers if (there := parse_version(cuda)) and there < wanted]
+    old = [
+        f"{pool} ({cuda})"
+        for pool, cuda in drivers
+        if (driver_cuda := parse_version(cuda)) and driver_cuda < wanted
+    ]
     return _("newer than the drivers of %(pools)s") % {"pools": ", ".join(old)} if old else ""

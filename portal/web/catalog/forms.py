@@ -49,7 +49,7 @@ class Arguments(forms.CharField):
             return value
         if not value:
             return ""
-        plain = all(each and "\n" not in each and each == each.strip() for each in value)
+        plain = all(argument and "\n" not in argument and argument == argument.strip() for argument in value)
         return "\n".join(value) if plain and not value[0].startswith("[") else json.dumps(value, indent=1)
 
     def to_python(self, value: Any) -> Any:
@@ -65,7 +65,7 @@ class Variables(forms.CharField):
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        if any("\n" in each or each != each.strip() for each in value.values()):
+        if any("\n" in item or item != item.strip() for item in value.values()):
             return json.dumps(value, indent=1)
         return "\n".join(f"{name}={text}" for name, text in value.items())
 
@@ -73,15 +73,15 @@ class Variables(forms.CharField):
         text = super().to_python(value) or ""
         if text.lstrip().startswith("{"):
             return _json(text)
-        found = {}
+        variables = {}
         for line in filter(None, (line.strip() for line in text.splitlines())):
-            name, equals, given = line.partition("=")
+            name, equals, content = line.partition("=")
             if not equals:
                 raise ValidationError(
                     _("Write “NAME=value” on each line: “%(line)s” has no “=”."), params={"line": line[:60]}
                 )
-            found[name.strip()] = given
-        return found
+            variables[name.strip()] = content
+        return variables
 
 
 class Names(forms.CharField):
@@ -92,7 +92,7 @@ class Names(forms.CharField):
 
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value) or ""
-        return [each.strip() for each in text.replace("\n", ",").split(",") if each.strip()]
+        return [name.strip() for name in text.replace("\n", ",").split(",") if name.strip()]
 
 
 class Amount(forms.DecimalField):
@@ -106,13 +106,13 @@ class Amount(forms.DecimalField):
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, int):
             return value
-        shown = (Decimal(value) / self.factor).quantize(Decimal("0.0001"))
-        return f"{shown.normalize():f}"
+        amount = (Decimal(value) / self.factor).quantize(Decimal("0.0001"))
+        return f"{amount.normalize():f}"
 
     def clean(self, value: Any) -> Any:
         text = str(value or "").strip().replace(",", ".")
-        found = super().clean(text)
-        return None if found is None else round(found * self.factor)
+        amount = super().clean(text)
+        return None if amount is None else round(amount * self.factor)
 
 
 class Hours(Amount):
@@ -125,8 +125,8 @@ class Hours(Amount):
         return f"{round(Decimal(value), 4).normalize():f}" if isinstance(value, (int, float)) else value
 
     def clean(self, value: Any) -> Any:
-        found = forms.DecimalField.clean(self, str(value or "").strip().replace(",", "."))
-        return None if found is None else float(found)
+        hours = forms.DecimalField.clean(self, str(value or "").strip().replace(",", "."))
+        return None if hours is None else float(hours)
 
 
 def _json(text: str) -> Any:
@@ -138,7 +138,9 @@ def _json(text: str) -> Any:
         ) from error
 
 
-def _whole(label: Any, least: int, most: int, hint: Any = "", *, required: bool = True) -> forms.IntegerField:
+def _integer(
+    label: Any, least: int, most: int, hint: Any = "", *, required: bool = True
+) -> forms.IntegerField:
     field = forms.IntegerField(
         label=label, min_value=least, max_value=most, help_text=hint, required=required
     )
@@ -159,7 +161,7 @@ class EntryForm(forms.Form):
     slug = _text(_("Short name"), 60, _("Lower-case letters, digits and hyphens. It stays."), required=True)
     name = _text(_("Name"), 80, required=True)
     description = _text(_("What it is for"), 200, _("One sentence, for those who choose."))
-    position = _whole(_("Place in the list"), 0, LARGEST, _("Smaller numbers come first."))
+    position = _integer(_("Place in the list"), 0, LARGEST, _("Smaller numbers come first."))
     enabled = forms.BooleanField(label=_("Offered"), required=False)
     deprecated = forms.BooleanField(label=_("Deprecated"), required=False)
     successor = _text(_("Successor"), 81, _("Short name of what takes its place, if it is deprecated."))
@@ -174,7 +176,7 @@ class EntryForm(forms.Form):
         help_text=_("Short names, with commas between them."),
         widget=forms.TextInput(attrs=PLAIN),
     )
-    default_lifetime_hours = _whole(
+    default_lifetime_hours = _integer(
         _("Hours until it stops"),
         0,
         MAX_LIFETIME_H,
@@ -184,7 +186,7 @@ class EntryForm(forms.Form):
         ),
         required=False,
     )
-    max_lifetime_hours = _whole(
+    max_lifetime_hours = _integer(
         _("Most hours"),
         0,
         MAX_LIFETIME_H,
@@ -209,12 +211,12 @@ class EntryForm(forms.Form):
 
     def given(self) -> dict[str, Any]:
         """Return the arguments for services, with the field names of REST."""
-        found = {name: value for name, value in self.cleaned_data.items() if name != "version"}
-        audience = found.pop("audience", None)
+        document = {name: value for name, value in self.cleaned_data.items() if name != "version"}
+        audience = document.pop("audience", None)
         if audience is not None:
-            found["teams"] = found["teams"] if audience == "teams" else None
-        found["successor"] = found.get("successor") or None
-        return found
+            document["teams"] = document["teams"] if audience == "teams" else None
+        document["successor"] = document.get("successor") or None
+        return document
 
 
 class TemplateForm(EntryForm):
@@ -245,7 +247,7 @@ class TemplateForm(EntryForm):
         widget=forms.Textarea(attrs={**CODE, "rows": "4"}),
     )
     icon = forms.ChoiceField(
-        label=_("Icon"), required=False, choices=[("", _("None")), *((each, each) for each in rules.ICONS)]
+        label=_("Icon"), required=False, choices=[("", _("None")), *((icon, icon) for icon in rules.ICONS)]
     )
     ready_path = _text(_("Path that answers when it is ready"), 200, required=True)
     open_path = _text(_("Path that opens"), 200, required=True)
@@ -297,13 +299,13 @@ class TemplateForm(EntryForm):
     min_compute_capability = forms.ChoiceField(
         label=_("Least compute capability"),
         required=False,
-        choices=[("", _("Any")), *((each, each) for each in COMPUTE_CAPABILITIES)],
+        choices=[("", _("Any")), *((capability, capability) for capability in COMPUTE_CAPABILITIES)],
     )
     work_lost = forms.ChoiceField(
         label=_("When it has to make room, its work is lost"), choices=WorkLost.choices
     )
-    start_timeout_s = _whole(_("Seconds to start"), 5, MAX_TIMEOUT_S)
-    stop_timeout_s = _whole(_("Seconds to stop"), 0, 300)
+    start_timeout_s = _integer(_("Seconds to start"), 5, MAX_TIMEOUT_S)
+    stop_timeout_s = _integer(_("Seconds to stop"), 0, 300)
     install_hint = _text(_("Where the program is missing"), 200, _("What an operator does then."))
     service_workers = forms.BooleanField(
         label=_("Its pages may install service workers"),
@@ -326,13 +328,13 @@ class TemplateForm(EntryForm):
         let_choose(
             self,
             "environment",
-            offered((each.environment.slug, each.label) for each in environments),
+            offered((environment.environment.slug, environment.label) for environment in environments),
             url=f"{reverse('catalog_pages:complete-environments')}?{urlencode({'team': team})}",
             none=_("What each node has by itself"),
         )
-        shown = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
+        folder_hint = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
         self.fields["mounts"].help_text = f"{self.fields['mounts'].help_text} " + (
-            shown if folders else _("No node shows any yet.")
+            folder_hint if folders else _("No node shows any yet.")
         )
         if own:
             for name in self.SITE:
@@ -343,8 +345,8 @@ class TemplateForm(EntryForm):
         return str(self.cleaned_data["startup"]).replace("\r\n", "\n").replace("\r", "\n")
 
     def given(self) -> dict[str, Any]:
-        found = super().given()
-        return {**found, "environment": found["environment"] or None}
+        document = super().given()
+        return {**document, "environment": document["environment"] or None}
 
 
 class FlavorForm(EntryForm):
@@ -353,8 +355,8 @@ class FlavorForm(EntryForm):
     cpu_milli = Amount(label=_("CPU cores"), factor=MILLI, min_value=Decimal("0.1"))
     memory_mib = Amount(label=_("Memory in GiB"), factor=MIB_PER_GIB, min_value=Decimal("0.125"))
     disk_mib = Amount(label=_("Scratch disk in GiB"), factor=MIB_PER_GIB, min_value=0)
-    nodes = _whole(_("Nodes"), 1, MAX_NODES)
-    accelerator_count = _whole(_("Accelerators on each"), 0, MAX_ACCELERATORS)
+    nodes = _integer(_("Nodes"), 1, MAX_NODES)
+    accelerator_count = _integer(_("Accelerators on each"), 0, MAX_ACCELERATORS)
     accelerator_models = Names(
         label=_("Models"),
         required=False,
@@ -409,22 +411,22 @@ class FlavorForm(EntryForm):
         pools.queryset = Pool.objects.filter(deleted_at=None).order_by("slug")
 
     def given(self) -> dict[str, Any]:
-        found = super().given()
-        pool = found["pool"]
-        found["pool"] = pool.slug if pool is not None else None
-        models = found["accelerator_models"]
-        found["accelerator_model"] = models[0] if len(models) == 1 else ""
-        found["accelerator_models"] = models if len(models) > 1 else []
-        return found
+        document = super().given()
+        pool = document["pool"]
+        document["pool"] = pool.slug if pool is not None else None
+        models = document["accelerator_models"]
+        document["accelerator_model"] = models[0] if len(models) == 1 else ""
+        document["accelerator_models"] = models if len(models) > 1 else []
+        return document
 
 
 def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as the initial values of its form."""
-    found = dict(document)
-    found["audience"] = "all" if found.get("teams") is None else "teams"
-    found["teams"] = found.get("teams") or []
-    if "accelerator_models" in found:
-        found["accelerator_models"] = found["accelerator_models"] or list(
-            filter(None, [found.get("accelerator_model")])
+    initial = dict(document)
+    initial["audience"] = "all" if initial.get("teams") is None else "teams"
+    initial["teams"] = initial.get("teams") or []
+    if "accelerator_models" in initial:
+        initial["accelerator_models"] = initial["accelerator_models"] or list(
+            filter(None, [initial.get("accelerator_model")])
         )
-    return found
+    return initial

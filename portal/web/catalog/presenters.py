@@ -80,8 +80,8 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
             return ", ".join(str(item) for item in value)
         case dict():
             return "\n".join(f"{name}={text}" for name, text in value.items())
-    named = {model_field.name: model_field for model_field in model._meta.get_fields()}
-    choices = dict(getattr(named.get(field), "flatchoices", ()) or ())
+    fields_by_name = {model_field.name: model_field for model_field in model._meta.get_fields()}
+    choices = dict(getattr(fields_by_name.get(field), "flatchoices", ()) or ())
     return str(choices.get(value, value))
 
 
@@ -113,16 +113,16 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     programs = selectors.installed_programs()
     standings = standings_of(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
-    listed = []
+    catalog_rows = []
     for entry in entries:
         blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
-        words = message_of(blocker) if blocker else ""
+        text = message_of(blocker) if blocker else ""
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
             runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
-        listed.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), words, runs))
-    return listed
+        catalog_rows.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), text, runs))
+    return catalog_rows
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
@@ -175,7 +175,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     return [
         Version(
             row,
-            tuple(_changed(type(entry), change, names) for change in changes),
+            tuple(_change_in_words(type(entry), change, names) for change in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
@@ -189,10 +189,10 @@ def changes_in_words(
 ) -> list[Changed]:
     """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
-    return [_changed(model, difference, names) for difference in differences]
+    return [_change_in_words(model, difference, names) for difference in differences]
 
 
-def _changed(
+def _change_in_words(
     model: type[Template] | type[Flavor], difference: history.Difference, names: Mapping[str, str]
 ) -> Changed:
     field, before, after = difference.field, difference.before, difference.after
@@ -228,12 +228,12 @@ def runs_in(actor: User, template: Template) -> RunsIn | None:
     environment = template.environment
     if environment is None:
         return None
-    seen = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
+    is_visible = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
     return RunsIn(
         environment.name,
         standings_of([template])[environment.slug],
         too_old_for(environment, pool_drivers()),
-        reverse("environments:detail", args=[environment.slug]) if seen else "",
+        reverse("environments:detail", args=[environment.slug]) if is_visible else "",
     )
 
 

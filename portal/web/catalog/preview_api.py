@@ -75,24 +75,24 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
     )
     warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
-    def to_representation(self, found: Preview) -> dict[str, Any]:
-        sentence, verdict = found.sentence, found.verdict
+    def to_representation(self, preview: Preview) -> dict[str, Any]:
+        sentence, verdict = preview.sentence, preview.verdict
         return {
             "message": sentence,
-            "pools": PoolFitSerializer(found.fits.pools, many=True).data,
-            "gpu_hours_per_hour_min": found.price[0],
-            "gpu_hours_per_hour_max": found.price[1],
+            "pools": PoolFitSerializer(preview.fits.pools, many=True).data,
+            "gpu_hours_per_hour_min": preview.price[0],
+            "gpu_hours_per_hour_max": preview.price[1],
             "verdict": VerdictSerializer(verdict_data(verdict)).data if verdict is not None else None,
-            "network": found.network,
-            "warnings": self.get_warnings(found),
+            "network": preview.network,
+            "warnings": self.get_warnings(preview),
         }
 
     @extend_schema_field(WarningSerializer(many=True))
     def get_warnings(self, _found: Preview) -> list[dict[str, Any]]:
         template = self.context.get("template")
-        found = rules.template_warnings(template) if template is not None else []
-        found += selectors.deprecations(*self.context.get("entries", ()))
-        return [WarningSerializer(each).data for each in found]
+        warnings = rules.template_warnings(template) if template is not None else []
+        warnings += selectors.deprecations(*self.context.get("entries", ()))
+        return [WarningSerializer(warning).data for warning in warnings]
 
 
 class CatalogPreview(ApiView):
@@ -110,32 +110,34 @@ class CatalogPreview(ApiView):
         errors=[400, 404, 415],
     )
     def post(self, request: UserRequest) -> Response:
-        given = body_of(request, CatalogPreviewRequestSerializer)
+        body = body_of(request, CatalogPreviewRequestSerializer)
         with named_in("team"):
-            team = team_by_slug(request.user, given["team"]) if given.get("team") else None
-        template = self._template(request, given)
-        flavor = self._flavor(request, given)
-        found = preview(request.user, flavor, template, team)
-        draft = template if "template_draft" in given else None
-        entries = [each for each in (template, flavor) if each is not None]
-        return Response(CatalogPreviewSerializer(found, context={"template": draft, "entries": entries}).data)
+            team = team_by_slug(request.user, body["team"]) if body.get("team") else None
+        template = self._template(request, body)
+        flavor = self._flavor(request, body)
+        preview_ = preview(request.user, flavor, template, team)
+        draft = template if "template_draft" in body else None
+        entries = [entry for entry in (template, flavor) if entry is not None]
+        return Response(
+            CatalogPreviewSerializer(preview_, context={"template": draft, "entries": entries}).data
+        )
 
-    def _template(self, request: UserRequest, given: dict[str, Any]) -> Template | None:
-        if draft := given.get("template_draft"):
+    def _template(self, request: UserRequest, body: dict[str, Any]) -> Template | None:
+        if draft := body.get("template_draft"):
             slug = draft.pop("team", None)
             with named_in("template_draft"):
                 of = team_by_slug(request.user, slug) if slug else None
             return entries.draft(actor=request.user, model=Template, given=draft, team=of)
-        return selectors.template_by_slug(request.user, given["template"]) if "template" in given else None
+        return selectors.template_by_slug(request.user, body["template"]) if "template" in body else None
 
-    def _flavor(self, request: UserRequest, given: dict[str, Any]) -> Flavor:
-        if draft := given.get("flavor_draft"):
+    def _flavor(self, request: UserRequest, body: dict[str, Any]) -> Flavor:
+        if draft := body.get("flavor_draft"):
             with flavor_errors("flavor_draft."):
                 return entries.draft(actor=request.user, model=Flavor, given=draft)
-        if "flavor" not in given:
+        if "flavor" not in body:
             reason = Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": "flavor"})
             raise InvalidInput(reason, errors={"flavor": [reason]})
-        return selectors.flavor_by_slug(request.user, given["flavor"])
+        return selectors.flavor_by_slug(request.user, body["flavor"])
 
 
 urlpatterns = routes("catalog/preview", CatalogPreview, "catalog-preview")

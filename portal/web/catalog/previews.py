@@ -56,12 +56,12 @@ class Preview:
             return _("There is room now, %(where)s.") % {"where": where}
         ever = self.fits.nodes_ever
         if ever:
-            words = ngettext(
+            text = ngettext(
                 "No room now; %(nodes)s node would have it.",
                 "No room now; %(nodes)s nodes would have it.",
                 ever,
             )
-            return words % {"nodes": ever}
+            return text % {"nodes": ever}
         return _("No node could ever take it.")
 
 
@@ -73,18 +73,18 @@ def preview(
     Raises `NotAllowed` if the actor may not see the team.
     """
     runs_in = software.default_of(template, team or template.team).digest if template is not None else ""
-    found = fits.where(flavor, template, environment=runs_in)
-    price, takes = prices.hourly(found.charges), flavor.accelerator_count > 0
+    fit = fits.where(flavor, template, environment=runs_in)
+    price, takes = prices.hourly(fit.charges), flavor.accelerator_count > 0
     if team is None or template is None:
-        return Preview(found, price, devices=takes)
+        return Preview(fit, price, devices=takes)
     if not may_view_team(actor, team):
         team = team_by_slug(actor, team.slug)
     try:
         if template.pk is not None and not template._state.adding and not flavor._state.adding:
             require_use(team, template, flavor)
     except NotAllowed as refused:
-        return Preview(found, price, team, None, message_of(refused.reason), devices=takes)
+        return Preview(fit, price, team, None, message_of(refused.reason), devices=takes)
     # Only the team's limits count, because the reader's caps are not those of a later user.
     verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
     network = egress.words_of(egress.limits_of(template, team))
-    return Preview(found, price, team, verdict, network=network, devices=takes)
+    return Preview(fit, price, team, verdict, network=network, devices=takes)

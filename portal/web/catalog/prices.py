@@ -20,5 +20,5 @@ def hourly(charges: Iterable[Mapping[str, int]]) -> tuple[float, float]:
 
 def in_words(price: tuple[float, float]) -> str:
     """Return the price without a unit: `2` or `1–2.5`."""
-    low, high = (format_number(each, 3) for each in price)
+    low, high = (format_number(amount, 3) for amount in price)
     return low if low == high else f"{low}–{high}"

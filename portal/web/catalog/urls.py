@@ -8,21 +8,23 @@ from portal.web.catalog.completions import completions
 app_name = "catalog_pages"
 
 
-def _of(kind: str) -> list[object]:
-    at, how = f"catalog/{kind}s/", {"kind": kind}
+def _routes(kind: str) -> list[object]:
+    at, kwargs = f"catalog/{kind}s/", {"kind": kind}
     return [
-        path(at, views.listing, how, name=f"{kind}s"),
-        path(f"{at}new/", views.new, how, name=f"new-{kind}"),
-        path(f"{at}<slug:slug>/", views.detail, how, name=kind),
-        path(f"{at}<slug:slug>/edit/", views.edit, how, name=f"edit-{kind}"),
-        path(f"{at}<slug:slug>/delete/", views.delete, how, name=f"delete-{kind}"),
-        path(f"{at}<slug:slug>/versions/<int:number>/restore/", views.restore, how, name=f"restore-{kind}"),
+        path(at, views.listing, kwargs, name=f"{kind}s"),
+        path(f"{at}new/", views.new, kwargs, name=f"new-{kind}"),
+        path(f"{at}<slug:slug>/", views.detail, kwargs, name=kind),
+        path(f"{at}<slug:slug>/edit/", views.edit, kwargs, name=f"edit-{kind}"),
+        path(f"{at}<slug:slug>/delete/", views.delete, kwargs, name=f"delete-{kind}"),
+        path(
+            f"{at}<slug:slug>/versions/<int:number>/restore/", views.restore, kwargs, name=f"restore-{kind}"
+        ),
     ]
 
 
 urlpatterns = [
-    *_of("template"),
-    *_of("flavor"),
+    *_routes("template"),
+    *_routes("flavor"),
     *(
         path(f"catalog/completions/{kind}s/", completions, {"kind": kind}, name=f"complete-{kind}s")
         for kind in ("template", "flavor", "environment", "team")

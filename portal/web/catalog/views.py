@@ -40,31 +40,31 @@ ROWS_PER_PAGE = 50
 MODELS: dict[str, Any] = {"template": Template, "flavor": Flavor}
 
 
-def _found(request: SignedInRequest, kind: str) -> Any:
+def _entries_for(request: SignedInRequest, kind: str) -> Any:
     return (
         selectors.templates_for(request.user) if kind == "template" else selectors.flavors_for(request.user)
     )
 
 
 def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
-    seen = selectors.template_seen if kind == "template" else selectors.flavor_seen
-    return seen(request.user, slug)
+    selector = selectors.template_seen if kind == "template" else selectors.flavor_seen
+    return selector(request.user, slug)
 
 
 @require_safe
 @never_cache
 def listing(request: SignedInRequest, kind: str) -> HttpResponse:
     """List the entries visible to the reader, with a search."""
-    found = _found(request, kind).order_by("position", "slug")
+    rows = _entries_for(request, kind).order_by("position", "slug")
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     state = request.GET.get("state", "")
     if q:
-        found = selectors.search(found, q)
+        rows = selectors.search(rows, q)
     if state == "off":
-        found = found.filter(enabled=False)
+        rows = rows.filter(enabled=False)
     elif state == "deprecated":
-        found = found.filter(deprecated=True)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+        rows = rows.filter(deprecated=True)
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     makes = kind == "template" and presenters.makes_for(request.user).exists()
     context = {
         "kind": kind,
@@ -84,16 +84,16 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     entry = _entry(request, kind, slug)
     own = None if request.user.sees_all else set(own_teams(request.user).values_list("pk", flat=True))
     shows = isinstance(entry, Flavor) or policies.may_see_command(request.user, entry)
-    asked, found, problem = _preview(request, entry)
+    params, preview, problem = _preview(request, entry)
     document = documents.document_of(entry)
     hidden = {"slug", "name", "description", "enabled", "deprecated", "successor", "teams", "team"}
     hidden |= {"environment"}
     facts = [
-        (presenters.LABELS[name], words)
+        (presenters.LABELS[name], text)
         for name, value in document.items()
         if name not in hidden
         and (shows or name in ("program", "min_cuda", "min_compute_capability"))
-        and (words := presenters.in_words(type(entry), name, value)) != "–"
+        and (text := presenters.in_words(type(entry), name, value)) != "–"
     ]
     runs_in = presenters.runs_in(request.user, entry) if isinstance(entry, Template) else None
     context = {
@@ -102,7 +102,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "row": presenters.rows(request.user, [entry])[0],
         "audience": presenters.audience(entry, own),
         "notes": presenters.notes(entry),
-        "warnings": [message_of(each.reason) for each in rules.template_warnings(entry)]
+        "warnings": [message_of(warning.reason) for warning in rules.template_warnings(entry)]
         if isinstance(entry, Template) and shows
         else [],
         "facts": facts,
@@ -111,13 +111,13 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "edit_url": presenters.url_of(entry, "edit"),
         "delete_url": presenters.url_of(entry, "delete"),
         "versions": presenters.versions(request.user, entry),
-        "preview": found,
-        "asked": asked,
+        "preview": preview,
+        "asked": params,
         "preview_problem": problem,
         "teams": presenters.teams_to_choose(
             Team.objects.order_by("slug") if request.user.sees_all else own_teams(request.user)
         ),
-        "others": _found(request, "flavor" if kind == "template" else "template")
+        "others": _entries_for(request, "flavor" if kind == "template" else "template")
         .filter(enabled=True)
         .values_list("slug", "name")[:MOST_IN_A_LIST],
     }
@@ -126,21 +126,21 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 
 def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Preview | None, str]:
     """Return the query, the preview, and the error if there is none."""
-    asked = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
+    params = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
     try:
-        team = team_by_slug(request.user, asked["team"]) if asked["team"] else None
+        team = team_by_slug(request.user, params["team"]) if params["team"] else None
         if isinstance(entry, Flavor):
-            other = selectors.template_seen(request.user, asked["other"]) if asked["other"] else None
-            return asked, preview(request.user, entry, other, team), ""
-        if not asked["other"]:
-            return asked, None, ""
+            other = selectors.template_seen(request.user, params["other"]) if params["other"] else None
+            return params, preview(request.user, entry, other, team), ""
+        if not params["other"]:
+            return params, None, ""
         return (
-            asked,
-            preview(request.user, selectors.flavor_seen(request.user, asked["other"]), entry, team),
+            params,
+            preview(request.user, selectors.flavor_seen(request.user, params["other"]), entry, team),
             "",
         )
     except PortalError as refused:
-        return asked, None, refused.sentence
+        return params, None, refused.sentence
 
 
 def _form(
@@ -154,12 +154,18 @@ def _form(
     data, changing = request.POST if request.method == "POST" else None, entry is not None
     if kind == "template":
         present = entry.environment if isinstance(entry, Template) else None
-        shown = environments.choices(request.user, team, present)
+        environment_choices = environments.choices(request.user, team, present)
         own = team is not None
         folders = () if own else folders_shown()
         slug = team.slug if team is not None else ""
         return TemplateForm(
-            data, initial=initial, changing=changing, own=own, environments=shown, team=slug, folders=folders
+            data,
+            initial=initial,
+            changing=changing,
+            own=own,
+            environments=environment_choices,
+            team=slug,
+            folders=folders,
         )
     return FlavorForm(data, initial=initial, changing=changing)
 
@@ -181,7 +187,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         return redirect(f"{request.path}?team={own.slug}")
     else:
         require_operator(request.user)
-    initial = initial_of(_blank(kind))
+    initial = initial_of(_new_document(kind))
     of = strip_nul(request.GET.get("of", ""))
     wanted = _environment_wanted(request, team) if kind == "template" else None
     if wanted is not None and "of" not in request.GET:
@@ -195,16 +201,16 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     if wanted is not None:
         initial["environment"] = wanted.slug
     form = _form(request, kind, team=team, initial=initial)
-    found: Preview | None = None
+    preview_: Preview | None = None
     warnings: list[str] = []
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                found, warnings = _previewed(request, kind, form.given(), team)
+                preview_, warnings = _preview_of_form(request, kind, form.given(), team)
             else:
-                made = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
-                messages.success(request, _("%(name)s is there.") % {"name": made.name})
-                return redirect(presenters.url_of(made))
+                entry = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
+                messages.success(request, _("%(name)s is there.") % {"name": entry.name})
+                return redirect(presenters.url_of(entry))
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
     context = {
@@ -215,7 +221,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         "of": of,
         "bases": presenters.bases(request.user, kind),
         "wanted": wanted,
-        "preview": found,
+        "preview": preview_,
         "warnings": warnings,
         "back": reverse(f"catalog_pages:{kind}s"),
     }
@@ -228,23 +234,23 @@ def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environm
     return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None
 
 
-def _blank(kind: str) -> dict[str, Any]:
+def _new_document(kind: str) -> dict[str, Any]:
     """Return the document of a new entry with common values."""
     if kind == "template":
         return documents.document_of_new(Template(argv=[], env={}))
     return documents.document_of_new(Flavor(cpu_milli=1000, memory_mib=2048))
 
 
-def _previewed(
-    request: SignedInRequest, kind: str, given: dict[str, Any], team: Team | None, entry: Any = None
+def _preview_of_form(
+    request: SignedInRequest, kind: str, document: dict[str, Any], team: Team | None, entry: Any = None
 ) -> tuple[Preview | None, list[str]]:
     """Return a preview and the warnings for an unsaved form."""
     if entry is not None:
-        given = {**documents.document_of(entry), **given}
-    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=given, team=team)
+        document = {**documents.document_of(entry), **document}
+    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=document, team=team)
     if isinstance(draft, Flavor):
         return preview(request.user, draft), []
-    warnings = [message_of(each.reason) for each in rules.template_warnings(draft)]
+    warnings = [message_of(warning.reason) for warning in rules.template_warnings(draft)]
     size = selectors.flavors_for(request.user).filter(enabled=True).first()
     return (preview(request.user, size, draft, team) if size is not None else None), warnings
 
@@ -258,12 +264,12 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     team = entry.team if isinstance(entry, Template) else None
     initial = initial_of(documents.document_of(entry)) | {"version": etags.version_of(entry)}
     form = _form(request, kind, team=team, initial=initial, entry=entry)
-    found: Preview | None = None
+    preview_: Preview | None = None
     warnings: list[str] = []
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                found, warnings = _previewed(request, kind, form.given(), team, entry)
+                preview_, warnings = _preview_of_form(request, kind, form.given(), team, entry)
             else:
                 entries.change(
                     actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)
@@ -277,7 +283,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "entry": entry,
         "form": form,
         "team": team,
-        "preview": found,
+        "preview": preview_,
         "warnings": warnings,
         "back": presenters.url_of(entry),
     }
@@ -299,15 +305,17 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         messages.success(request, _("%(name)s is deleted.") % {"name": entry.name})
         return redirect(f"catalog_pages:{kind}s")
     using = Workspace.objects.live().filter(**{kind: entry})
-    seen = visible_to(request.user, using).order_by("name").values_list("name", "owner__username")[:50]
+    users_of_entry = (
+        visible_to(request.user, using).order_by("name").values_list("name", "owner__username")[:50]
+    )
     count = using.count()
-    holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in seen]
+    holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in users_of_entry]
     if count > len(holds):
         holds.append(_("%(count)s of others") % {"count": count - len(holds)})
-    named = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
+    predecessors = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
     loses = [_("Nobody can choose it any more."), _("Its short name is free for another one.")]
-    if named:
-        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(named)})
+    if predecessors:
+        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(predecessors)})
     context = {
         "title": _("Delete %(name)s?") % {"name": entry.name},
         "loses": loses,
@@ -331,7 +339,7 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     """Confirm with the changes, then restore a version."""
     entry = _entry(request, kind, slug)
     policies.require_keep(request.user, entry)
-    kept = history.revision(*selectors.revision_subject(entry), number)
+    data = history.revision(*selectors.revision_subject(entry), number)
     if request.method == "POST":
         try:
             entries.restore(
@@ -344,10 +352,10 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
                 request, _("%(name)s is as in version %(number)s.") % {"name": entry.name, "number": number}
             )
         return redirect(presenters.url_of(entry))
-    differences = history.differences(documents.document_of(entry), kept.data)
+    differences = history.differences(documents.document_of(entry), data.data)
     changes = [
-        f"{each.label}: {each.before[:200]} → {each.after[:200]}"
-        for each in presenters.changes_in_words(type(entry), differences)
+        f"{difference.label}: {difference.before[:200]} → {difference.after[:200]}"
+        for difference in presenters.changes_in_words(type(entry), differences)
     ]
     context = {
         "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},

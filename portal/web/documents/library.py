@@ -73,19 +73,19 @@ class Section:
 @lru_cache(maxsize=1)
 def documents() -> Mapping[str, Document]:
     """Return all documents by name: those of the navigation, the index of decisions, and the decisions."""
-    found = {name: Document(name, DOCS / f"{name}.md") for name in navigation.ordered()}
-    found[DECISIONS_INDEX] = Document(DECISIONS_INDEX, DOCS / DECISIONS / "README.md")
+    by_name = {name: Document(name, DOCS / f"{name}.md") for name in navigation.ordered()}
+    by_name[DECISIONS_INDEX] = Document(DECISIONS_INDEX, DOCS / DECISIONS / "README.md")
     for path in sorted((DOCS / DECISIONS).glob("[0-9]*.md")):
         name = f"{DECISIONS}{path.stem}"
-        found[name] = Document(name, path)
-    return {name: each for name, each in found.items() if each.path.is_file()}
+        by_name[name] = Document(name, path)
+    return {name: document for name, document in by_name.items() if document.path.is_file()}
 
 
 @lru_cache(maxsize=1)
 def files() -> Mapping[str, Path]:
     """Return images and other files that may be fetched, by path in `docs/`."""
-    there = (each for each in sorted(DOCS.rglob("*")) if each.suffix in CONTENT_TYPES and each.is_file())
-    return {each.relative_to(DOCS).as_posix(): each for each in there}
+    paths = (path for path in sorted(DOCS.rglob("*")) if path.suffix in CONTENT_TYPES and path.is_file())
+    return {path.relative_to(DOCS).as_posix(): path for path in paths}
 
 
 def plain(markdown: str) -> str:
@@ -109,15 +109,15 @@ class Anchors:
 
 def sections(text: str) -> list[Section]:
     """Return the sections of a document. Fenced code contains no headings."""
-    found: list[Section] = []
+    result: list[Section] = []
     anchors, fence = Anchors(), ""
     path: list[Heading] = []
     lines: list[str] = []
 
     def end() -> None:
         if path:
-            above = tuple(each.title for each in path[:-1])
-            found.append(Section(path[-1], above, tuple(lines)))
+            above = tuple(step.title for step in path[:-1])
+            result.append(Section(path[-1], above, tuple(lines)))
         lines.clear()
 
     for line in text.splitlines():
@@ -130,12 +130,12 @@ def sections(text: str) -> list[Section]:
         if not fence and (heading := _HEADING.match(line)):
             end()
             level, title = len(heading[1]), plain(heading[2])
-            path = [each for each in path if each.level < level]
+            path = [step for step in path if step.level < level]
             path.append(Heading(level, title, anchors.of(title)))
             continue
         lines.append(line)
     end()
-    return found
+    return result
 
 
 @lru_cache(maxsize=512)

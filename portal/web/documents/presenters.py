@@ -55,14 +55,14 @@ def kinds() -> list[KindLinks]:
 
 def page(document: Document) -> PageView:
     """Return the data of a document's page."""
-    made = page_of(document)
+    rendered = page_of(document)
     kind, _ = navigation.place_of(document.name)
     before, after = navigation.neighbours(document.name)
     is_decision = document.name.startswith(DECISIONS)
     return PageView(
-        made.title,
-        made.body,
-        made.contents,
+        rendered.title,
+        rendered.body,
+        rendered.contents,
         kind.title,
         () if is_decision else _groups(kind),
         is_decision,
@@ -73,9 +73,9 @@ def page(document: Document) -> PageView:
 
 
 def _groups(kind: navigation.Kind) -> tuple[GroupLinks, ...]:
-    there = documents()
+    present = documents()
     return tuple(
-        GroupLinks(group.title, tuple(_link(name) for name in group.names if name in there))
+        GroupLinks(group.title, tuple(_link(name) for name in group.names if name in present))
         for group in kind.groups
     )
 

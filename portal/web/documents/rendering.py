@@ -49,15 +49,15 @@ def _page(document: Document, _changed_ns: int) -> Page:
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     tokens = markdown.parse(document.text)
     headings: list[Heading] = []
-    body = markdown.renderer.render(_made_ready(tokens, document, headings), markdown.options, {})
-    contents = [each for each in headings if each.level in (2, 3)]
+    body = markdown.renderer.render(_prepare_tokens(tokens, document, headings), markdown.options, {})
+    contents = [heading for heading in headings if heading.level in (2, 3)]
     if len(contents) > MAX_CONTENTS:
-        contents = [each for each in contents if each.level == 2]
+        contents = [heading for heading in contents if heading.level == 2]
     # Safe: the parser escapes all text and accepts no HTML; the documents are part of the product.
     return Page(document.title, mark_safe(body), tuple(contents))  # noqa: S308
 
 
-def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
+def _prepare_tokens(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
     """Return the tokens with anchors, table wrappers and portal links, without the first heading."""
     anchors, ready = Anchors(), []
     tables: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Head
             headings.append(heading)
             token.attrSet("id", heading.anchor)
         elif token.type == "inline":
-            token.children = _linked(token.children or [], document)
+            token.children = _link_to_portal(token.children or [], document)
         elif token.type in ("th_open", "td_open"):
             _class_for_style(token)
         elif token.type == "fence":
@@ -79,15 +79,15 @@ def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Head
             skipping = token.type != "heading_close"
             continue
         if token.type == "table_open":
-            words = headings[-1].title if headings else document.title
-            tables[words] += 1
-            if tables[words] > 1:  # Landmarks need unique names.
-                words = f"{words} {tables[words]}"
+            label = headings[-1].title if headings else document.title
+            tables[label] += 1
+            if tables[label] > 1:  # Landmarks need unique names.
+                label = f"{label} {tables[label]}"
             ready.append(
                 _html(
                     format_html(
                         '<div class="table-wrap" tabindex="0" role="region" aria-label="{}">',
-                        gettext("Table: %(title)s") % {"title": words},
+                        gettext("Table: %(title)s") % {"title": label},
                     )
                 )
             )
@@ -100,8 +100,8 @@ def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Head
 
 
 def _anchor(heading: Heading) -> str:
-    words = gettext("Link to “%(title)s”") % {"title": heading.title}
-    return format_html(' <a class="anchor" href="#{}" aria-label="{}">#</a>', heading.anchor, words)
+    label = gettext("Link to “%(title)s”") % {"title": heading.title}
+    return format_html(' <a class="anchor" href="#{}" aria-label="{}">#</a>', heading.anchor, label)
 
 
 def _html(text: str) -> Token:
@@ -110,11 +110,11 @@ def _html(text: str) -> Token:
 
 def _code(token: Token) -> Token:
     """Return a code block that can be scrolled by keyboard."""
-    words = gettext("Code")
+    label = gettext("Code")
     return _html(
         format_html(
             '<pre class="code" tabindex="0" role="region" aria-label="{}"><code>{}</code></pre>\n',
-            words,
+            label,
             token.content,
         )
     )
@@ -127,7 +127,7 @@ def _class_for_style(token: Token) -> None:
         token.attrSet("class", "num")
 
 
-def _linked(children: Sequence[Token], document: Document) -> list[Token]:
+def _link_to_portal(children: Sequence[Token], document: Document) -> list[Token]:
     """Return links and images with portal URLs. Links without a target in the portal become text."""
     ready: list[Token] = []
     dropped: list[bool] = []
@@ -174,10 +174,10 @@ def _address(link: str, document: Document) -> str:
     return ""
 
 
-def marked(text: str, found: Sequence[tuple[int, int]]) -> SafeString:
+def marked(text: str, ranges: Sequence[tuple[int, int]]) -> SafeString:
     """Return the text with these ranges highlighted."""
     pieces, at = [], 0
-    for start, end in found:
+    for start, end in ranges:
         pieces.append((text[at:start], text[start:end]))
         at = end
     return format_html("{}{}", format_html_join("", "{}<mark>{}</mark>", pieces), text[at:])

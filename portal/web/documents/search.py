@@ -61,10 +61,10 @@ class Index:
         self.entries = [
             _entry(name, section)
             for name, document in documents.items()
-            for whole in library.sections(document.text)
-            for section in (_rows(whole) if name in BY_ROW else (whole,))
+            for section_ in library.sections(document.text)
+            for section in (_rows(section_) if name in BY_ROW else (section_,))
         ]
-        self._average = sum(each.length for each in self.entries) / max(1, len(self.entries))
+        self._average = sum(item.length for item in self.entries) / max(1, len(self.entries))
         self._with: dict[str, list[int]] = defaultdict(list)
         for at, entry in enumerate(self.entries):
             for term in entry.counts:
@@ -74,35 +74,35 @@ class Index:
     def search(self, query: str, most: int = MAX_FOUND) -> list[Found]:
         """Return the best matching sections, best first."""
         query = query[:MAX_QUERY_CHARACTERS]
-        asked = self._completed(words.asked(query))
+        query_terms = self._complete_prefix(words.asked(query))
         scores: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
-        whole = sum(weight for _, weight in asked if weight >= 1) or 1.0
-        for term, weight in asked:
-            those = self._with.get(term, ())
-            rarity = math.log(1 + (len(self.entries) - len(those) + 0.5) / (len(those) + 0.5))
-            for at in those:
+        total_weight = sum(weight for _, weight in query_terms if weight >= 1) or 1.0
+        for term, weight in query_terms:
+            positions = self._with.get(term, ())
+            rarity = math.log(1 + (len(self.entries) - len(positions) + 0.5) / (len(positions) + 0.5))
+            for at in positions:
                 entry = self.entries[at]
                 count = entry.counts[term]
                 longer = _K1 * (1 - _B + _B * entry.length / self._average)
                 scores[at] += weight * rarity * count * (_K1 + 1) / (count + longer)
                 covered[at] += weight
         for at in scores:
-            scores[at] *= self.entries[at].weight * (0.3 + 0.7 * min(1.0, covered[at] / whole))
+            scores[at] *= self.entries[at].weight * (0.3 + 0.7 * min(1.0, covered[at] / total_weight))
         best = sorted(scores, key=lambda at: (-scores[at], at))[:most]
-        stems = {term for term, _ in asked}
-        return [self._found(self.entries[at], stems, scores[at]) for at in best]
+        stems = {term for term, _ in query_terms}
+        return [self._result(self.entries[at], stems, scores[at]) for at in best]
 
-    def _completed(self, asked: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    def _complete_prefix(self, query_terms: list[tuple[str, float]]) -> list[tuple[str, float]]:
         """Complete the last word as a prefix if it is unknown, for results while typing."""
-        if not asked or asked[-1][0] in self._with or len(asked[-1][0]) < _MIN_PREFIX:
-            return asked
-        begun = asked[-1][0]
+        if not query_terms or query_terms[-1][0] in self._with or len(query_terms[-1][0]) < _MIN_PREFIX:
+            return query_terms
+        begun = query_terms[-1][0]
         at = bisect_left(self._terms, begun)
-        longer = [each for each in self._terms[at : at + 8] if each.startswith(begun)]
-        return [*asked[:-1], *((each, 0.8) for each in longer)]
+        longer = [term for term in self._terms[at : at + 8] if term.startswith(begun)]
+        return [*query_terms[:-1], *((term, 0.8) for term in longer)]
 
-    def _found(self, entry: Entry, stems: set[str], score: float) -> Found:
+    def _result(self, entry: Entry, stems: set[str], score: float) -> Found:
         heading = entry.section.heading
         anchor = heading.anchor if heading.level > 1 else ""
         return Found(
@@ -123,7 +123,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
         for match in words.WORD.finditer(text[:EXCERPTED_CHARACTERS])
         if not stems.isdisjoint(words.stems_of(match[0].lower()))
     ]
-    start = max(0, hits[_densest(hits)][0] - 40) if hits else 0
+    start = max(0, hits[_densest_hit(hits)][0] - 40) if hits else 0
     end = min(len(text), start + EXCERPT_CHARACTERS)
     if start:
         start = text.find(" ", start) + 1 or start
@@ -133,7 +133,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
     return SafeString(("… " if start else "") + shown + (" …" if end < len(text) else ""))
 
 
-def _densest(hits: list[tuple[int, int]]) -> int:
+def _densest_hit(hits: list[tuple[int, int]]) -> int:
     """Return the index of the hit at which the densest part begins."""
     best, most, last = 0, 0, 0
     for first, (begin, _) in enumerate(hits):
@@ -170,8 +170,8 @@ def _rows(section: library.Section) -> Iterator[library.Section]:
 
 def _readable(lines: tuple[str, ...]) -> str:
     """Return lines of Markdown as one text, with table cells separated by dots."""
-    kept = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
-    cells = (re.sub(r"\s*\|\s*", " · ", line.strip("| ")) if line.startswith("|") else line for line in kept)
+    texts = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
+    cells = (re.sub(r"\s*\|\s*", " · ", line.strip("| ")) if line.startswith("|") else line for line in texts)
     return " ".join(library.plain(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
 
 

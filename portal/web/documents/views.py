@@ -37,16 +37,16 @@ def decision(request: SignedInRequest, name: str) -> HttpResponse:
 def find(request: SignedInRequest) -> HttpResponse:
     """Show search results."""
     query = request.GET.get("q", "").strip()[: search.MAX_QUERY_CHARACTERS]
-    found = search.index().search(query) if query else []
-    context = {"query": query, "found": found, "kinds": presenters.kinds() if query and not found else ()}
+    results = search.index().search(query) if query else []
+    context = {"query": query, "found": results, "kinds": presenters.kinds() if query and not results else ()}
     return render(request, partial_of(request, "documents/search.html", "found"), context)
 
 
 @require_safe
 def file(_request: SignedInRequest, path: str) -> HttpResponse:
     """Return an image of a document or a linked file. Only files in `files()` are served."""
-    if (there := files().get(path)) is None:
+    if (content_path := files().get(path)) is None:
         raise Http404
-    response = HttpResponse(there.read_bytes(), content_type=CONTENT_TYPES[there.suffix])
+    response = HttpResponse(content_path.read_bytes(), content_type=CONTENT_TYPES[content_path.suffix])
     patch_cache_control(response, private=True, max_age=600)
     return response

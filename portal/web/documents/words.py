@@ -62,8 +62,8 @@ def stem(word: str) -> str:
     for ending, instead in (("'s", ""), ("’s", ""), ("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", "")):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return _plain_end(word[: -len(ending)] + instead)
-    kept = word.endswith(("ss", "us", "is")) and word not in ("cpus", "gpus")
-    if word.endswith("s") and len(word) > 3 and not kept:
+    keeps_s = word.endswith(("ss", "us", "is")) and word not in ("cpus", "gpus")
+    if word.endswith("s") and len(word) > 3 and not keeps_s:
         word = word[:-1]
     return _plain_end(word)
 
@@ -77,7 +77,7 @@ def _plain_end(word: str) -> str:
 
 def terms(text: str) -> list[str]:
     """Return the stems of a text. `BERTH_PORT` and `sign-in` count as a whole and by their parts."""
-    return [each for word in WORD.findall(text.lower()) for each in stems_of(word)]
+    return [term for word in WORD.findall(text.lower()) for term in stems_of(word)]
 
 
 @lru_cache(maxsize=65_536)
@@ -94,8 +94,8 @@ def asked(query: str) -> list[tuple[str, float]]:
     typed = [word for word in WORD.findall(query.lower()) if word not in STOP]
     weights: dict[str, float] = {}
     for word in typed or WORD.findall(query.lower()):
-        for each in terms(word):
-            weights[each] = max(weights.get(each, 0), 1.0)
+        for term in terms(word):
+            weights[term] = max(weights.get(term, 0), 1.0)
         for other in SYNONYMS.get(word, ()):
             weights.setdefault(stem(other), 0.5)
     return list(weights.items())

@@ -72,9 +72,9 @@ class FeedFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of a team.", max_length=255)
     workspace = filters.UUIDFilter(field_name="workspace", label="Of this workspace.")
 
-    def of_types(self, found: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
+    def of_types(self, queryset: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
         kinds = [kind for value in values for kind in TYPES[value].kinds]
-        return found.filter(kind__in=kinds) if kinds else found
+        return queryset.filter(kind__in=kinds) if kinds else queryset
 
 
 NARROWED = [
@@ -151,11 +151,11 @@ class FeedViewSet(ListViewSet):
         def look(after: int) -> stream.Batch:
             if not accounts.still_valid(user, token):
                 return stream.Batch(over=True)
-            seen = selectors.events_for(User.objects.get(pk=user.pk))
-            rows = self.filter_queryset(seen.filter(pk__gt=after, pk__lte=selectors.complete_to()))
+            visible = selectors.events_for(User.objects.get(pk=user.pk))
+            rows = self.filter_queryset(visible.filter(pk__gt=after, pk__lte=selectors.complete_to()))
             events: Any = list(rows[: stream.BATCH])
-            found: Any = FeedEventSerializer(events, many=True).data
-            return stream.Batch(list(found))
+            data: Any = FeedEventSerializer(events, many=True).data
+            return stream.Batch(list(data))
 
         return stream.response(live.FEED_CHANNEL, look, after=after, user_id=user.pk, named_by="type")
 

@@ -31,12 +31,14 @@ def events_for(actor: User) -> QuerySet[Event]:
     also get nodes and devices; administrators and auditors also get accounts.
     """
     audience = audience_of(actor)
-    kinds = [kind for each in TYPES.values() if each.audience <= audience for kind in each.kinds]
-    found = Event.objects.filter(kind__in=kinds)
+    kinds = [
+        kind for event_type in TYPES.values() if event_type.audience <= audience for kind in event_type.kinds
+    ]
+    entries = Event.objects.filter(kind__in=kinds)
     if not actor.sees_all:
         workspaces = visible_to(actor, Workspace.objects.all()).values("pk")
-        found = found.filter(Q(workspace__in=workspaces) | Q(workspace=None, team__in=teams_seen(actor)))
-    return found.select_related("team", "pool", "workspace").prefetch_related("targets").order_by("pk")
+        entries = entries.filter(Q(workspace__in=workspaces) | Q(workspace=None, team__in=teams_seen(actor)))
+    return entries.select_related("team", "pool", "workspace").prefetch_related("targets").order_by("pk")
 
 
 def complete_to() -> int:

@@ -51,14 +51,14 @@ class PoolForm(forms.Form):
     def clean_config(self) -> dict[str, Any]:
         text = self.cleaned_data["config"].strip()
         try:
-            found = parse_json(text) if text else {}
+            config = parse_json(text) if text else {}
         except InvalidJson as error:
             raise ValidationError(
                 _("This is no JSON that can be read: %(why)s."), params={"why": str(error)}
             ) from error
-        if not isinstance(found, dict):
+        if not isinstance(config, dict):
             raise ValidationError(_("Write a JSON object."))
-        return found
+        return config
 
     def given(self) -> dict[str, Any]:
         """Return the arguments for services."""

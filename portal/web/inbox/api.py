@@ -77,33 +77,33 @@ class Inbox(ApiView):
         params = request.query_params
         kind = params.get("kind", "")
         if kind and kind not in ItemKind.values:
-            known = Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(ItemKind.values)})
-            raise InvalidInput(known, errors={"kind": [known]})
+            reason = Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(ItemKind.values)})
+            raise InvalidInput(reason, errors={"kind": [reason]})
         size = _size(params.get("page_size"))
         keys = selectors.keys(request.user, [kind] if kind else [])
         after = _after(params.get("cursor"))
         left = [key for key in keys if after is None or key > after]
         page = left[:size]
-        kept = {name: params[name] for name in ("kind", "page_size") if name in params}
+        query = {name: params[name] for name in ("kind", "page_size") if name in params}
         data = {
             "count": selectors.count(request.user),
-            "next": _link(kept, page[-1]) if len(left) > size else None,
+            "next": _link(query, page[-1]) if len(left) > size else None,
             "previous": None,
             "results": selectors.items(request.user, page),
         }
         return Response(InboxPageSerializer(data).data)
 
 
-def _size(given: str | None) -> int:
-    if given is None:
+def _size(text: str | None) -> int:
+    if text is None:
         return Pages.page_size
-    return whole_number(given, CommonCode.PAGE_SIZE_INVALID, field="page_size", maximum=Pages.max_page_size)
+    return whole_number(text, CommonCode.PAGE_SIZE_INVALID, field="page_size", maximum=Pages.max_page_size)
 
 
-def _link(kept: dict[str, str], last: Key) -> str:
+def _link(params: dict[str, str], last: Key) -> str:
     text = "|".join(("1" if last.later else "0", last.since.isoformat(), last.source, last.pk))
     cursor = base64.urlsafe_b64encode(text.encode()).decode()
-    return f"{public_url()}/api/v1/inbox?{urlencode({**kept, 'cursor': cursor})}"
+    return f"{public_url()}/api/v1/inbox?{urlencode({**params, 'cursor': cursor})}"
 
 
 def _after(cursor: str | None) -> Key | None:

@@ -27,9 +27,9 @@ def capacity_changed(_event: DomainEvent) -> None:
     if not operators:
         return
     # All operators see the same problems.
-    one = operators[0]
-    rows = [troubles.lost_devices(one), troubles.lost_nodes(one), troubles.lost_pools(one)]
-    present = ",".join(sorted(str(key) for found in rows for key in found.values_list("pk", flat=True)))
+    operator = operators[0]
+    rows = [troubles.lost_devices(operator), troubles.lost_nodes(operator), troubles.lost_pools(operator)]
+    present = ",".join(sorted(str(key) for queryset in rows for key in queryset.values_list("pk", flat=True)))
     digest = hashlib.sha256(present.encode()).hexdigest()[:32]
     try:
         before = live.connection().set(LAST_KEY, digest, get=True)

@@ -24,18 +24,18 @@ def counts(actor: User) -> Counter[str]:
     """Return the number of items by kind, with one query plus those for the actor's roles."""
     if not actor.is_active:
         return Counter()
-    rows = [(source.kind, found) for source in SOURCES if (found := source.counted(actor)) is not None]
-    numbers = User.objects.filter(pk=actor.pk).values_list(*(_number(found) for _kind, found in rows))
+    rows = [(source.kind, queryset) for source in SOURCES if (queryset := source.counted(actor)) is not None]
+    numbers = User.objects.filter(pk=actor.pk).values_list(*(_number(queryset) for _kind, queryset in rows))
     counted: Counter[str] = Counter()
-    for (kind, _found), number in zip(rows, numbers.first() or (), strict=False):
+    for (kind, _queryset), number in zip(rows, numbers.first() or (), strict=False):
         counted[kind] += number
     return counted
 
 
 def _number(rows: QuerySet[Any]) -> Coalesce:
     """Return the number of rows as a column."""
-    one = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
-    return Coalesce(Subquery(one, output_field=IntegerField()), 0)
+    count_query = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
+    return Coalesce(Subquery(count_query, output_field=IntegerField()), 0)
 
 
 def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:
@@ -46,7 +46,7 @@ def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:
 
 def items(actor: User, wanted: Sequence[Key]) -> list[Item]:
     """Return the items of these keys in order, without those decided meanwhile."""
-    found: dict[Key, Item] = {}
+    items_by_key: dict[Key, Item] = {}
     for source in SOURCES:
-        found |= source.items(actor, (key for key in wanted if key.source == source.name))
-    return [found[key] for key in wanted if key in found]
+        items_by_key |= source.items(actor, (key for key in wanted if key.source == source.name))
+    return [items_by_key[key] for key in wanted if key in items_by_key]

@@ -65,9 +65,9 @@ class Source(ABC):
 
     def keys(self, actor: User, now: datetime) -> list[Key]:
         """Return the keys of all rows with one query."""
-        found = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
+        rows = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
         return [
-            Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in found
+            Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in rows
         ]
 
     def items(self, actor: User, keys: Iterable[Key]) -> dict[Key, Item]:
@@ -75,11 +75,11 @@ class Source(ABC):
         wanted = {key.pk: key for key in keys}
         if not wanted:
             return {}
-        found = self.rows(actor).filter(pk__in=list(wanted))
-        return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in found}
+        rows = self.rows(actor).filter(pk__in=list(wanted))
+        return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in rows}
 
 
-def _soon(moment: datetime | None, now: datetime) -> bool:
+def _is_soon(moment: datetime | None, now: datetime) -> bool:
     return moment is not None and moment - now < SOON
 
 
@@ -101,22 +101,22 @@ class QuotaSource(Source):
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         _since, until, workspace = values
-        return workspace is not None or _soon(until, now)
+        return workspace is not None or _is_soon(until, now)
 
     def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
-        words = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
+        summary = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
             _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}
             if cap
             else _role_of(actor)
         )
-        detail = row.note if row.workspace is None else f"{row.note} · {words.workspace_line}"
+        detail = row.note if row.workspace is None else f"{row.note} · {summary.workspace_line}"
         return Item(
             key,
             self.kind,
             row.requester.username,
-            _("asks for %(wanted)s more for %(whose)s") % {"wanted": words.wanted, "whose": words.whose},
+            _("asks for %(wanted)s more for %(whose)s") % {"wanted": summary.wanted, "whose": summary.whose},
             detail,
             why,
             row.until,
@@ -133,10 +133,10 @@ class ReservationSource(Source):
         return reservations.awaiting(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        return _soon(values[1], now)
+        return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Reservation) -> Item:
-        words = {
+        params = {
             "what": format_amounts(slots.plain(row.amounts)),
             "team": row.team.name,
             "span": format_time_span(row.starts_at, row.ends_at),
@@ -145,7 +145,7 @@ class ReservationSource(Source):
             key,
             self.kind,
             row.created_by.username if row.created_by else row.team.name,
-            _("asks for %(what)s for %(team)s, %(span)s") % words,
+            _("asks for %(what)s for %(team)s, %(span)s") % params,
             f"{row.title}: {row.note}" if row.note else row.title,
             _role_of(actor),
             row.starts_at,
@@ -162,25 +162,25 @@ class JoinSource(Source):
         return joins.awaiting(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        return _soon(values[1], now)
+        return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: JoinRequest) -> Item:
         url = reverse("join_requests:request", args=[row.pk])
-        named = {"username": row.requester.username, "team": row.team_name}
+        params = {"username": row.requester.username, "team": row.team_name}
         approve = Action(
             _("Approve as member"),
             "check",
             f"{url}decide/",
             (("do", "approve"), ("role", Role.MEMBER.value)),
-            _("%(username)s for %(team)s") % named,
+            _("%(username)s for %(team)s") % params,
         )
         return Item(
             key,
             self.kind,
             row.requester.username,
-            _("asks to join %(team)s") % named,
+            _("asks to join %(team)s") % params,
             row.message,
-            _("Owners of %(team)s decide it; operators where it has none.") % named,
+            _("Owners of %(team)s decide it; operators where it has none.") % params,
             row.expires_at,
             url,
             _("Another role, or deny"),
@@ -196,11 +196,13 @@ class _CapacitySource(Source):
         return bool(values[1])
 
     def made(
-        self, key: Key, who: str, title: str, detail: str, url: str, simulated: bool, **more: Any
+        self, key: Key, subject: str, title: str, detail: str, url: str, simulated: bool, **more: Any
     ) -> Item:
         why = _("You run the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
-        words = _("Look at it")
-        return Item(key, self.kind, who, title, detail, why, None, url, words, simulated=simulated, **more)
+        label = _("Look at it")
+        return Item(
+            key, self.kind, subject, title, detail, why, None, url, label, simulated=simulated, **more
+        )
 
     def keep_out(self, url: str, name: str, note: str) -> Action:
         """Return the action that cordons it, which resolves the item until the cordon is lifted."""
@@ -273,15 +275,15 @@ class TokenSource(Source):
         return accounts.tokens_of(actor).filter(soon, last_used_at__gte=now - timedelta(days=TOKEN_DAYS))
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
-        return _soon(values[1], now)
+        return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Any) -> Item:
-        words = {"name": row.name, "date": format_date(row.expires_at)}
+        params = {"name": row.name, "date": format_date(row.expires_at)}
         return Item(
             key,
             self.kind,
             _("Your token"),
-            _("“%(name)s” expires on %(date)s") % words,
+            _("“%(name)s” expires on %(date)s") % params,
             _("It is in use. Make another one and revoke this: then it leaves your inbox."),
             _("It is yours."),
             row.expires_at,

@@ -32,7 +32,9 @@ def inbox(request: SignedInRequest) -> HttpResponse:
         "page": page,
         "kind": kind,
         "kinds": [
-            (each.value, each.label, counted[each]) for each in ItemKind if counted[each] or each == kind
+            (item_kind.value, item_kind.label, counted[item_kind])
+            for item_kind in ItemKind
+            if counted[item_kind] or item_kind == kind
         ],
         "waiting": sum(counted.values()),
     }

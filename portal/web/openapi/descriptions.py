@@ -28,7 +28,7 @@ _PATH_PARAMETERS: Mapping[str, str] = {
 def describe(document: dict[str, Any]) -> None:
     """Add the missing descriptions to schemas, fields and path parameters."""
     schemas = document["components"]["schemas"]
-    operations = {schema: operation_id for operation_id, schema in _bodies(document)}
+    operations = {schema: operation_id for operation_id, schema in _request_schemas(document)}
     for schema, definition in schemas.items():
         if not definition.get("description") and "enum" not in definition:
             definition["description"] = _schema_description(schema, operations)
@@ -65,7 +65,7 @@ def _path_parameter(path: str, name: str) -> str:
     return _PATH_PARAMETERS[name]
 
 
-def _bodies(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _request_schemas(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield operation ids with the schema of their request body."""
     for methods in document["paths"].values():
         for operation in methods.values():

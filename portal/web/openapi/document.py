@@ -56,11 +56,11 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
     components = result["components"]
     components["schemas"] |= schemas()
     components["schemas"] = dict(sorted(components["schemas"].items()))
-    _may_be_anything(components["schemas"])
+    _mark_any_json(components["schemas"])
     _list_choices_once(components["schemas"])
     describe(result)
     used: set[str] = set()
-    for answers in _answers(result):
+    for answers in _response_maps(result):
         for status, answer in answers.items():
             if CONTENT_TYPE in answer.get("content", {}):
                 answers[status] = {"$ref": f"#/components/responses/{_name(status)}"}
@@ -71,7 +71,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
     return result
 
 
-def _may_be_anything(schemas: dict[str, Any]) -> None:
+def _mark_any_json(schemas: dict[str, Any]) -> None:
     """A schema that allows any JSON already allows null; `oneOf` would match null twice."""
     for definition in schemas.values():
         for field in definition.get("properties", {}).values():
@@ -87,7 +87,7 @@ def _list_choices_once(schemas: dict[str, Any]) -> None:
                 field["description"] = field["description"].partition("\n\n* `")[0]
 
 
-def _answers(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _response_maps(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for methods in result["paths"].values():
         for operation in methods.values():
             yield operation["responses"]

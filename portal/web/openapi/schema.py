@@ -36,16 +36,16 @@ class Schema(AutoSchema):
 
     def get_override_parameters(self) -> list[Any]:
         """Return the parameters of the operation, with `sort` for lists that support it."""
-        given = list(super().get_override_parameters())
+        parameters = list(super().get_override_parameters())
         sorts = getattr(self.view, "sorts", None)
         if not sorts or getattr(self.view, "action", "") != "list":
-            return given
+            return parameters
         sort = OpenApiParameter(
             "sort",
             {"type": "string", "enum": list(sorts), "default": next(iter(sorts))},
             description="In which order; with `-` the greatest or latest first.",
         )
-        return [*given, sort]
+        return [*parameters, sort]
 
     def _map_basic_serializer(self, serializer: Any, direction: str) -> dict[str, Any]:
         schema: dict[str, Any] = super()._map_basic_serializer(serializer, direction)

@@ -46,15 +46,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with transaction.atomic():
-            shown = self._ensure_admin(link=options["link"])
+            lines = self._ensure_admin(link=options["link"])
             admin = User.objects.get(username=ADMIN)
             if not Team.objects.filter(slug=TEAM).exists():
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
             ensure_starting_catalog()
-            made = curated.ensure()
+            environments = curated.ensure()
             # Only when the environment is created: an operator's choice is kept.
             for template, environment in PREFERRED:
-                if environment in made:
+                if environment in environments:
                     prefer_environment(template=template, environment=environment)
             if not Pool.objects.filter(driver="local").exists():
                 inventory.create_pool(
@@ -64,7 +64,7 @@ class Command(BaseCommand):
                     driver="local",
                     config={"node": settings.BERTH_NODE_NAME},
                 )
-        for line in shown:
+        for line in lines:
             self.stdout.write(line)
 
     def _ensure_admin(self, *, link: bool) -> list[str]:
@@ -72,19 +72,19 @@ class Command(BaseCommand):
         admin = User.objects.filter(username=ADMIN).first()
         if admin is not None and not (link and admin.state == AccountState.INVITED):
             return []
-        given = os.environ.get("BERTH_ADMIN_PASSWORD", "")
-        if given and admin is None:
-            self._create_admin(given)
+        preset = os.environ.get("BERTH_ADMIN_PASSWORD", "")
+        if preset and admin is None:
+            self._create_admin(preset)
             return []
         if link:
-            made = (
+            invitation = (
                 users.invite_again(actor=SYSTEM, user=admin)
                 if admin
                 else users.invite(actor=SYSTEM, username=ADMIN, roles=ADMIN_ROLES)
             )
-            until = format_date(made.expires_at)
+            until = format_date(invitation.expires_at)
             return [
-                f"Administrator “{ADMIN}” chooses a password here, once, until {until}: {made.url}",
+                f"Administrator “{ADMIN}” chooses a password here, once, until {until}: {invitation.url}",
                 "Another one: manage.py bootstrap --link",
             ]
         password = secrets.token_urlsafe(12)

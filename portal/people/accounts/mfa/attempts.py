@@ -63,34 +63,34 @@ def passkey(request: HttpRequest, purpose: Purpose, answer: str, *, user: User |
     return owner
 
 
-def _limited(request: HttpRequest, user: User, what: str, right: Callable[[], bool], wrong: Reason) -> None:
-    known = "known" if devices.knows(request, user) else "strange"
-    key = f"{what}:{known}:{user.pk}"
+def _limited(request: HttpRequest, user: User, factor: str, right: Callable[[], bool], wrong: Reason) -> None:
+    device_kind = "known" if devices.knows(request, user) else "strange"
+    key = f"{factor}:{device_kind}:{user.pk}"
     # Count before checking, so that concurrent attempts cannot exceed the limit.
     tried = limits.count(key, window=WINDOW)
     if tried > settings.BERTH_CODE_FAILURES:
         if tried == settings.BERTH_CODE_FAILURES + 1:
-            _note(user, what, locked=True)
+            _note(user, factor, locked=True)
         minutes = int(WINDOW.total_seconds() // 60)
         raise InvalidInput(Reason(MfaCode.TOO_MANY_TRIES, {"count": minutes}))
     if not right():
-        _note(user, what, locked=False)
+        _note(user, factor, locked=False)
         raise InvalidInput(wrong)
     limits.clear(key)
 
 
-def _note(user: User, what: str, *, locked: bool) -> None:
+def _note(user: User, factor: str, *, locked: bool) -> None:
     kind = AuditKind.SESSION_LOCKED_OUT if locked else AuditKind.SESSION_PROOF_FAILED
     events.record(
         actor=SystemActor("Somebody"),
         kind=kind,
-        message=f"gave too many wrong proofs as {user.username}: {what}"
+        message=f"gave too many wrong proofs as {user.username}: {factor}"
         if locked
-        else f"gave a wrong proof as {user.username}: {what}",
+        else f"gave a wrong proof as {user.username}: {factor}",
         targets=sessions.about(user),
-        data={"username": user.username, "factor": what},
+        data={"username": user.username, "factor": factor},
     )
-    if locked and what == "code" and not unread_of(user, CODES_LOCKED).exists():
+    if locked and factor == "code" and not unread_of(user, CODES_LOCKED).exists():
         events.notify(
             [user],
             CODES_LOCKED,

@@ -77,8 +77,8 @@ def overview_of(user: User) -> Overview:
 def with_factors(users: UserQuerySet) -> UserQuerySet:
     """Prefetch factors for `kinds_of`, without secrets."""
     rows = Authenticator.objects.filter(type__in=FACTORS).only("user_id", "type")
-    found: UserQuerySet = users.prefetch_related(Prefetch("authenticator_set", rows, to_attr=_HELD))
-    return found
+    prefetched: UserQuerySet = users.prefetch_related(Prefetch("authenticator_set", rows, to_attr=_HELD))
+    return prefetched
 
 
 def kinds_of(user: User) -> list[SecondFactor]:
@@ -86,8 +86,8 @@ def kinds_of(user: User) -> list[SecondFactor]:
     rows = getattr(user, _HELD, None)
     if rows is None:
         rows = Authenticator.objects.filter(user=user, type__in=FACTORS).only("type")
-    held = {_KINDS[row.type] for row in rows}
-    return [kind for kind in SecondFactor if kind in held]
+    kinds = {_KINDS[row.type] for row in rows}
+    return [kind for kind in SecondFactor if kind in kinds]
 
 
 def having(users: UserQuerySet, kind: str) -> UserQuerySet:

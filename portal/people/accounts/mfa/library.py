@@ -37,9 +37,9 @@ class MfaAdapter(DefaultMFAAdapter):
 
 def _cipher() -> MultiFernet:
     keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
-    return MultiFernet([Fernet(_derived(key)) for key in keys])
+    return MultiFernet([Fernet(_derive_key(key)) for key in keys])
 
 
-def _derived(key: str) -> bytes:
+def _derive_key(key: str) -> bytes:
     digest = hashlib.blake2b(key.encode(), digest_size=32, person=b"berth mfa").digest()
     return base64.urlsafe_b64encode(digest)

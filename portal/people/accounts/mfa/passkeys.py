@@ -55,26 +55,26 @@ def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
     """Return the options for `navigator.credentials.create`. Prefers a discoverable passkey."""
     options, state = _server(request).register_begin(
         user=PublicKeyCredentialUserEntity(id=user.pk.bytes, name=user.username, display_name=user.username),
-        credentials=[data for _row, data in _of(user)],
+        credentials=[data for _row, data in _passkeys_of(user)],
         resident_key_requirement=ResidentKeyRequirement.PREFERRED,
         user_verification=UserVerificationRequirement.PREFERRED,
         extensions={"credProps": True},
     )
-    _keep(request, Purpose.ADD, state)
+    _store_state(request, Purpose.ADD, state)
     return dict(options)
 
 
 def added(request: HttpRequest, answer: str) -> dict[str, Any]:
     """Return the credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
-    given = _parsed(answer)
-    state = _taken(request, Purpose.ADD)
+    parsed = _parse(answer)
+    state = _take_state(request, Purpose.ADD)
     try:
-        response = RegistrationResponse.from_dict(given)
-        found = _server(request).register_complete(state, response)
+        response = RegistrationResponse.from_dict(parsed)
+        auth_data = _server(request).register_complete(state, response)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
     _require_top_level(response)
-    return {"credential": dict(response), "counter": found.counter, "rp": _place(request)[0]}
+    return {"credential": dict(response), "counter": auth_data.counter, "rp": _place(request)[0]}
 
 
 def options_to_use(
@@ -86,21 +86,21 @@ def options_to_use(
     verification (PIN or biometrics). `name` restricts it to that account's passkeys. For an account without
     passkeys, a fake credential id is returned, so as not to reveal which accounts exist.
     """
-    named: list[Any] | None = None
+    credentials: list[Any] | None = None
     if user is not None:
-        named = [data for _row, data in _of(user)]
+        credentials = [data for _row, data in _passkeys_of(user)]
     elif name:
-        found = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
-        named = [data for _row, data in _of(found)] if found else []
-        named = named or [_nobodys(name)]
+        account = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
+        credentials = [data for _row, data in _passkeys_of(account)] if account else []
+        credentials = credentials or [_fake_credential(name)]
     strict = purpose is Purpose.SIGN_IN
     options, state = _server(request).authenticate_begin(
-        credentials=named,
+        credentials=credentials,
         user_verification=UserVerificationRequirement.REQUIRED
         if strict
         else UserVerificationRequirement.PREFERRED,
     )
-    _keep(request, purpose, state)
+    _store_state(request, purpose, state)
     return dict(options)
 
 
@@ -109,16 +109,16 @@ def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | No
 
     Without `user`, the response identifies the user and the signature proves it.
     """
-    given = _parsed(answer)
-    state = _taken(request, purpose)
+    parsed = _parse(answer)
+    state = _take_state(request, purpose)
     try:
-        response = AuthenticationResponse.from_dict(given)
-        rows = _of(user) if user is not None else _by_id(response.raw_id)
-        found = _server(request).authenticate_complete(state, [data for _row, data in rows], response)
+        response = AuthenticationResponse.from_dict(parsed)
+        rows = _passkeys_of(user) if user is not None else _by_id(response.raw_id)
+        credential = _server(request).authenticate_complete(state, [data for _row, data in rows], response)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
     _require_top_level(response)
-    row = next(row for row, data in rows if data.credential_id == found.credential_id)
+    row = next(row for row, data in rows if data.credential_id == credential.credential_id)
     handle = response.response.user_handle
     if handle and handle != row.user.pk.bytes:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
@@ -137,7 +137,7 @@ def credential_key(credential: dict[str, Any]) -> str:
     return hashlib.sha256(websafe_decode(credential["rawId"])).hexdigest()
 
 
-def _of(user: User) -> list[tuple[Authenticator, AttestedCredentialData]]:
+def _passkeys_of(user: User) -> list[tuple[Authenticator, AttestedCredentialData]]:
     rows = Authenticator.objects.filter(user=user, type=Authenticator.Type.WEBAUTHN).select_related("user")
     return [(row, _data(row)) for row in rows.order_by("pk")]
 
@@ -155,7 +155,7 @@ def _data(row: Authenticator) -> AttestedCredentialData:
     return data
 
 
-def _nobodys(name: str) -> PublicKeyCredentialDescriptor:
+def _fake_credential(name: str) -> PublicKeyCredentialDescriptor:
     digest = salted_hmac("portal.people.accounts.mfa.passkeys", name, algorithm="sha256").digest()
     return PublicKeyCredentialDescriptor(type=PublicKeyCredentialType.PUBLIC_KEY, id=digest)
 
@@ -163,7 +163,7 @@ def _nobodys(name: str) -> PublicKeyCredentialDescriptor:
 def _server(request: HttpRequest) -> Fido2Server:
     rp_id, origin = _place(request)
     rp = PublicKeyCredentialRpEntity(id=rp_id, name="Berth")
-    return Fido2Server(rp, verify_origin=lambda given: given == origin)
+    return Fido2Server(rp, verify_origin=lambda candidate: candidate == origin)
 
 
 def _place(request: HttpRequest) -> tuple[str, str]:
@@ -174,26 +174,28 @@ def _place(request: HttpRequest) -> tuple[str, str]:
     return settings.BERTH_PUBLIC_HOST, settings.BERTH_PUBLIC_ORIGIN
 
 
-def _parsed(answer: str) -> dict[str, Any]:
+def _parse(answer: str) -> dict[str, Any]:
     try:
-        given = parse_json(answer) if len(answer) <= MAX_ANSWER else None
+        parsed = parse_json(answer) if len(answer) <= MAX_ANSWER else None
     except InvalidJson:
-        given = None
-    if not isinstance(given, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
-    return given
+    return parsed
 
 
-def _keep(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
+def _store_state(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
     request.session[STATE] = {"purpose": purpose.value, "at": time.time(), "state": state}
 
 
-def _taken(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
-    kept = request.session.pop(STATE, None)
-    good = isinstance(kept, dict) and kept["purpose"] == purpose and time.time() - kept["at"] < LIFETIME_S
+def _take_state(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
+    stored = request.session.pop(STATE, None)
+    good = (
+        isinstance(stored, dict) and stored["purpose"] == purpose and time.time() - stored["at"] < LIFETIME_S
+    )
     if not good:
         raise InvalidInput(Reason(MfaCode.PASSKEY_LATE))
-    state: dict[str, Any] = kept["state"]
+    state: dict[str, Any] = stored["state"]
     return state
 
 

@@ -103,13 +103,13 @@ def confirm(request: HttpRequest) -> None:
     """Verify the proof in the form: password, code or passkey. Raises `InvalidInput`."""
     user = request.user
     assert isinstance(user, User), "pages are private"
-    given = request.POST
-    if given.get("confirm_credential"):
-        attempts.passkey(request, Purpose.CONFIRM, given["confirm_credential"], user=user)
-    elif given.get("confirm_code"):
-        attempts.code(request, user, given["confirm_code"])
+    data = request.POST
+    if data.get("confirm_credential"):
+        attempts.passkey(request, Purpose.CONFIRM, data["confirm_credential"], user=user)
+    elif data.get("confirm_code"):
+        attempts.code(request, user, data["confirm_code"])
     else:
-        attempts.password(request, user, given.get("confirm_password", ""))
+        attempts.password(request, user, data.get("confirm_password", ""))
     note(request)
 
 

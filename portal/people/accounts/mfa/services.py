@@ -55,7 +55,7 @@ def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> 
         raise InvalidInput(reason, errors={"code": [reason]})
     data = {"secret": get_adapter().encrypt(secret), "used_counter": counter}
     Authenticator.objects.create(user=user, type=Type.TOTP, data=data)
-    return _added(request, user, "app", _("An authenticator app is your second factor now"))
+    return _finish_adding(request, user, "app", _("An authenticator app is your second factor now"))
 
 
 @transaction.atomic
@@ -65,13 +65,13 @@ def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) ->
     name = _name(name)
     if Authenticator.objects.filter(user=user, type=Type.WEBAUTHN).count() >= factors.MAX_PASSKEYS:
         raise StateConflict(Reason(MfaCode.TOO_MANY_PASSKEYS, {"count": factors.MAX_PASSKEYS}))
-    found = passkeys.added(request, answer)
-    key = passkeys.credential_key(found["credential"])
+    added = passkeys.added(request, answer)
+    key = passkeys.credential_key(added["credential"])
     if Authenticator.objects.filter(type=Type.WEBAUTHN, data__key=key).exists():
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
-    data = {"name": name, "key": key, **found}
+    data = {"name": name, "key": key, **added}
     Authenticator.objects.create(user=user, type=Type.WEBAUTHN, data=data)
-    return _added(request, user, "passkey", _("The passkey “%(name)s” was added") % {"name": name})
+    return _finish_adding(request, user, "passkey", _("The passkey “%(name)s” was added") % {"name": name})
 
 
 @transaction.atomic
@@ -89,7 +89,7 @@ def remove_passkey(*, actor: User, passkey_id: int) -> None:
     row = _passkey(user, passkey_id)
     name = row.data["name"]
     row.delete()
-    _removed(user, "passkey", _("The passkey “%(name)s” was removed") % {"name": name})
+    _finish_removing(user, "passkey", _("The passkey “%(name)s” was removed") % {"name": name})
 
 
 @transaction.atomic
@@ -99,7 +99,7 @@ def remove_app(*, actor: User) -> None:
     deleted, _by_model = Authenticator.objects.filter(user=user, type=Type.TOTP).delete()
     if not deleted:
         raise NotFound(Reason(MfaCode.NO_APP))
-    _removed(user, "app", _("The authenticator app was removed"))
+    _finish_removing(user, "app", _("The authenticator app was removed"))
 
 
 @transaction.atomic
@@ -110,7 +110,7 @@ def new_codes(*, actor: User) -> list[str]:
         raise StateConflict(Reason(MfaCode.NO_FACTOR))
     Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).delete()
     _record(user, user, AuditKind.USER_MFA_CODES_MADE, "made other recovery codes", {})
-    _tell(user, _("You have other recovery codes"))
+    _notify(user, _("You have other recovery codes"))
     return _codes(user)
 
 
@@ -128,7 +128,7 @@ def reset(*, actor: User | SystemActor, user: User) -> None:
     user.save(update_fields=["mfa_since", "session_salt"])
     _record(actor, user, AuditKind.USER_MFA_RESET, f"took off the second factors of {user.username}",
             {"username": user.username, "sessions": ended})  # fmt: skip
-    _tell(user, _("An administrator has taken off your second factors"))
+    _notify(user, _("An administrator has taken off your second factors"))
 
 
 def remove_all(user: User) -> int:
@@ -142,7 +142,7 @@ def remove_all(user: User) -> int:
     return int(count)
 
 
-def _added(request: HttpRequest, user: User, what: str, words: str) -> SetUp:
+def _finish_adding(request: HttpRequest, user: User, factor: str, message: str) -> SetUp:
     first = user.mfa_since is None
     codes = []
     if not Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).exists():
@@ -152,25 +152,25 @@ def _added(request: HttpRequest, user: User, what: str, words: str) -> SetUp:
         user.mfa_since = timezone.now()
         user.save(update_fields=["mfa_since"])
         ended = sessions.keep_only(request, user)
-    _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {what}",
-            {"factor": what, "sessions": ended})  # fmt: skip
-    _tell(user, words)
+    _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {factor}",
+            {"factor": factor, "sessions": ended})  # fmt: skip
+    _notify(user, message)
     return SetUp(codes)
 
 
-def _removed(user: User, what: str, words: str) -> None:
+def _finish_removing(user: User, factor: str, message: str) -> None:
     if not _has_factor(user):
         remove_all(user)
         if user.must_set_up_mfa:
             raise StateConflict(Reason(MfaCode.LAST_FACTOR))
         user.save(update_fields=["mfa_since"])
-    _record(user, user, AuditKind.USER_MFA_REMOVED, f"removed a second factor: {what}", {"factor": what})
-    _tell(user, words)
+    _record(user, user, AuditKind.USER_MFA_REMOVED, f"removed a second factor: {factor}", {"factor": factor})
+    _notify(user, message)
 
 
 def _codes(user: User) -> list[str]:
-    made: list[str] = RecoveryCodes.activate(user).generate_codes()
-    return made
+    codes: list[str] = RecoveryCodes.activate(user).generate_codes()
+    return codes
 
 
 def _has_factor(user: User) -> bool:
@@ -199,11 +199,11 @@ def _record(
     events.record(actor=actor, kind=kind, message=message, targets=sessions.about(user), data=data)
 
 
-def _tell(user: User, words: str) -> None:
+def _notify(user: User, message: str) -> None:
     events.notify(
         [user],
         CHANGED,
-        words,
+        message,
         _("If that was not you, change your password and tell an administrator."),
         reverse("accounts:two-step"),
     )

@@ -41,7 +41,7 @@ def second_factor(request: HttpRequest) -> HttpResponse:
     problem = ""
     if request.method == "POST":
         try:
-            used = _given(request, user)
+            used = _check_factor(request, user)
         except InvalidInput as error:
             problem = error.sentence
         else:
@@ -102,7 +102,7 @@ def pending(request: HttpRequest) -> SecondFactor | None:
     return stage
 
 
-def _given(request: HttpRequest, user: User) -> str:
+def _check_factor(request: HttpRequest, user: User) -> str:
     if request.POST.get("credential"):
         attempts.passkey(request, Purpose.SECOND_FACTOR, request.POST["credential"], user=user)
         return str(factors.Type.WEBAUTHN)

@@ -57,14 +57,14 @@ def app(request: SignedInRequest) -> HttpResponse:
     form = AppForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.set_up_app(
+            result = services.set_up_app(
                 request, actor=request.user, secret=secret, code=form.cleaned_data["code"]
             )
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
         else:
             request.session.pop(SECRET, None)
-            return _set_up(request, made, _("The authenticator app is set up."))
+            return _set_up(request, result, _("The authenticator app is set up."))
     url = factors.app_url(request.user, secret)
     context = {"form": form, "secret": _grouped(secret), "url": url, "image": factors.qr_image(url)}
     return render(request, "accounts/two_step/app.html", context, status=form_status(form))
@@ -84,7 +84,7 @@ def app_remove(request: SignedInRequest) -> HttpResponse:
             "yes": _("Remove the app"),
         }
         return _question(request, context)
-    return _removed(request, lambda: services.remove_app(actor=request.user), _("The app is removed."))
+    return _remove(request, lambda: services.remove_app(actor=request.user), _("The app is removed."))
 
 
 @open_before_setup
@@ -102,11 +102,11 @@ def codes(request: SignedInRequest) -> HttpResponse:
         }
         return _question(request, context)
     try:
-        made = services.new_codes(actor=request.user)
+        codes = services.new_codes(actor=request.user)
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("accounts:two-step")
-    return _show_codes(request, made)
+    return _show_codes(request, codes)
 
 
 @open_before_setup
@@ -117,8 +117,8 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
     """Return the posted codes as a text file. Nothing is looked up."""
     if request.method != "POST":
         return redirect("accounts:two-step")
-    shown = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
-    lines = [_("Recovery codes of %(name)s for Berth") % {"name": request.user.username}, "", *shown, ""]
+    code_lines = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
+    lines = [_("Recovery codes of %(name)s for Berth") % {"name": request.user.username}, "", *code_lines, ""]
     answer = HttpResponse("\n".join(lines), content_type="text/plain; charset=utf-8")
     answer["Content-Disposition"] = 'attachment; filename="berth-recovery-codes.txt"'
     return answer
@@ -131,11 +131,11 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
 def passkey_add(request: SignedInRequest) -> HttpResponse:
     """Add a passkey, created by the page's script."""
     count = len(factors.overview_of(request.user).passkeys)
-    form = PasskeyNameForm(request.POST or None, initial={"name": _suggested(count)})
+    form = PasskeyNameForm(request.POST or None, initial={"name": _suggested_name(count)})
     problem = ""
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.add_passkey(
+            result = services.add_passkey(
                 request,
                 actor=request.user,
                 name=form.cleaned_data["name"],
@@ -144,7 +144,7 @@ def passkey_add(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             problem = error.sentence
         else:
-            return _set_up(request, made, _("The passkey is added."))
+            return _set_up(request, result, _("The passkey is added."))
     context = {"form": form, "problem": problem}
     status = 400 if problem else form_status(form)
     return render(request, "accounts/two_step/passkey_add.html", context, status=status)
@@ -192,18 +192,18 @@ def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
 @stepped_up
 def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
     """Ask for confirmation, then remove a passkey."""
-    found = {each.id: each for each in factors.overview_of(request.user).passkeys}.get(passkey_id)
-    if found is None:
+    passkey = {row.id: row for row in factors.overview_of(request.user).passkeys}.get(passkey_id)
+    if passkey is None:
         raise NotFound(Reason(MfaCode.NO_SUCH_PASSKEY))
     if request.method != "POST":
         context = {
-            "title": _("Remove the passkey “%(name)s”?") % {"name": found.name},
+            "title": _("Remove the passkey “%(name)s”?") % {"name": passkey.name},
             "loses": [_("signing in with it; it stays on its device until you delete it there")],
             "stays": [_("other passkeys and the app"), _("the password")],
             "yes": _("Remove the passkey"),
         }
         return _question(request, context)
-    return _removed(
+    return _remove(
         request,
         lambda: services.remove_passkey(actor=request.user, passkey_id=passkey_id),
         _("The passkey is removed."),
@@ -228,13 +228,13 @@ def confirm_identity(request: SignedInRequest) -> HttpResponse:
     return confirmation_page(request, problem=problem, action=request.get_full_path())
 
 
-def _set_up(request: SignedInRequest, made: services.SetUp, words: str) -> HttpResponse:
-    messages.success(request, words)
-    return _show_codes(request, made.codes) if made.codes else redirect("accounts:two-step")
+def _set_up(request: SignedInRequest, result: services.SetUp, message: str) -> HttpResponse:
+    messages.success(request, message)
+    return _show_codes(request, result.codes) if result.codes else redirect("accounts:two-step")
 
 
-def _show_codes(request: HttpRequest, made: list[str]) -> HttpResponse:
-    return render(request, "accounts/two_step/codes.html", {"codes": made})
+def _show_codes(request: HttpRequest, codes: list[str]) -> HttpResponse:
+    return render(request, "accounts/two_step/codes.html", {"codes": codes})
 
 
 def _question(request: HttpRequest, context: Mapping[str, object]) -> HttpResponse:
@@ -245,17 +245,17 @@ def _question(request: HttpRequest, context: Mapping[str, object]) -> HttpRespon
     )
 
 
-def _removed(request: HttpRequest, remove: Callable[[], None], words: str) -> HttpResponse:
+def _remove(request: HttpRequest, remove: Callable[[], None], message: str) -> HttpResponse:
     try:
         remove()
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, words)
+        messages.success(request, message)
     return redirect("accounts:two-step")
 
 
-def _suggested(count: int) -> str:
+def _suggested_name(count: int) -> str:
     return _("Passkey") if not count else _("Passkey %(number)d") % {"number": count + 1}
 
 

@@ -18,7 +18,7 @@ def sign_in_providers(wanted: str = "") -> list[dict[str, str]]:
     """Return providers with a sign-in button: `name`, and `url` that returns to `wanted`."""
     query = f"?{urlencode({'next': wanted})}" if wanted and wanted != "/" else ""
     return [
-        {"name": each.name, "url": reverse("identity:begin", args=[each.id]) + query}
-        for each in registry.enabled()
-        if isinstance(each, Oidc | Saml)
+        {"name": provider.name, "url": reverse("identity:begin", args=[provider.id]) + query}
+        for provider in registry.enabled()
+        if isinstance(provider, Oidc | Saml)
     ]

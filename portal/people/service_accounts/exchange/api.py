@@ -105,18 +105,18 @@ class TokenExchange(ApiView):
         auth=[],
     )
     def post(self, request: Request) -> Response:
-        body = self._given(request)
+        body = self._parameters(request)
         try:
-            made = services.exchange(**body)
+            exchanged = services.exchange(**body)
         except Refused as refused:
             raise _error_of(refused) from refused
         return Response(
             {
-                "access_token": made.secret,
+                "access_token": exchanged.secret,
                 "issued_token_type": ACCESS_TOKEN,
                 "token_type": "Bearer",
-                "expires_in": made.lifetime_s,
-                "scope": " ".join(made.token.scopes),
+                "expires_in": exchanged.lifetime_s,
+                "scope": " ".join(exchanged.token.scopes),
             },
             headers=NO_STORE,
         )
@@ -130,7 +130,7 @@ class TokenExchange(ApiView):
         body = {"error": exc.error, "error_description": exc.description}
         return Response(body, status=exc.status_code, headers=headers)
 
-    def _given(self, request: Request) -> dict[str, Any]:
+    def _parameters(self, request: Request) -> dict[str, Any]:
         if limits.blocked(request_context.current().address):
             raise OAuthError(
                 "invalid_request",

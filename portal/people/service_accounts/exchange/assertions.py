@@ -54,11 +54,15 @@ def verify(token: str) -> Assertion:
         raise Refused(Reason(ExchangeCode.TOKEN_TOO_LONG, {"most": MAX_TOKEN}))
     try:
         header = jwt.get_unverified_header(token)
-        seen = jwt.decode(token, options={"verify_signature": False})
+        unverified = jwt.decode(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
         raise Refused(Reason(ExchangeCode.NOT_A_JWT)) from error
-    about = {"unverified": True, "issuer": str(seen.get("iss"))[:255], "subject": str(seen.get("sub"))[:255]}
-    issuer = seen.get("iss")
+    about = {
+        "unverified": True,
+        "issuer": str(unverified.get("iss"))[:255],
+        "subject": str(unverified.get("sub"))[:255],
+    }
+    issuer = unverified.get("iss")
     if not isinstance(issuer, str) or issuer not in issuers.allowed():
         raise Refused(Reason(ExchangeCode.ISSUER_NOT_ALLOWED, {"issuer": about["issuer"]}), about)
     algorithm, key_id = header.get("alg"), header.get("kid")
@@ -72,7 +76,7 @@ def verify(token: str) -> Assertion:
         raise Refused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about) from error
     except issuers.IssuerUnreachable as error:
         raise Refused(Reason(ExchangeCode.ISSUER_UNREACHABLE, {"issuer": issuer}), about) from error
-    claims = _decoded(token, key, algorithm, issuer, about)
+    claims = _decode(token, key, algorithm, issuer, about)
     del about["unverified"]
     expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
     if (expires_at - timezone.now()).total_seconds() > MAX_LIFE_S:
@@ -82,7 +86,7 @@ def verify(token: str) -> Assertion:
     return Assertion(issuer, audiences, claims["sub"], claims, expires_at)
 
 
-def _decoded(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, Any]) -> dict[str, Any]:
+def _decode(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, Any]) -> dict[str, Any]:
     try:
         # The audience is checked against each rule.
         claims: dict[str, Any] = jwt.decode(
@@ -104,8 +108,8 @@ def _decoded(token: str, key: Any, algorithm: str, issuer: str, about: dict[str,
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
         raise Refused(Reason(ExchangeCode.NOT_VALID), about) from error
     audience = claims["aud"]
-    listed = [audience] if isinstance(audience, str) else audience
-    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+    audiences = [audience] if isinstance(audience, str) else audience
+    if not isinstance(audiences, list) or not all(isinstance(item, str) for item in audiences):
         raise Refused(Reason(ExchangeCode.NOT_VALID), about)
     if not isinstance(claims["jti"], str) or not claims["jti"] or not isinstance(claims["sub"], str):
         raise Refused(Reason(ExchangeCode.NOT_VALID), about)

@@ -74,7 +74,7 @@ def parse(text: str) -> tuple[list[Condition], list[int]]:
 
     Returns the conditions and the numbers of invalid lines.
     """
-    found, wrong = [], []
+    conditions, wrong = [], []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -83,8 +83,8 @@ def parse(text: str) -> tuple[list[Condition], list[int]]:
             wrong.append(number)
             continue
         claim, sign, value = typed.groups()
-        found.append(Condition(claim, Match.EXACT if sign == "=" else Match.GLOB, value))
-    return found, wrong
+        conditions.append(Condition(claim, Match.EXACT if sign == "=" else Match.GLOB, value))
+    return conditions, wrong
 
 
 def problem_of(conditions: Sequence[Condition]) -> tuple[Problem, Condition | None] | None:
@@ -107,11 +107,11 @@ def problem_of(conditions: Sequence[Condition]) -> tuple[Problem, Condition | No
 
 def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Outcome]:
     """Evaluate the conditions. A claim that is missing or not a plain value meets none."""
-    found = []
+    outcomes = []
     for condition in conditions:
-        seen = text_of(claims.get(condition.claim))
-        found.append(Outcome(condition, seen, seen is not None and _meets(condition, seen)))
-    return found
+        value = text_of(claims.get(condition.claim))
+        outcomes.append(Outcome(condition, value, value is not None and _is_met(condition, value)))
+    return outcomes
 
 
 def text_of(value: Any) -> str | None:
@@ -132,10 +132,10 @@ def _identifies(condition: Condition) -> bool:
     return condition.match == Match.EXACT or not re.search(r"[*?]", condition.value.partition("/")[0])
 
 
-def _meets(condition: Condition, seen: str) -> bool:
+def _is_met(condition: Condition, value: str) -> bool:
     if condition.match == Match.EXACT:
-        return seen == condition.value
-    return _pattern(condition.value).fullmatch(seen) is not None
+        return value == condition.value
+    return _pattern(condition.value).fullmatch(value) is not None
 
 
 @lru_cache(maxsize=512)

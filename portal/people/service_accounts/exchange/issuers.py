@@ -75,12 +75,12 @@ def key_for(issuer: str, key_id: str, algorithm: str) -> Any:
                 _refresh(issuer, keys)
     if time.monotonic() - keys.fetched_at > STALE_S:
         raise IssuerUnreachable(issuer)
-    found = keys.by_id.get(key_id)
-    if found is None:
+    key_data = keys.by_id.get(key_id)
+    if key_data is None:
         if keys.tried_at > keys.fetched_at:
             raise IssuerUnreachable(issuer)
         raise UnknownKey(key_id)
-    return _public_key(found, algorithm)
+    return _public_key(key_data, algorithm)
 
 
 def forget() -> None:
@@ -113,19 +113,19 @@ def _refresh(issuer: str, keys: _Keys) -> None:
         described = _fetch(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if described.get("issuer") != issuer:
             raise IssuerUnreachable(f"{issuer} describes itself as {str(described.get('issuer'))[:200]}")
-        listed = _fetch(str(described.get("jwks_uri", ""))).get("keys")
-        if not isinstance(listed, list):
+        key_list = _fetch(str(described.get("jwks_uri", ""))).get("keys")
+        if not isinstance(key_list, list):
             raise IssuerUnreachable(f"{issuer} lists no keys")
-        found: dict[str, Mapping[str, Any]] = {
+        by_id: dict[str, Mapping[str, Any]] = {
             key["kid"]: key
-            for key in listed[:MAX_KEYS]
+            for key in key_list[:MAX_KEYS]
             if isinstance(key, dict) and isinstance(key.get("kid"), str) and key.get("use", "sig") == "sig"
         }
     except IssuerUnreachable as error:
         keys.tried_at = time.monotonic()
         log.warning("keys not read: %s", error)
         return
-    keys.by_id = found
+    keys.by_id = by_id
     keys.fetched_at = keys.tried_at = time.monotonic()
 
 
@@ -152,12 +152,12 @@ def _fetch(url: str) -> dict[str, Any]:
                     raise IssuerUnreachable(f"{url} answers more than {MAX_BYTES} bytes")
                 if time.monotonic() > deadline:
                     raise IssuerUnreachable(f"{url} took longer than {TOTAL_S} s")
-        found = json.loads(bytes(body))
+        document = json.loads(bytes(body))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise IssuerUnreachable(f"{url}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise IssuerUnreachable(f"{url} answered no JSON object")
-    return found
+    return document
 
 
 _BY_TYPE = {
@@ -169,14 +169,17 @@ ALGORITHMS = frozenset().union(*_BY_TYPE.values())
 """Asymmetric signatures only: with a shared secret, a verifier could also sign."""
 
 
-def _public_key(found: Mapping[str, Any], algorithm: str) -> Any:
+def _public_key(key_data: Mapping[str, Any], algorithm: str) -> Any:
     """Return the key if it fits the algorithm. Raises `UnknownKey`."""
-    if algorithm not in _BY_TYPE.get(str(found.get("kty")), ()) or found.get("alg", algorithm) != algorithm:
-        raise UnknownKey(f"{found.get('kid')} is not for {algorithm}")
+    if (
+        algorithm not in _BY_TYPE.get(str(key_data.get("kty")), ())
+        or key_data.get("alg", algorithm) != algorithm
+    ):
+        raise UnknownKey(f"{key_data.get('kid')} is not for {algorithm}")
     try:
-        key = jwt.PyJWK.from_dict(dict(found), algorithm=algorithm).key
+        key = jwt.PyJWK.from_dict(dict(key_data), algorithm=algorithm).key
     except jwt.PyJWTError as error:
         raise UnknownKey(str(error)) from error
     if isinstance(key, RSAPublicKey) and key.key_size < MIN_RSA_BITS:
-        raise UnknownKey(f"{found.get('kid')} is too short")
+        raise UnknownKey(f"{key_data.get('kid')} is too short")
     return key

@@ -46,10 +46,10 @@ def refused(address: str) -> int:
             return int(pipe.execute()[0])
     except redis.RedisError as error:
         log.warning("a refused token exchange is counted in this process only: %s", error)
-        return _count_here(key)
+        return _count_locally(key)
 
 
-def _count_here(key: str) -> int:
+def _count_locally(key: str) -> int:
     now = time.monotonic()
     with _lock:
         began, count = _here.get(key, (now, 0))
@@ -64,9 +64,9 @@ def _count_here(key: str) -> int:
 def _network(address: str) -> str:
     """Return the key of an address: the IPv4 address, or the /64 network of an IPv6 address."""
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return "unknown"
-    if found.version == 4:
-        return str(found)
-    return str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)
+    if ip.version == 4:
+        return str(ip)
+    return str(ipaddress.ip_network(f"{ip}/64", strict=False).network_address)

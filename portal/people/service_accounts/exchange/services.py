@@ -61,27 +61,27 @@ def exchange(*, subject_token: str, account: str = "", scopes: Sequence[str] = (
 
 @transaction.atomic
 def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exchanged:
-    about = _about(assertion)
+    about = _assertion_data(assertion)
     rule = _rule_for(assertion, account, scopes, about)
     about["rule"] = str(rule.pk)
     # A concurrent deactivation waits and then revokes the token, or has already happened.
     active = User.objects.select_for_update(no_key=True).filter(pk=rule.account_id, is_active=True)
     if not active.values_list("pk", flat=True).first():
-        named = {"username": rule.account.username}
-        raise Refused(Reason(ExchangeCode.ACCOUNT_INACTIVE, named), {**about, "account": rule.account})
+        params = {"username": rule.account.username}
+        raise Refused(Reason(ExchangeCode.ACCOUNT_INACTIVE, params), {**about, "account": rule.account})
     # Rules are deleted under the same lock.
     if not TrustRule.objects.filter(pk=rule.pk).exists():
         raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
-    spent = _spend(assertion, rule, about)
+    spent = _record_use(assertion, rule, about)
     now = timezone.now()
-    made = tokens.mint(
+    minted = tokens.mint(
         user=rule.account,
         name=f"{rule.name}: {assertion.subject}",
         scopes=sorted(scopes) or rule.scopes,
         expires_at=now + timedelta(seconds=rule.lifetime_s),
         created_by=None,
     )
-    Exchange.objects.filter(pk=spent.pk).update(token=made.token)
+    Exchange.objects.filter(pk=spent.pk).update(token=minted.token)
     TrustRule.objects.filter(pk=rule.pk).update(last_used_at=now)
     events.record(
         actor=rule.account,
@@ -89,9 +89,9 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
         team=rule.account.owning_team,
         message=f"got a token by the rule “{rule.name}” for {assertion.subject}"[:500],
         targets=sessions.about(rule.account),
-        data={**about, "token": str(made.token.pk), "scopes": made.token.scopes},
+        data={**about, "token": str(minted.token.pk), "scopes": minted.token.scopes},
     )
-    return Exchanged(made.token, made.secret, rule.lifetime_s)
+    return Exchanged(minted.token, minted.secret, rule.lifetime_s)
 
 
 def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: dict[str, Any]) -> TrustRule:
@@ -132,7 +132,7 @@ def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict
     return [*lacking, *(outcome.condition.claim for outcome in checked if not outcome.holds)]
 
 
-def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exchange:
+def _record_use(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exchange:
     """Record the use of the token. Raises `Refused` if it has been used, also concurrently."""
     try:
         with transaction.atomic():
@@ -145,7 +145,7 @@ def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exch
         raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account}) from error
 
 
-def _about(assertion: Assertion) -> dict[str, Any]:
+def _assertion_data(assertion: Assertion) -> dict[str, Any]:
     claims = {name: conditions.text_of(assertion.claims.get(name)) for name in AUDITED_CLAIMS}
     return {
         "issuer": assertion.issuer,

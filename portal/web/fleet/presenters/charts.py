@@ -81,7 +81,9 @@ class _Quantity:
     digits: int = 0
 
 
-def device_charts(device: Device, series: Series, held: Sequence[DeviceAllocation] = ()) -> list[Chart]:
+def device_charts(
+    device: Device, series: Series, allocations: Sequence[DeviceAllocation] = ()
+) -> list[Chart]:
     """Return charts of GPU use, memory, power and temperature; empty if nothing was measured."""
     if not series.measured and series.live is None:
         return []
@@ -94,25 +96,26 @@ def device_charts(device: Device, series: Series, held: Sequence[DeviceAllocatio
     hottest = [float(p.temperature_max_c) for p in points if p.temperature_max_c is not None]
     memory += [p.memory_max_mib / MIB_PER_GIB for p in points if p.memory_max_mib is not None]
     return [
-        _chart(_USE, series, _use_title(series), held, _now(series, "gpu_util_pct", 1, " %")),
+        _chart(_USE, series, _use_title(series), allocations, _now(series, "gpu_util_pct", 1, " %")),
         _chart(
             _quantity(
-                "memory", _("GPU memory"), "GiB", _scaled("memory_mib", MIB_PER_GIB),
-                _scaled("memory_max_mib", MIB_PER_GIB), max(memory) or 1.0, digits=1,
+                "memory", _("GPU memory"), "GiB", _scaled_by("memory_mib", MIB_PER_GIB),
+                _scaled_by("memory_max_mib", MIB_PER_GIB), max(memory) or 1.0, digits=1,
             ),
             series, _memory_title(device, series), (),
             _now(series, "memory_used_mib", MIB_PER_GIB, " GiB", 1),
         ),
         _chart(
             _quantity(
-                "power", _("Power"), "W", _scaled("power_mw", 1000), _scaled("power_max_mw", 1000),
+                "power", _("Power"), "W", _scaled_by("power_mw", 1000), _scaled_by("power_max_mw", 1000),
                 nice(max(powers, default=100)),
             ),
             series, _power_title(series), (), _now(series, "power_mw", 1000, " W"),
         ),
         _chart(
             _quantity(
-                "temperature", _("Temperature"), "°C", _scaled("temperature_c"), _scaled("temperature_max_c"),
+                "temperature", _("Temperature"), "°C",
+                _scaled_by("temperature_c"), _scaled_by("temperature_max_c"),
                 max([100.0, *hottest]),
             ),
             series, _temperature_title(series), (), _now(series, "temperature_c", 1, " °C"),
@@ -123,19 +126,19 @@ def device_charts(device: Device, series: Series, held: Sequence[DeviceAllocatio
 # --- Titles with the finding --------------------------------------------------------------------------
 
 
-def _not_measured(quantity: str, series: Series) -> str:
+def _unmeasured_title(quantity: str, series: Series) -> str:
     if series.span == HOUR:
         return _("%(quantity)s: not measured in the last hour") % {"quantity": quantity}
     return _("%(quantity)s: not measured in the last 30 days") % {"quantity": quantity}
 
 
 def _use_title(series: Series) -> str:
-    known = [point for point in series.measured if point.gpu_s]
-    if not known:
-        return _not_measured(_("GPU use"), series)
-    seconds = sum(point.gpu_s or 0 for point in known)
-    mean = sum((point.gpu_pct or 0) * (point.gpu_s or 0) for point in known) / seconds
-    idle_s = seconds - sum(point.gpu_used_s or 0 for point in known)
+    measured = [point for point in series.measured if point.gpu_s]
+    if not measured:
+        return _unmeasured_title(_("GPU use"), series)
+    seconds = sum(point.gpu_s or 0 for point in measured)
+    mean = sum((point.gpu_pct or 0) * (point.gpu_s or 0) for point in measured) / seconds
+    idle_s = seconds - sum(point.gpu_used_s or 0 for point in measured)
     if idle_s == seconds:
         return _("GPU use: none in %(duration)s measured") % {"duration": format_duration(seconds)}
     idle = _("idle for %(duration)s") % {"duration": format_duration(idle_s)} if idle_s else _("never idle")
@@ -147,7 +150,7 @@ def _memory_title(device: Device, series: Series) -> str:
     means = _weighted(series, lambda point: point.memory_mib)
     most = max((p.memory_max_mib for p in series.measured if p.memory_max_mib is not None), default=None)
     if means is None or most is None:
-        return _not_measured(_("GPU memory"), series)
+        return _unmeasured_title(_("GPU memory"), series)
     values = {
         "max": format_number(most / MIB_PER_GIB, 1),
         "total": format_number(device.memory_mib / MIB_PER_GIB, 1),
@@ -162,7 +165,7 @@ def _power_title(series: Series) -> str:
     mean = _weighted(series, lambda point: point.power_mw)
     most = max((p.power_max_mw for p in series.measured if p.power_max_mw is not None), default=None)
     if mean is None or most is None:
-        return _not_measured(_("Power"), series)
+        return _unmeasured_title(_("Power"), series)
     held_s = sum(point.power_s or 0 for point in series.measured)
     values = {
         "mean": format_number(mean / 1000),
@@ -183,21 +186,21 @@ def _temperature_title(series: Series) -> str:
         (p.temperature_max_c for p in series.measured if p.temperature_max_c is not None), default=None
     )
     if most is None:
-        return _not_measured(_("Temperature"), series)
+        return _unmeasured_title(_("Temperature"), series)
     hot_s = sum(point.thermal_s or 0 for point in series.measured)
     if hot_s:
         heat = _("clocks held down by heat for %(duration)s") % {"duration": format_duration(hot_s)}
     else:
-        known = any(point.throttle_s for point in series.measured)
-        heat = _("no heat throttling") if known else _("heat throttling not reported")
+        reported = any(point.throttle_s for point in series.measured)
+        heat = _("no heat throttling") if reported else _("heat throttling not reported")
     return _("Temperature: %(max)s °C at most, %(heat)s") % {"max": most, "heat": heat}
 
 
 def _weighted(series: Series, value: Value) -> float | None:
     """Return the mean weighted by measured seconds, or `None`."""
-    known = [(mean, p.measured_s) for p in series.measured if (mean := value(p)) is not None]
-    seconds = sum(weight for _, weight in known)
-    return sum(mean * weight for mean, weight in known) / seconds if seconds else None
+    weighted = [(mean, p.measured_s) for p in series.measured if (mean := value(p)) is not None]
+    seconds = sum(weight for _, weight in weighted)
+    return sum(mean * weight for mean, weight in weighted) / seconds if seconds else None
 
 
 def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) -> tuple[float, str] | None:
@@ -210,7 +213,7 @@ def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) 
 # --- Geometry -----------------------------------------------------------------------------------------
 
 
-def _scaled(name: str, divisor: float = 1) -> Value:
+def _scaled_by(name: str, divisor: float = 1) -> Value:
     def value(point: Point) -> float | None:
         raw = getattr(point, name)
         return None if raw is None else raw / divisor
@@ -219,9 +222,9 @@ def _scaled(name: str, divisor: float = 1) -> Value:
 
 
 def _quantity(
-    key: str, words: str, unit: str, mean: Value, most: Value, top: float, digits: int = 0
+    key: str, label: str, unit: str, mean: Value, most: Value, top: float, digits: int = 0
 ) -> _Quantity:
-    return _Quantity(key, words, unit, mean, most, top, digits)
+    return _Quantity(key, label, unit, mean, most, top, digits)
 
 
 _USE = _Quantity(
@@ -235,10 +238,10 @@ _USE = _Quantity(
 
 
 def _chart(
-    what: _Quantity,
+    quantity: _Quantity,
     series: Series,
     title: str,
-    held: Sequence[DeviceAllocation],
+    allocations: Sequence[DeviceAllocation],
     now: tuple[float, str] | None,
 ) -> Chart:
     end_s = max(series.end_s, int(series.live.at_s) + 1 if series.live else 0)
@@ -248,9 +251,9 @@ def _chart(
         return LEFT + (RIGHT - LEFT) * (at_s - start_s) / (end_s - start_s)
 
     def y_of(value: float) -> float:
-        return BOTTOM - (BOTTOM - TOP) * min(1.0, max(0.0, value / what.top))
+        return BOTTOM - (BOTTOM - TOP) * min(1.0, max(0.0, value / quantity.top))
 
-    drawn = _thinned(series, what)
+    drawn = _merged_points(series, quantity)
     means: list[Spot | None] = []
     peaks: list[Spot | None] = []
     for middle_s, mean, most in drawn:
@@ -258,24 +261,27 @@ def _chart(
         means.append(None if mean is None else (x, y_of(mean)))
         peaks.append(None if mean is None else (x, y_of(mean if most is None else most)))
     by_minute = series.span == HOUR
-    known = [point is not None and what.mean(point) is not None for point in series.points]
+    measured = [point is not None and quantity.mean(point) is not None for point in series.points]
     return Chart(
-        key=what.key,
+        key=quantity.key,
         title=title,
-        quantity=f"{what.quantity}, {what.unit}",
+        quantity=f"{quantity.quantity}, {quantity.unit}",
         line=path(means),
         band=area(peaks, means),
         y_ticks=tuple(
-            Tick(round(y_of(what.top * part), 1), format_number(what.top * part, what.digits if part else 0))
+            Tick(
+                round(y_of(quantity.top * part), 1),
+                format_number(quantity.top * part, quantity.digits if part else 0),
+            )
             for part in (0, 0.5, 1)
         ),
         x_ticks=_x_ticks(series, start_s, end_s, x_of),
-        gaps=_gaps(series, known, x_of),
-        held=_held(held, start_s, end_s, x_of),
-        columns=_columns(with_percentile=by_minute and what.key == "use"),
-        rows=_rows(series, what),
+        gaps=_gaps(series, measured, x_of),
+        held=_allocation_bars(allocations, start_s, end_s, x_of),
+        columns=_columns(with_percentile=by_minute and quantity.key == "use"),
+        rows=_rows(series, quantity),
         dated=not by_minute,
-        measured=any(known),
+        measured=any(measured),
         now=now[1] if now else "",
         live=(round(x_of(series.live.at_s), 1), round(y_of(now[0]), 1)) if now and series.live else None,
     )
@@ -293,25 +299,25 @@ def hours_drawn_together(series: Series) -> int:
     return bundle * series.step_s // 3600 if bundle > 1 else 0
 
 
-def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None, float | None]]:
+def _merged_points(series: Series, quantity: _Quantity) -> list[tuple[float, float | None, float | None]]:
     """Return (middle, mean, maximum) of each point, merged if there are more than can be seen."""
     bundle = -(-len(series.points) // MAX_POINTS)
     points = []
     for first in range(0, len(series.points), bundle):
         part = [point for point in series.points[first : first + bundle] if point is not None]
-        weights = [(mean, p.measured_s) for p in part if (mean := what.mean(p)) is not None]
+        weights = [(mean, p.measured_s) for p in part if (mean := quantity.mean(p)) is not None]
         seconds = sum(weight for _, weight in weights)
         mean = sum(value * weight for value, weight in weights) / seconds if seconds else None
-        most = max((value for p in part if (value := what.most(p)) is not None), default=None)
+        most = max((value for p in part if (value := quantity.most(p)) is not None), default=None)
         width = min(bundle, len(series.points) - first)
         points.append((series.start_s + series.step_s * (first + width / 2), mean, most))
     return points
 
 
-def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float]) -> tuple[Bar, ...]:
+def _gaps(series: Series, measured: Sequence[bool], x_of: Callable[[float], float]) -> tuple[Bar, ...]:
     bars = []
     begun: int | None = None
-    for at, is_known in enumerate([*known, True]):
+    for at, is_known in enumerate([*measured, True]):
         if not is_known and begun is None:
             begun = at
         elif is_known and begun is not None:
@@ -322,12 +328,12 @@ def _gaps(series: Series, known: Sequence[bool], x_of: Callable[[float], float])
     return tuple(bars)
 
 
-def _held(
-    held: Sequence[DeviceAllocation], start_s: int, end_s: int, x_of: Callable[[float], float]
+def _allocation_bars(
+    allocations: Sequence[DeviceAllocation], start_s: int, end_s: int, x_of: Callable[[float], float]
 ) -> tuple[Bar, ...]:
     """Return the periods in which the device was allocated; overlapping ones are merged."""
     bars: list[tuple[float, float]] = []
-    for item in sorted(held, key=lambda item: item.since):
+    for item in sorted(allocations, key=lambda item: item.since):
         begun = max(item.since.timestamp(), start_s)
         ended = min(item.until.timestamp() if item.until else end_s, end_s)
         if ended <= begun:
@@ -349,30 +355,30 @@ def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], f
         # All time zones are a multiple of 15 minutes away from UTC.
         first = start_s - start_s % 900 + 900
         moments = [_moment(at) for at in range(first, end_s + 1, 900)]
-        words = "%H:%M"
+        pattern = "%H:%M"
     else:
         # At noon UTC nearly all time zones have the same date.
         first_day = start_s - start_s % DAY_S + DAY_S // 2
         days = [at for at in range(first_day, end_s, DAY_S) if at >= start_s]
         moments = [_moment(at) for at in days[len(days) % 7 :: 7]]
-        words = ""
+        pattern = ""
     ticks = []
     for moment in moments:
         x = round(x_of(moment.timestamp()), 1)
-        label = f"{moment:{words}}" if words else f"{moment.day} {moment:%b}"
+        label = f"{moment:{pattern}}" if pattern else f"{moment.day} {moment:%b}"
         if LEFT + 6 <= x <= RIGHT - 4:
             ticks.append(Tick(x, label, moment, "end" if x > RIGHT - 12 else "middle"))
     return tuple(ticks)
 
 
-def _rows(series: Series, what: _Quantity) -> tuple[TableRow, ...]:
+def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
     """Return the figures per minute or per day (UTC). The template describes gaps in words."""
     if series.span == HOUR:
-        values = (what.mean, *([_p95] if what.key == "use" else []), what.most)
+        values = (quantity.mean, *([_p95_of] if quantity.key == "use" else []), quantity.most)
         return tuple(
             TableRow(
                 _moment(series.start_s + series.step_s * place),
-                tuple(_text(value(point) if point else None, what) for value in values),
+                tuple(_text(value(point) if point else None, quantity) for value in values),
             )
             for place, point in reversed(list(enumerate(series.points)))
         )
@@ -386,18 +392,18 @@ def _rows(series: Series, what: _Quantity) -> tuple[TableRow, ...]:
     rows = []
     for day, points in sorted(days.items(), reverse=True):
         part = Series(series.span, 0, series.step_s, tuple(points))
-        mean = _weighted(part, what.mean)
-        most = max((v for p in points if (v := what.most(p)) is not None), default=None)
-        rows.append(TableRow(day, (_text(mean, what), _text(most, what))))
+        mean = _weighted(part, quantity.mean)
+        most = max((v for p in points if (v := quantity.most(p)) is not None), default=None)
+        rows.append(TableRow(day, (_text(mean, quantity), _text(most, quantity))))
     return tuple(rows)
 
 
-def _p95(point: Point) -> float | None:
+def _p95_of(point: Point) -> float | None:
     return point.gpu_p95_pct
 
 
-def _text(value: float | None, what: _Quantity) -> str:
-    return "" if value is None else f"{format_number(value, what.digits)} {what.unit}"
+def _text(value: float | None, quantity: _Quantity) -> str:
+    return "" if value is None else f"{format_number(value, quantity.digits)} {quantity.unit}"
 
 
 def _moment(at_s: float) -> datetime:

@@ -137,8 +137,8 @@ def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
         other = with_check_of.get(device.pk)
         if other is None:
             return _("A check or a scrub is on it: it takes work again when that has passed.")
-        words = _("The check of %(device)s measures its link to it, for a minute or so.")
-        return words % {"device": display_name(other)}
+        text = _("The check of %(device)s measures its link to it, for a minute or so.")
+        return text % {"device": display_name(other)}
     if device.kept_back:
         if device.used_milli:
             return _(
@@ -154,10 +154,10 @@ def _parts(device: Device, now: datetime) -> Iterable[Part]:
     instances = selectors.devices_with_state(now).filter(
         parent_uuid=device.uuid, node=device.node_id, present=True
     )
-    for each in instances.order_by("mig_start"):
-        state = DeviceState(each.state)
-        size = each.facts.get("memory_slices") or 1
-        yield Part(each, LOOKS[state], state, max(0, each.mig_start), max(1, min(int(size), SLICES)))
+    for instance in instances.order_by("mig_start"):
+        state = DeviceState(instance.state)
+        size = instance.facts.get("memory_slices") or 1
+        yield Part(instance, LOOKS[state], state, max(0, instance.mig_start), max(1, min(int(size), SLICES)))
 
 
 def _facts_of(device: Device) -> Iterable[tuple[str, str]]:
@@ -196,14 +196,14 @@ def _format_fact(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return _("on") if value else _("off")
     if name.endswith("_mw"):
-        watts = [f"{each / 1000:.0f}" for each in (value if isinstance(value, list) else [value])]
+        watts = [f"{milliwatts / 1000:.0f}" for milliwatts in (value if isinstance(value, list) else [value])]
         return f"{'–'.join(watts)} W"
     if isinstance(value, dict):
         unit = " MHz" if name.endswith("_mhz") else " °C" if name.endswith("_c") else ""
         return ", ".join(
-            f"{'SM' if key == 'sm' else key.replace('_', ' ')} {_plain(each)}{unit}"
-            for key, each in value.items()
-            if each is not None
+            f"{'SM' if key == 'sm' else key.replace('_', ' ')} {_plain(item)}{unit}"
+            for key, item in value.items()
+            if item is not None
         )
     if isinstance(value, list):
         return ", ".join(map(str, value))

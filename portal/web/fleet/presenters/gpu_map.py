@@ -150,13 +150,13 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     nodes = _nodes(pools, filters)
     rows = _rows(nodes, now)
     models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
-    whole = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
+    devices_shown = [row for row in _with_instances(rows) if not filters.model or row.model == filters.model]
     pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
     counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
-    for row in whole:
+    for row in devices_shown:
         counted[row.node in pretended].extend(row.parts or [row])
-    both = Counter(row.state for group in counted.values() for row in group)
-    shown = [row for row in whole if not filters.state or filters.state in _states(row)]
+    state_counts = Counter(row.state for group in counted.values() for row in group)
+    shown = [row for row in devices_shown if not filters.state or filters.state in _states(row)]
     by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
@@ -168,9 +168,11 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(state, LOOKS[state], both[state], filters.state == state)
+            Legend(state, LOOKS[state], state_counts[state], filters.state == state)
             for state in LOOKS
-            if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
+            if state_counts[state]
+            or filters.state == state
+            or state in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
@@ -178,7 +180,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda pool: pool.slug)),
         models=models,
         notes=tuple(_notes(nodes.values())),
-        total=sum(both.values()),
+        total=sum(state_counts.values()),
     )
 
 
@@ -210,7 +212,7 @@ def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
     ]
 
 
-def _whole(rows: Sequence[_DeviceRow]) -> list[_DeviceRow]:
+def _with_instances(rows: Sequence[_DeviceRow]) -> list[_DeviceRow]:
     """Return GPUs with their instances. An instance without a known GPU is listed separately."""
     by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
     devices = list(by_uuid.values())
@@ -247,8 +249,8 @@ def _groups(
             else:
                 key = (pool.simulated, 0, pool.slug, pool.name)
             cells[key].append(_cell(row))
-        for key, its in cells.items():
-            groups[key].append(_map_node(node, pool, its))
+        for key, cell_rows in cells.items():
+            groups[key].append(_map_node(node, pool, cell_rows))
     for (simulated, _place, slug, name), listed in sorted(groups.items()):
         yield Group(name, simulated, slug, tuple(listed))
 
@@ -312,10 +314,10 @@ def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
 
 def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
     """Return distinct notes about accelerators of nodes, such as a missing driver."""
-    said: dict[str, list[str]] = defaultdict(list)
+    names_by_note: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         if node.accelerator_note and node.online:
-            said[node.accelerator_note].append(node.name)
-    for text, names in sorted(said.items(), key=lambda item: -len(item[1]))[:5]:
+            names_by_note[node.accelerator_note].append(node.name)
+    for text, names in sorted(names_by_note.items(), key=lambda item: -len(item[1]))[:5]:
         more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
         yield text, names[0] if len(names) == 1 else more

@@ -10,5 +10,5 @@ MAX_SHOWN = 12
 
 def newest_events(pool: Pool, kind: TargetKind, key: str) -> tuple[Event, ...]:
     """Return the latest entries of a pool's log about a device or node (see `EventTarget`), newest first."""
-    found = Event.objects.filter(pool=pool, targets__kind=kind, targets__key=key)
-    return tuple(found.order_by("-pk")[:MAX_SHOWN])
+    events = Event.objects.filter(pool=pool, targets__kind=kind, targets__key=key)
+    return tuple(events.order_by("-pk")[:MAX_SHOWN])

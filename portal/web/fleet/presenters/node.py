@@ -70,11 +70,11 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     devices = list(
         selectors.devices_with_state(now).filter(KNOWN, node=node).order_by("index", "mig_start", "uuid")
     )
-    here = Workspace.objects.filter(allocations__node=node, allocations__released_at=None).distinct()
-    visible = set(visible_to(actor, here).values_list("pk", flat=True))
+    workspaces = Workspace.objects.filter(allocations__node=node, allocations__released_at=None).distinct()
+    visible = set(visible_to(actor, workspaces).values_list("pk", flat=True))
     holders = []
     hidden = 0
-    for workspace in here.select_related("owner").order_by("name"):
+    for workspace in workspaces.select_related("owner").order_by("name"):
         if workspace.pk in visible:
             name = _("%(workspace)s of %(owner)s") % {
                 "workspace": workspace.name,
@@ -98,7 +98,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         rows.append((device, state, LOOKS[state], why(device, with_check_of)))
     machine = of_nodes(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
-    missing = [_of_missing(each) for each in missing_gpus.of_node(node, devices)]
+    missing = [_missing_text(gpu) for gpu in missing_gpus.of_node(node, devices)]
     return NodePage(
         node=node,
         look=look_of_node(node, machine, now),
@@ -122,7 +122,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
     return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
 
 
-def _of_missing(gpu: MissingGpu) -> str:
+def _missing_text(gpu: MissingGpu) -> str:
     values = {"bus": gpu.pci_bus_id, "model": gpu.model, "todo": gpu.next_action}
     if gpu.model:
         return _("The %(model)s at %(bus)s is missing. %(todo)s") % values
@@ -132,30 +132,30 @@ def _of_missing(gpu: MissingGpu) -> str:
 def _homes(actor: User, node: Node) -> tuple[str, str]:
     if not (may_see(actor) and are_apart(node.pool)):
         return "", ""
-    there, last = evacuations.homes_there(actor, node), evacuations.last_from(actor, node)
+    homes, last = evacuations.homes_there(actor, node), evacuations.last_from(actor, node)
     going = last.target_name if last is not None and last.going else ""
-    return (words_of(there), going) if there.homes or going else ("", "")
+    return (words_of(homes), going) if homes.homes or going else ("", "")
 
 
-def _waited(value: Any) -> str:
+def _pressure_text(value: Any) -> str:
     """Return the pressure that a node reports as text, without missing values."""
     names = {"cpu": _("CPU"), "memory": _("memory"), "io": _("disks")}
-    known = value if isinstance(value, dict) else {}
+    numbers = value if isinstance(value, dict) else {}
     return ", ".join(
         _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value)}
         for key, name in names.items()
-        if isinstance(value := known.get(key), int | float)
+        if isinstance(value := numbers.get(key), int | float)
     )
 
 
-def _left(value: Any) -> str:
+def _headroom_text(value: Any) -> str:
     """Return the recent headroom that a node reports as text; empty if missing."""
     names = {"cpu_idle": _("CPU"), "memory_left": _("memory")}
-    known = value if isinstance(value, dict) else {}
+    numbers = value if isinstance(value, dict) else {}
     return ", ".join(
         _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value, 1)}
         for key, name in names.items()
-        if isinstance(value := known.get(key), int | float)
+        if isinstance(value := numbers.get(key), int | float)
     )
 
 
@@ -168,9 +168,9 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
     yield _("Limits of workspaces"), str(pools.limits_of(node))
     facts = node.facts
-    if waited := _waited(facts.get(PRESSURE)):
+    if waited := _pressure_text(facts.get(PRESSURE)):
         yield _("Waited for in the last minute"), waited
-    if left := _left(facts.get(HEADROOM)):
+    if left := _headroom_text(facts.get(HEADROOM)):
         yield _("Left in the last five minutes"), left
     processor = facts.get("cpu") or {}
     if processor.get("model"):
@@ -178,19 +178,29 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     if processor.get("features"):
         names = (str(name).upper().replace("_", " ") for name in processor["features"])
         yield _("Instructions"), ", ".join(name.replace("AVX512", "AVX-512") for name in names)
-    for each in facts.get("numa") or ():
-        kind = "" if each.get("kind") in (None, "", "dram") else f" ({str(each['kind']).upper()})"
-        text = f"{format_memory(each.get('memory_mib') or 0)}{kind}"
-        if each.get("cpus"):
-            text += _(", CPUs %(cpus)s") % {"cpus": each["cpus"]}
-        yield _("NUMA node %(number)s") % {"number": each.get("number", "?")}, text
-    for each in facts.get("rdma") or ():
-        state = _("up") if each.get("active") else each.get("state") or _("down")
-        rate = f", {format_number(each['rate_mbit_s'] // 1000)} Gbit/s" if each.get("rate_mbit_s") else ""
-        port = _("%(device)s port %(port)s") % {"device": each.get("device"), "port": each.get("port")}
-        yield _("RDMA"), f"{port}: {state}, {each.get('link_layer')}{rate}"
-    for each in facts.get("dpus") or ():
-        yield _("DPU"), _("%(name)s at %(slot)s") % {"name": each.get("name"), "slot": each.get("pci_slot")}
+    for numa_node in facts.get("numa") or ():
+        kind = "" if numa_node.get("kind") in (None, "", "dram") else f" ({str(numa_node['kind']).upper()})"
+        text = f"{format_memory(numa_node.get('memory_mib') or 0)}{kind}"
+        if numa_node.get("cpus"):
+            text += _(", CPUs %(cpus)s") % {"cpus": numa_node["cpus"]}
+        yield _("NUMA node %(number)s") % {"number": numa_node.get("number", "?")}, text
+    for numa_node in facts.get("rdma") or ():
+        state = _("up") if numa_node.get("active") else numa_node.get("state") or _("down")
+        rate = (
+            f", {format_number(numa_node['rate_mbit_s'] // 1000)} Gbit/s"
+            if numa_node.get("rate_mbit_s")
+            else ""
+        )
+        port = _("%(device)s port %(port)s") % {
+            "device": numa_node.get("device"),
+            "port": numa_node.get("port"),
+        }
+        yield _("RDMA"), f"{port}: {state}, {numa_node.get('link_layer')}{rate}"
+    for numa_node in facts.get("dpus") or ():
+        yield (
+            _("DPU"),
+            _("%(name)s at %(slot)s") % {"name": numa_node.get("name"), "slot": numa_node.get("pci_slot")},
+        )
     if node.driver_version:
         yield _("NVIDIA driver"), node.driver_version
     if node.cuda_version:

@@ -179,10 +179,10 @@ def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
     pools = sorted(pools, key=lambda pool: (pool.simulated, pool.slug))
     nodes = Node.objects.filter(pool__in=[pool.pk for pool in pools], retired=False)
     devices: dict[UUID, list[CountedDevice]] = defaultdict(list)
-    found = counting.devices(nodes)
-    for device in found:
+    counted = counting.devices(nodes)
+    for device in counted:
         devices[device.pool].append(device)
-    counts = counting.by_pool(nodes, found=found)
+    counts = counting.by_pool(nodes, counted=counted)
     facts: dict[UUID, list[tuple[bool, int, str]]] = defaultdict(list)
     for pool_id, online, warnings, note in nodes.values_list(
         "pool", "online", "warnings", "accelerator_note"
@@ -214,10 +214,10 @@ def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
         groups[f"{device.model} · {device.profile}" if named else device.model].append(device)
     for model, group in sorted(groups.items()):
         slots = tuple(slot_of(device.state) for device in group)
-        yield DeviceLine(model, _together(group), slots if len(slots) <= SLOTS_SHOWN else ())
+        yield DeviceLine(model, _total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
 
 
-def _together(devices: Iterable[CountedDevice]) -> Count:
+def _total_count(devices: Iterable[CountedDevice]) -> Count:
     tally = Tally()
     for device in devices:
         device.add_to(tally, "")
@@ -240,7 +240,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
                 node=node,
                 cpu=own.get(prefix + resources.CPU, Count()),
                 memory=own.get(prefix + resources.MEMORY, Count()),
-                devices=_together(its_devices),
+                devices=_total_count(its_devices),
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),
@@ -254,15 +254,17 @@ def limits_of(node: Node) -> str | Promise:
     """Return how a node limits its workspaces, and which resources."""
     if node.pool.simulated:
         return _("simulated")
-    held = ", ".join(
-        str(LIMITED_WORDS.get(each, each)) for each in node.limited if each != LimitedResource.DISK.value
+    names = ", ".join(
+        str(LIMITED_WORDS.get(resource, resource))
+        for resource in node.limited
+        if resource != LimitedResource.DISK.value
     )
     how = LIMIT_WORDS.get(node.limits, node.limits)
-    said = _("%(how)s: %(held)s") % {"how": how, "held": held} if held else how
+    text = _("%(how)s: %(held)s") % {"how": how, "held": names} if names else how
     if LimitedResource.DISK.value not in node.limited:
-        return said
+        return text
     hold = node.facts.get(HOME_HOLD, HomeHold.MEASURED.value)
-    return _("%(limits)s; home folder: %(hold)s") % {"limits": said, "hold": HOLD_WORDS.get(hold, hold)}
+    return _("%(limits)s; home folder: %(hold)s") % {"limits": text, "hold": HOLD_WORDS.get(hold, hold)}
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:

@@ -27,17 +27,17 @@ def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     device = selectors.devices().filter(pk=device_id).first()
     if device is None:
         raise NotFound(Reason(MapCode.DEVICE_NOT_ON_MAP))
-    asked = request.GET.get("span", "")
-    span = asked if asked in series.SPANS else series.HOUR
+    requested = request.GET.get("span", "")
+    span = requested if requested in series.SPANS else series.HOUR
     now = timezone.now()
-    found = series.device_series(device, span, now=now)
-    begun = series.start_of(found)
+    device_series = series.device_series(device, span, now=now)
+    begun = series.start_of(device_series)
     context = {
         "device": device,
         "name": display_name(device),
         "span": span,
-        "charts": charts.device_charts(device, found, series.holders(device, begun, now)),
+        "charts": charts.device_charts(device, device_series, series.holders(device, begun, now)),
         "simulated": device.node.pool.simulated,
-        "thinned_h": charts.hours_drawn_together(found),
+        "thinned_h": charts.hours_drawn_together(device_series),
     }
     return render(request, partial_of(request, "fleet/charts.html", "charts"), context)

@@ -38,11 +38,11 @@ MAX_REASON_LENGTH = 200
 @never_cache
 def gpus(request: SignedInRequest) -> HttpResponse:
     """Show the map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
-    asked = {
+    params = {
         name: strip_nul(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
     }
-    found = gpu_map.gpu_map(gpu_map.Filters(**asked), request.GET.get("page"), timezone.now())
-    context = {"map": found, "page": found.page}
+    page = gpu_map.gpu_map(gpu_map.Filters(**params), request.GET.get("page"), timezone.now())
+    context = {"map": page, "page": page.page}
     return render(request, partial_of(request, "fleet/gpus.html", "gpus"), context)
 
 
@@ -50,13 +50,13 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
     """Redirect to the device at this place. Short URLs keep a map of 1000 devices small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
-    found = places.order_by("kind", "-present").first()
-    for each in places:
-        if each.kind != DeviceKind.MIG and each.present:
-            found = each
-    if found is None:
+    device = places.order_by("kind", "-present").first()
+    for candidate in places:
+        if candidate.kind != DeviceKind.MIG and candidate.present:
+            device = candidate
+    if device is None:
         raise NotFound(Reason(MapCode.NO_DEVICE_AT_PLACE))
-    return redirect("fleet:device", found.pk)
+    return redirect("fleet:device", device.pk)
 
 
 def _device(device_id: UUID) -> Device:
@@ -77,11 +77,11 @@ def _node(node_id: UUID) -> Node:
 @never_cache
 def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """Show a device. A POST with `do` cordons it or returns it to service."""
-    found = _device(device_id)
+    device = _device(device_id)
     if request.method == "POST":
-        return _cordon_device(request, found)
-    view = device_page.device_page(request.user, found, timezone.now())
-    context = {"view": view, "device": found, "checks": view.checks}
+        return _cordon_device(request, device)
+    view = device_page.device_page(request.user, device, timezone.now())
+    context = {"view": view, "device": device, "checks": view.checks}
     return render(request, partial_of(request, "fleet/device.html", "live"), context)
 
 
@@ -89,31 +89,31 @@ def _reason(request: SignedInRequest) -> str:
     return strip_nul(request.POST.get("note", "")).strip()[:MAX_REASON_LENGTH]
 
 
-def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
-    name = cordons.display_name(found)
+def _cordon_device(request: SignedInRequest, device: Device) -> HttpResponse:
+    name = cordons.display_name(device)
     if request.POST.get("do") == "uncordon":
-        cordons.lift_cordon(actor=request.user, device_id=found.pk, reason=_reason(request))
+        cordons.lift_cordon(actor=request.user, device_id=device.pk, reason=_reason(request))
         messages.success(request, _("%(name)s takes work again.") % {"name": name})
     else:
-        cordons.cordon_device(actor=request.user, device_id=found.pk, reason=_reason(request))
+        cordons.cordon_device(actor=request.user, device_id=device.pk, reason=_reason(request))
         messages.success(request, _("%(name)s takes no new work. What runs on it goes on.") % {"name": name})
-    return redirect(local_path(request.POST.get("next", ""), reverse("fleet:device", args=[found.pk])))
+    return redirect(local_path(request.POST.get("next", ""), reverse("fleet:device", args=[device.pk])))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Show a node. A POST with `do` cordons it or returns it to service."""
-    found = _node(node_id)
+    node = _node(node_id)
     if request.method == "POST":
         cordoned = request.POST.get("do") != "uncordon"
-        services.set_cordon(actor=request.user, node_id=found.pk, cordoned=cordoned, reason=_reason(request))
+        services.set_cordon(actor=request.user, node_id=node.pk, cordoned=cordoned, reason=_reason(request))
         done = _("%(name)s takes work again.")
         if cordoned:
             done = _("%(name)s takes no new work. What runs there goes on.")
-        messages.success(request, done % {"name": found.name})
-        return redirect(local_path(request.POST.get("next", ""), reverse("fleet:node", args=[found.pk])))
-    context = {"view": node_page.node_page(request.user, found, timezone.now()), "node": found}
+        messages.success(request, done % {"name": node.name})
+        return redirect(local_path(request.POST.get("next", ""), reverse("fleet:node", args=[node.pk])))
+    context = {"view": node_page.node_page(request.user, node, timezone.now()), "node": node}
     return render(request, partial_of(request, "fleet/node.html", "live"), context)
 
 
@@ -121,10 +121,10 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 @never_cache
 def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """Confirm, then drain a device. Its workspaces get notice."""
-    found = _device(device_id)
-    where = reverse("fleet:device", args=[found.pk])
-    return _drain(request, cordons.display_name(found), where, lambda reason: drains.drain_device(
-        actor=request.user, device_id=found.pk, reason=reason
+    device = _device(device_id)
+    where = reverse("fleet:device", args=[device.pk])
+    return _drain(request, cordons.display_name(device), where, lambda reason: drains.drain_device(
+        actor=request.user, device_id=device.pk, reason=reason
     ))  # fmt: skip
 
 
@@ -132,39 +132,39 @@ def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @never_cache
 def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Confirm, then drain a node. Its workspaces get notice."""
-    found = _node(node_id)
-    where = reverse("fleet:node", args=[found.pk])
+    node = _node(node_id)
+    where = reverse("fleet:node", args=[node.pk])
     require_operator(request.user)
     to = strip_nul(request.POST.get("homes_to", ""))
     if to:
-        where = reverse("workspaces:node-homes", args=[found.pk])
+        where = reverse("workspaces:node-homes", args=[node.pk])
 
     def drain(reason: str) -> drains.Drain:
-        done = drains.drain_node(actor=request.user, node_id=found.pk, reason=reason)
+        done = drains.drain_node(actor=request.user, node_id=node.pk, reason=reason)
         if to:
-            evacuation_views.begin(request, found.pk, to)
+            evacuation_views.begin(request, node.pk, to)
         return done
 
-    return _drain(request, found.name, where, drain, pick=_pick_of_homes(request, found))
+    return _drain(request, node.name, where, drain, pick=_pick_of_homes(request, node))
 
 
-def _pick_of_homes(request: SignedInRequest, found: Node) -> dict[str, Any] | None:
+def _pick_of_homes(request: SignedInRequest, node: Node) -> dict[str, Any] | None:
     """Return the choice of target nodes for homes when a node is drained, or `None`."""
     if request.method == "POST":
         return None
-    there = evacuations.homes_there(request.user, found)
-    if there.refused is not None:
+    homes = evacuations.homes_there(request.user, node)
+    if homes.refused is not None:
         return None
     return {
         "name": "homes_to",
         "label": _("Move its home folders to"),
         "none": _("Leave them there"),
-        "options": there.targets,
+        "options": homes.targets,
         "hint": _(
             "%(homes)s. Left there, what their users start waits until %(node)s takes work again; moved, it "
             "starts where they have gone."
         )
-        % {"homes": evacuation_presenters.words_of(there), "node": found.name},
+        % {"homes": evacuation_presenters.words_of(homes), "node": node.name},
     }
 
 

@@ -36,12 +36,12 @@ def new(request: SignedInRequest) -> HttpResponse:
     form = PoolForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
-            made = services.create_pool(actor=request.user, **form.given())
+            pool = services.create_pool(actor=request.user, **form.given())
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("%(name)s is there. It is asked what it has.") % {"name": made.name})
-            return redirect("fleet:pool", made.slug)
+            messages.success(request, _("%(name)s is there. It is asked what it has.") % {"name": pool.name})
+            return redirect("fleet:pool", pool.slug)
     context = {"form": form, "back": reverse("fleet:pools")}
     return render(request, "fleet/pool_form.html", context, status=form_status(form))
 
@@ -70,12 +70,12 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         else:
             messages.success(request, _("%(name)s is changed.") % {"name": pool.name})
             return redirect("fleet:pool", slug)
-    kept = list(history.revisions(SubjectKind.POOL, pool.pk)[: VERSIONS_SHOWN + 1])
+    revisions = list(history.revisions(SubjectKind.POOL, pool.pk)[: VERSIONS_SHOWN + 1])
     context = {
         "form": form,
         "pool": pool,
-        "missing": [sentence_of(each) for each in missing(pool)],
-        "versions": history.with_predecessors(kept)[:VERSIONS_SHOWN],
+        "missing": [sentence_of(field) for field in missing(pool)],
+        "versions": history.with_predecessors(revisions)[:VERSIONS_SHOWN],
         "back": reverse("fleet:pool", args=[slug]),
     }
     return render(request, "fleet/pool_form.html", context, status=form_status(form))

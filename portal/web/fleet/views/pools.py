@@ -33,22 +33,22 @@ def pools(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def pool(request: SignedInRequest, slug: str) -> HttpResponse:
     """Show a pool with its nodes and devices."""
-    found = selectors.pool_by_slug(slug)
-    page = Paginator(selectors.nodes().filter(pool=found), NODES_PER_PAGE).get_page(request.GET.get("page"))
-    rows, devices = presenters.node_rows(found, list(page.object_list), timezone.now())
+    pool = selectors.pool_by_slug(slug)
+    page = Paginator(selectors.nodes().filter(pool=pool), NODES_PER_PAGE).get_page(request.GET.get("page"))
+    rows, devices = presenters.node_rows(pool, list(page.object_list), timezone.now())
     context = {
-        "pool": found,
-        "capacity": presenters.capacities([found])[0],
+        "pool": pool,
+        "capacity": presenters.capacities([pool])[0],
         "page": page,
         "nodes": rows,
         "devices": presenters.device_rows(request.user, devices),
-        "warnings": presenters.warnings_of(found),
+        "warnings": presenters.warnings_of(pool),
         "capabilities": [
-            word for key, word in presenters.CAPABILITY_WORDS.items() if key in found.capabilities
+            label for key, label in presenters.CAPABILITY_WORDS.items() if key in pool.capabilities
         ],
-        "programs": presenters.programs_of(request.user, found),
+        "programs": presenters.programs_of(request.user, pool),
         "levels": CheckLevel.choices,
-        "checks_version": etags.version_of(found, *check_settings.values_of(found)),
-        "takes_machines": may_see_machines(request.user) and found.runs_on_node and not found.simulated,
+        "checks_version": etags.version_of(pool, *check_settings.values_of(pool)),
+        "takes_machines": may_see_machines(request.user) and pool.runs_on_node and not pool.simulated,
     }
     return render(request, partial_of(request, "fleet/pool.html", "pool"), context)

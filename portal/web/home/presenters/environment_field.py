@@ -44,14 +44,14 @@ class EnvironmentField:
 
 def environment_field(actor: User, template: Template, team: Team | None, slug: str) -> EnvironmentField:
     """Return the field with environment `slug` chosen, or the template's own if empty or unusable."""
-    rows, many = _choosable(actor, team, slug)
+    rows, has_more = _choosable(actor, team, slug)
     coming = environments.coming(rows)
     refusals = {row.pk: software.refusal_of(template, team, row, coming.get(row.pk)) for row in rows}
-    named = next((row for row in rows if row.slug == slug), None)
-    chosen = named if named is not None and refusals[named.pk] is None else None
+    requested = next((row for row in rows if row.slug == slug), None)
+    chosen = requested if requested is not None and refusals[requested.pk] is None else None
     default = software.default_of(template, team)
     runs_in = software.chosen(template, team, chosen) if chosen is not None else default
-    problem = _problem(slug, named, refusals) if many else None
+    problem = _problem(slug, requested, refusals) if has_more else None
     return EnvironmentField(
         software=runs_in,
         options=[
@@ -59,7 +59,7 @@ def environment_field(actor: User, template: Template, team: Team | None, slug: 
             *(_option(row, refusals[row.pk], chosen=row is chosen) for row in rows),
         ],
         note=sentence_of(problem) if problem is not None else _note(template, team, chosen, runs_in),
-        many=many,
+        many=has_more,
     )
 
 
@@ -67,16 +67,18 @@ def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environm
     """Return the environments of the list including the named one, and whether there are more."""
     usable = environments.usable_by(actor, team).defer("current__packages")
     rows = list(usable[: MOST_IN_A_LIST + 1])
-    many = len(rows) > MOST_IN_A_LIST
-    if slug and many and all(row.slug != slug for row in rows):
+    has_more = len(rows) > MOST_IN_A_LIST
+    if slug and has_more and all(row.slug != slug for row in rows):
         rows += usable.filter(slug=slug)
-    return rows, many
+    return rows, has_more
 
 
-def _problem(slug: str, named: Environment | None, refusals: Mapping[UUID, Reason | None]) -> Reason | None:
+def _problem(
+    slug: str, requested: Environment | None, refusals: Mapping[UUID, Reason | None]
+) -> Reason | None:
     """Return why the entered slug cannot be chosen. In a list, such an environment cannot be selected."""
-    if named is not None:
-        return refusals[named.pk]
+    if requested is not None:
+        return refusals[requested.pk]
     return Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT) if slug else None
 
 
@@ -103,8 +105,8 @@ def _note(
 ) -> str:
     """Return a note about the environment that the workspace would run in, or an empty string."""
     if runs_in.waits and runs_in.environment is not None:
-        words = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
-        return words % {"name": runs_in.environment.name}
+        text = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
+        return text % {"name": runs_in.environment.name}
     if chosen is not None:
         deprecation = software.deprecation_of(chosen)
         return sentence_of(deprecation) if deprecation is not None else ""

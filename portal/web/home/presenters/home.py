@@ -51,13 +51,13 @@ def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
     if last is None:
         return None
     environment = software.again(last)
-    found = software.chosen(last.template, last.team, environment)
+    choice = software.chosen(last.template, last.team, environment)
     verdict = admission.assess(
         template=last.template,
         flavor=last.flavor,
         team=last.team,
         actor=actor,
-        environment=found.digest,
+        environment=choice.digest,
     )
     if not verdict.possible:
         return None

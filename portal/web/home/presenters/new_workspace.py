@@ -97,12 +97,16 @@ class Choice:
     @property
     def environment(self) -> str:
         """The slug of the chosen environment; empty for the template's own."""
-        return next((each.slug for each in self.environments if each.chosen), "")
+        return next((environment.slug for environment in self.environments if environment.chosen), "")
 
     @property
     def environment_names(self) -> list[Option]:
         """Suggestions for the text field of the environment."""
-        return [(each.slug, each.label) for each in self.environments if each.slug and not each.reason]
+        return [
+            (environment.slug, environment.label)
+            for environment in self.environments
+            if environment.slug and not environment.reason
+        ]
 
     @property
     def chosen_flavor(self) -> FlavorCard | None:
@@ -173,7 +177,7 @@ def choice(
     choice.
     """
     last = selectors.last_choice(actor)
-    wishes = _Wishes(actor, last, template, flavor, team, environment, expected_s, find)
+    wishes = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
     chosen_team = _choose_team(wishes)
     templates, left_out = _template_cards(wishes, chosen_team)
     form = Choice(
@@ -203,7 +207,7 @@ def choice(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Preferences:
     """The requested slugs, and the last workspace for defaults."""
 
     actor: User
@@ -238,17 +242,17 @@ class _FlavorField:
     left_out: int
 
 
-def _choose_team(wishes: _Wishes) -> Team | None:
+def _choose_team(wishes: _Preferences) -> Team | None:
     """Return the team that is charged, or `None` if the actor has none."""
     teams = {team.slug: team for team in chargeable_teams(wishes.actor)}
     return teams.get(_pick(list(teams), *wishes.teams))
 
 
-def _template_cards(wishes: _Wishes, team: Team | None) -> tuple[list[TemplateCard], int]:
+def _template_cards(wishes: _Preferences, team: Team | None) -> tuple[list[TemplateCard], int]:
     """Return the team's templates with one chosen if any is available, and the number not shown."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
-    shown, left_out = _shown(list(offered), wishes.find, _first(wishes.templates))
-    cards = catalog.template_offers(shown)
+    templates, left_out = _visible_entries(list(offered), wishes.find, _first_wish(wishes.templates))
+    cards = catalog.template_offers(templates)
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
@@ -264,7 +268,7 @@ def _template_cards(wishes: _Wishes, team: Team | None) -> tuple[list[TemplateCa
     ], left_out
 
 
-def _environment_slug(wishes: _Wishes, template: Template) -> str:
+def _environment_slug(wishes: _Preferences, template: Template) -> str:
     """Return the slug of the requested environment, or that of the last workspace with this template."""
     if wishes.environment is not None:
         return wishes.environment
@@ -273,16 +277,18 @@ def _environment_slug(wishes: _Wishes, template: Template) -> str:
     return before.slug if before is not None else ""
 
 
-def _flavor_field(wishes: _Wishes, template: Template, team: Team | None, environment: str) -> _FlavorField:
+def _flavor_field(
+    wishes: _Preferences, template: Template, team: Team | None, environment: str
+) -> _FlavorField:
     """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
     choosable = offers.choosable(wishes.actor, team)
-    shown, left_out = _shown(choosable, wishes.find, _first(wishes.flavors))
+    flavors, left_out = _visible_entries(choosable, wishes.find, _first_wish(wishes.flavors))
     sized = offers.flavor_offers(
         template,
         team,
         wishes.actor,
         expected_s=wishes.expected_s,
-        flavors=shown,
+        flavors=flavors,
         environment=environment,
     )
     chosen = _choose_flavor(wishes, sized)
@@ -312,7 +318,7 @@ def _flavor_field(wishes: _Wishes, template: Template, team: Team | None, enviro
     return _FlavorField(cards, alternatives, without_gpu, left_out)
 
 
-def _choose_flavor(wishes: _Wishes, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:
+def _choose_flavor(wishes: _Preferences, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:
     """Return the requested flavor, else the last one, else one that starts now."""
     by_slug = {offer.flavor.slug: offer for offer in sized}
     # A flavor that needs approval is never chosen by default.
@@ -326,26 +332,28 @@ def _choose_flavor(wishes: _Wishes, sized: Sequence[offers.FlavorOffer]) -> offe
     return by_slug.get(_pick(choosable, *wishes.flavors, *now[:1]))
 
 
-def _first(wishes: tuple[str, str]) -> str:
+def _first_wish(wishes: tuple[str, str]) -> str:
     return wishes[0] or wishes[1]
 
 
-def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
+def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
     """Return up to `CARDS` matching entries including the chosen one, and the number not shown.
 
     If nothing matches, the words are meant for the other kind, and all entries are shown.
     """
-    words = strip_nul(find).lower().split()[:10]
+    terms = strip_nul(find).lower().split()[:10]
     having = {
         entry.pk
         for entry in entries
-        if all(word in f"{entry.name} {entry.slug} {entry.description}".lower() for word in words)
+        if all(term in f"{entry.name} {entry.slug} {entry.description}".lower() for term in terms)
     }
-    found = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
-    kept = found[:CARDS]
-    if len(found) > CARDS and (mine := next((each for each in found[CARDS:] if each.slug == chosen), None)):
-        kept[-1] = mine
-    return kept, len(entries) - len(kept)
+    matches = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
+    cards = matches[:CARDS]
+    if len(matches) > CARDS and (
+        chosen_entry := next((entry for entry in matches[CARDS:] if entry.slug == chosen), None)
+    ):
+        cards[-1] = chosen_entry
+    return cards, len(entries) - len(cards)
 
 
 def _runs_in(template: Template, standings: Mapping[str, str]) -> str:

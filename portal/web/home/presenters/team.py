@@ -69,12 +69,12 @@ class MemberRow:
 def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
     """Return the context of the page's quota parts."""
     now = limits.usage_snapshot([team.slug])
-    shown = list(memberships)
+    members = list(memberships)
     bars = limits.bars_of(now, team.slug, actor)
-    uses = limits.members_use(now, team.slug, [membership.user for membership in shown])
-    held = now.uses[team.slug].by_user
+    uses = limits.members_use(now, team.slug, [membership.user for membership in members])
+    used = now.uses[team.slug].by_user
     caps = [
-        CapRow(cap, held.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
+        CapRow(cap, used.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
         for cap in limits.caps_of(team)
     ]
     may_split = policies.may_split(actor, team)
@@ -82,7 +82,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
     return {
         "bars": bars,
         "unlimited": all(bar.unlimited for bar in bars),
-        "members": [MemberRow(membership, uses[membership.user_id]) for membership in shown],
+        "members": [MemberRow(membership, uses[membership.user_id]) for membership in members],
         "caps": caps,
         "may_split": may_split,
         "statement": ledger_selectors.statement(team),

@@ -45,31 +45,31 @@ def home(request: SignedInRequest) -> HttpResponse:
         # A viewer has no workspaces of their own.
         filters["whose"] = "all"
     if filters["whose"] == "all" and sees_all:
-        listed = selectors.workspaces_for(user).filter(state__in=LIVE)
+        visible = selectors.workspaces_for(user).filter(state__in=LIVE)
     else:
         filters["whose"] = ""
-        listed = selectors.own_live(user)
-    found = presenters.filtered(listed, q=filters["q"], state=filters["state"])
-    page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
-    shown = presenters.cards(user, page.object_list)
-    total = listed.count()
-    whole = not wants(request, "list")
-    last = selectors.last_choice(user) if whole or not total else None
+        visible = selectors.own_live(user)
+    workspaces = presenters.filtered(visible, q=filters["q"], state=filters["state"])
+    page = Paginator(workspaces, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
+    cards = presenters.cards(user, page.object_list)
+    total = visible.count()
+    full_page = not wants(request, "list")
+    last = selectors.last_choice(user) if full_page or not total else None
     context: dict[str, Any] = {
-        "cards": shown,
+        "cards": cards,
         "page": page,
         "total": total,
         "had_one": bool(total) or last is not None,
         "filters": filters,
         "can_see_all": sees_all and not user.only_views,
     }
-    if whole:
+    if full_page:
         context |= {
             "states": [(state.value, state.label) for state in State if state in LIVE],
             "last": home_presenters.last_choice(user, last),
             "preparation": preparation(user),
             "capacities": pools.capacities(inventory.pools()),
-            "transient": any(card.counting for card in shown),
+            "transient": any(card.counting for card in cards),
             "team_quotas": limits.for_home(user),
             **home_presenters.without_team(user),
         }

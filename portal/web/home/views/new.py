@@ -46,15 +46,15 @@ def new(request: SignedInRequest) -> HttpResponse:
     data = request.POST if request.method == "POST" else request.GET
     once = strip_nul(data.get("once", ""))[:ONCE_MAX]
     if once and request.method != "POST" and not request.htmx:
-        made = selectors.made_with(request.user, _key(once))
-        if made is not None:
-            return to_workspace(made)
+        workspace = selectors.made_with(request.user, _key(once))
+        if workspace is not None:
+            return to_workspace(workspace)
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
     error: PortalError | None = None
     if request.method == "POST" and "check" not in data:
         try:
             if "ask" in data:
-                return _to_ask(request, chosen, _name_to_start(data))
+                return _redirect_to_request(request, chosen, _name_to_start(data))
             return _create(request, chosen, _name_to_start(data), once)
         except PortalError as refused:
             error = refused
@@ -78,7 +78,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
         "start_without_gpu": "start_without_gpu" in data,
-        "secrets": secrets.choices(request.user, choice.team, choice.template, _named(request)),
+        "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.names_offered(request.user, choice.team, choice.template),
         "once": once or uuid4().hex,
@@ -90,8 +90,8 @@ def new(request: SignedInRequest) -> HttpResponse:
     if wants(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
         # Keeps the choice across reloads, bookmarks and the back button.
-        kept = {**chosen, "environment": environment, "name": "" if rename else name}
-        return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in kept.items() if v})}")
+        params = {**chosen, "environment": environment, "name": "" if rename else name}
+        return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in params.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
         "teams": accounts.chargeable_teams(request.user),
@@ -116,25 +116,25 @@ def _environment(data: Mapping[str, str]) -> str | None:
     """Return the environment chosen by the user (empty for the template's own), or `None` if none was."""
     if "environment" not in data:
         return None
-    said = strip_nul(data["environment"])
-    return None if _by_itself(data) else said
+    slug = strip_nul(data["environment"])
+    return None if _is_suggestion(data) else slug
 
 
-def _by_itself(data: Mapping[str, str]) -> bool:
+def _is_suggestion(data: Mapping[str, str]) -> bool:
     """Return whether the submitted environment is the form's suggestion."""
-    kept = data.get("kept_environment", "").partition(":")[0]
-    return bool(kept) and kept == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
+    previous = data.get("kept_environment", "").partition(":")[0]
+    return bool(previous) and previous == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
 
 
 def _environment_to_start(data: Mapping[str, str]) -> str:
     """Return the environment to start with. A suggestion for another template is ignored."""
     of = data.get("kept_environment", "").partition(":")[2]
-    if _by_itself(data) and of != data.get("template", ""):
+    if _is_suggestion(data) and of != data.get("template", ""):
         return ""
     return strip_nul(data.get("environment", ""))
 
 
-def _named(request: SignedInRequest) -> list[str]:
+def _selected_secrets(request: SignedInRequest) -> list[str]:
     """Return the selected secrets; initially those of the last workspace."""
     if request.method == "POST" or request.htmx or "secrets" in request.GET:
         data = request.POST if request.method == "POST" else request.GET
@@ -145,10 +145,10 @@ def _named(request: SignedInRequest) -> list[str]:
 
 def _git_fields(data: Any) -> Source:
     """Return the repository fields of the form."""
-    found = {
+    fields = {
         name: strip_nul(data.get(f"git_{name}", "")).strip()[:GIT_MAX] for name in ("url", "ref", "secret")
     }
-    return Source(url=found["url"], ref=found["ref"], secret=found["secret"])
+    return Source(url=fields["url"], ref=fields["ref"], secret=fields["secret"])
 
 
 def _git(data: Any) -> Source | None:
@@ -179,7 +179,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         lifetime_s=parse_hours(request.POST.get("hours", "")),
         # An unchecked box means no answer: the template and flavor decide.
         checkpointed=True if "checkpointed" in request.POST else None,
-        secrets=_named(request),
+        secrets=_selected_secrets(request),
         git=_git(request.POST),
         start_without_gpu="start_without_gpu" in request.POST,
     )
@@ -197,13 +197,13 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
 def _seconds_if_valid(hours: str) -> int | None:
     """Return the hours in seconds for a verdict while typing, or `None` if invalid."""
     try:
-        found = parse_hours(hours)
+        seconds = parse_hours(hours)
     except InvalidInput:
         return None
-    return found if found is not None and MIN_EXPECTED_S <= found <= MAX_EXPECTED_S else None
+    return seconds if seconds is not None and MIN_EXPECTED_S <= seconds <= MAX_EXPECTED_S else None
 
 
-def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
+def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
     """Redirect to the form that requests what is missing, and creates the workspace to wait for it.
 
     Raises `InvalidInput` for invalid hours.
@@ -217,8 +217,8 @@ def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
         query["environment"] = environment
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
-    if named := _named(request):
-        query["secrets"] = " ".join(named)
+    if secret_names := _selected_secrets(request):
+        query["secrets"] = " ".join(secret_names)
     query |= {f"git_{name}": value for name, value in _git_fields(request.POST).items() if value}
     if verdict is not None and verdict.ask is not None:
         query |= {

@@ -25,13 +25,13 @@ ROWS_PER_PAGE = 50
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """Show members, quota and requests of a team. Owners add members and split the quota."""
-    found = selectors.team_by_slug(request.user, slug)
+    team = selectors.team_by_slug(request.user, slug)
     form = MemberForm(request.POST or None)
     if request.method == "POST":
-        policies.require_manage_team(request.user, found)
+        policies.require_manage_team(request.user, team)
         if form.is_valid():
             try:
-                membership = services.set_member(actor=request.user, team=found, **form.cleaned_data)
+                membership = services.set_member(actor=request.user, team=team, **form.cleaned_data)
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:
@@ -39,20 +39,20 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
                 messages.success(
                     request,
                     _("%(username)s is now %(role)s of %(team)s.")
-                    % {"username": membership.user.username, "role": role, "team": found.name},
+                    % {"username": membership.user.username, "role": role, "team": team.name},
                 )
                 return redirect("home:team", slug)
-    members = found.memberships.select_related("user").order_by("user__username")
+    members = team.memberships.select_related("user").order_by("user__username")
     page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
-        "team": found,
+        "team": team,
         "page": page,
-        "may_manage": policies.may_manage_team(request.user, found),
+        "may_manage": policies.may_manage_team(request.user, team),
         "own_membership": members.filter(user=request.user).first(),
-        "may_ask": policies.works_in(request.user, found),
+        "may_ask": policies.works_in(request.user, team),
         "form": form,
         "roles": Role.choices,
-        **service_accounts.for_team(request.user, found),
-        **team_presenters.quota_of(request.user, found, page.object_list),
+        **service_accounts.for_team(request.user, team),
+        **team_presenters.quota_of(request.user, team, page.object_list),
     }
     return render(request, "home/team.html", context, status=form_status(form))

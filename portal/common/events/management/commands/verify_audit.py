@@ -33,19 +33,19 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        found = sealing.verify()
-        problems = [f"Seal {each.number}: {_say(each)}." for each in found.findings]
+        result = sealing.verify()
+        problems = [f"Seal {finding.number}: {_format_finding(finding)}." for finding in result.findings]
         if options["head"] and not _is_there(options["head"]):
             problems.append("No seal has the digest given with --head: the newest seals were cut off.")
         self.stdout.write(
-            f"{found.entries} entries under {found.seals} seals, {found.open_entries} not sealed yet."
+            f"{result.entries} entries under {result.seals} seals, {result.open_entries} not sealed yet."
         )
-        self.stdout.write(f"head {found.head or '-'}")
+        self.stdout.write(f"head {result.head or '-'}")
         if problems:
             raise CommandError("\n".join((*problems, "Compare the database with a backup from before.")))
 
 
-def _say(finding: Finding) -> str:
+def _format_finding(finding: Finding) -> str:
     return WORDS[finding.flaw].format(first=finding.first_id, last=finding.last_id)
 
 

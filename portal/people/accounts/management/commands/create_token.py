@@ -36,7 +36,7 @@ class Command(BaseCommand):
         if days < 0:
             raise CommandError("--days cannot be negative. Leave it out for a token that does not end.")
         try:
-            made = tokens.create_token(
+            created = tokens.create_token(
                 actor=SYSTEM,
                 user=user,
                 name=options["name"],
@@ -45,4 +45,4 @@ class Command(BaseCommand):
             )
         except PortalError as error:
             raise CommandError(f"{error.message} {error.next_action}") from error
-        self.stdout.write(made.secret)
+        self.stdout.write(created.secret)
