@@ -103,12 +103,12 @@ def set_ledger(
         row.quota, row.period = quota, period
         row.save(update_fields=["quota", "period"])
     _enter(row, kind, quota - before, actor)
-    each = Period(row.period).label.lower()
+    interval = Period(row.period).label.lower()
     events.record(
         actor=actor,
         kind=AuditKind(f"ledger.{kind.value}"),
         team=team,
-        message=f"gives {team.name} {format_gpu_hours(quota)} GPU-hours {each}",
+        message=f"gives {team.name} {format_gpu_hours(quota)} GPU-hours {interval}",
         data={"quota": quota, "before": before, "period": row.period},
     )
     emit(LimitsChanged())
@@ -207,8 +207,8 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     if row is None or row.charged_until >= now:
         return
     before = account_of(row)
-    held = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
-    pieces = spending.stretches(held, spending.weights(), before.at_s, int(now.timestamp()))
+    usage = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
+    pieces = spending.stretches(usage, spending.weights(), before.at_s, int(now.timestamp()))
     account, warnings, running = before, set[Warn](), 0
     for piece in pieces:
         done = accounting.tick(account, piece.rate, piece.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
@@ -300,14 +300,14 @@ def _with_gpus(team: Team) -> list[Workspace]:
 
 def stop_for_want_of_hours(team: Team) -> int:
     """Stop workspaces that use GPU-hours the team does not have. Returns how many were asked to stop."""
-    asked = 0
+    stopped = 0
     for workspace in _with_gpus(team):
         try:
             workspaces.stop(actor=SYSTEM, workspace_id=workspace.pk, reason=OUT_OF_HOURS)
         except PortalError:
             # Already ending.
             continue
-        asked += 1
+        stopped += 1
         events.notify(
             [workspace.owner],
             kind="ledger.stopped",
@@ -315,4 +315,4 @@ def stop_for_want_of_hours(team: Team) -> int:
             body=_("Its files stay. Ask for more hours, then start it again."),
             url=f"/workspaces/{workspace.pk}/",
         )
-    return asked
+    return stopped

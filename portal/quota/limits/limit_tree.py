@@ -46,10 +46,10 @@ def teams(now: datetime) -> Iterable[types.Team]:
 
 
 def _limits(rows: Iterable[tuple[UUID, str, int, int | None, int | None]]) -> Limits:
-    found: Limits = {}
+    limits: Limits = {}
     for owner, resource, nominal, borrowing, lending in rows:
-        found.setdefault(owner, {})[resource] = types.Limit(nominal, borrowing, lending)
-    return found
+        limits.setdefault(owner, {})[resource] = types.Limit(nominal, borrowing, lending)
+    return limits
 
 
 def _add_grants(

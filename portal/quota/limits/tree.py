@@ -45,11 +45,11 @@ class Node:
     def path(self) -> list[Node]:
         """Return this node and its ancestors, root last."""
         node: Node | None = self
-        found = []
+        nodes = []
         while node is not None:
-            found.append(node)
+            nodes.append(node)
             node = node.parent
-        return found
+        return nodes
 
     def available(self, resource: str) -> int:
         """Return what may still be added here; negative if usage exceeds the limit."""
@@ -193,10 +193,10 @@ def _check(name: str, weight_milli: int, limits: Mapping[str, Limit]) -> None:
 
 
 def _below(root: Node) -> list[Node]:
-    found = [root]
-    for node in found:
-        found.extend(node.children)
-    return found
+    nodes = [root]
+    for node in nodes:
+        nodes.extend(node.children)
+    return nodes
 
 
 def _sum_up(node: Node) -> None:

@@ -21,13 +21,13 @@ _IN_MINUTES = timedelta(hours=2)
 def _amounts(params: Params) -> Params:
     """Format `resource` by name and `amount` with unit and name, per `days` if given."""
     resource = params["resource"]
-    found = {**params, "resource": format_resource(resource)}
+    texts = {**params, "resource": format_resource(resource)}
     if "amount" in params:
-        found["amount"] = format_resource_amount(resource, params["amount"])
+        texts["amount"] = format_resource_amount(resource, params["amount"])
     if params.get("days"):
-        words = {"amount": found["amount"], "days": params["days"]}
-        found["amount"] = gettext("%(amount)s in %(days)s days") % words
-    return found
+        values = {"amount": texts["amount"], "days": params["days"]}
+        texts["amount"] = gettext("%(amount)s in %(days)s days") % values
+    return texts
 
 
 def _decided(params: Params) -> Params:

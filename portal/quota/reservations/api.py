@@ -161,9 +161,9 @@ class ReservationViewSet(ReadViewSet):
         with named_in("team"):
             team = limits.team_for(request.user, body.pop("team"))
         body["amounts"] = slots.counted(body["amounts"])
-        made = services.request(actor=request.user, team=team, **body)
-        location = reverse("api:reservation-detail", args=[made.pk])
-        return self.answer(made, status=201, Location=location)
+        reservation = services.request(actor=request.user, team=team, **body)
+        location = reverse("api:reservation-detail", args=[reservation.pk])
+        return self.answer(reservation, status=201, Location=location)
 
     @operation(
         "Replace a reservation",
@@ -284,8 +284,8 @@ class BookingPermissionViewSet(ListViewSet):
         permissions.require_grant(request.user)
         with named_in("team"):
             team = limits.team_for(request.user, body["team"]) if "team" in body else None
-        made = permissions.permit(actor=request.user, username=body["username"], team=team)
-        return self.answer(made, status=201)
+        permission = permissions.permit(actor=request.user, username=body["username"], team=team)
+        return self.answer(permission, status=201)
 
     @operation(
         "Revoke a booking permission",

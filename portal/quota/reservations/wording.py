@@ -22,13 +22,13 @@ from portal.quota.reservations.codes import ReservationCode
 def _amounts(params: Params) -> Params:
     """Format `resource` and `capacity` with names, other amounts with units."""
     resource = params["resource"]
-    found = {**params, "resource": format_resource(resource)}
+    texts = {**params, "resource": format_resource(resource)}
     if "capacity" in params:
-        found["capacity"] = format_resource_amount(resource, params["capacity"])
+        texts["capacity"] = format_resource_amount(resource, params["capacity"])
     for name in ("booked", "left", "wanted"):
         if name in params:
-            found[name] = format_amount(resource, params[name])
-    return found
+            texts[name] = format_amount(resource, params[name])
+    return texts
 
 
 def _decided(params: Params) -> Params:
@@ -47,14 +47,14 @@ def _clash(params: Params) -> Params:
         gettext("%(amount)s by %(team)s") % {"amount": format_amount(resource, amount), "team": team}
         for team, amount in holders[:_MAX_HOLDERS]
     ]
-    words = ", ".join(named)
+    text = ", ".join(named)
     if (more := len(holders) - _MAX_HOLDERS) > 0:
-        words += ngettext(" and %(count)s more team", " and %(count)s more teams", more) % {"count": more}
+        text += ngettext(" and %(count)s more team", " and %(count)s more teams", more) % {"count": more}
     return {
         **_advised(params),
         "at": format_day_time(datetime.fromisoformat(params["at"])),
         "until": format_day_time(datetime.fromisoformat(params["until"])),
-        "holders": words,
+        "holders": text,
     }
 
 
@@ -83,13 +83,13 @@ def _peak(resource: str, booked: int, capacity: int) -> str:
     total = format_resource_amount(resource, capacity)
     if not booked:
         return gettext("%(total)s, none booked") % {"total": total}
-    words = {"booked": format_amount(resource, booked), "total": total}
-    return gettext("%(booked)s of %(total)s booked by others") % words
+    params = {"booked": format_amount(resource, booked), "total": total}
+    return gettext("%(booked)s of %(total)s booked by others") % params
 
 
 def _known(params: Params) -> Params:
-    known = ", ".join(params["known"]) or gettext("none")
-    return {**_amounts(params), "known": known}
+    names = ", ".join(params["known"]) or gettext("none")
+    return {**_amounts(params), "known": names}
 
 
 TEXTS: dict[StrEnum, Text] = {

@@ -43,7 +43,7 @@ class Changed:
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes as sentences."""
-        return tuple(message_of(each) for each in self.reasons)
+        return tuple(message_of(reason) for reason in self.reasons)
 
 
 def clean_resource(resource: str) -> str:
@@ -184,11 +184,11 @@ def _named(values: Triple | None) -> dict[str, int | None] | None:
 
 def _difference(resource: str, before: Triple | None, after: Triple) -> str:
     parts = []
-    for index, word in enumerate(("quota", "may borrow", "lends")):
+    for index, label in enumerate(("quota", "may borrow", "lends")):
         new = _format(resource, after[index])
         old = _format(resource, before[index]) if before else ("none" if index == 0 else "all")
         if old != new:
-            parts.append(f"{word} {old} → {new}")
+            parts.append(f"{label} {old} → {new}")
     return ", ".join(parts) or f"quota none → {_format(resource, after[0])}"
 
 
@@ -282,10 +282,10 @@ def remove_member_cap(
 
 
 def _cap_name(team: Team, user: User | None, resource: str) -> str:
-    words = {"resource": format_resource(resource), "team": team.name}
+    params = {"resource": format_resource(resource), "team": team.name}
     if user is None:
-        return _("%(resource)s of each member of %(team)s") % words
-    return _("%(resource)s of %(username)s in %(team)s") % {**words, "username": user.username}
+        return _("%(resource)s of each member of %(team)s") % params
+    return _("%(resource)s of %(username)s in %(team)s") % {**params, "username": user.username}
 
 
 def _record_cap(
