@@ -183,12 +183,14 @@ def _last_checks(pool: Pool) -> dict[UUID, Checked]:
     rows = decided.annotate(
         last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
     )
-    found = {device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows}
+    checked_by_device = {
+        device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows
+    }
     lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
-        before = found.get(device_id, Checked(at, at))
-        found[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
-    return found
+        before = checked_by_device.get(device_id, Checked(at, at))
+        checked_by_device[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
+    return checked_by_device
 
 
 def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:

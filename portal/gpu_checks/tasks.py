@@ -25,9 +25,9 @@ def gpu_check_progress(run: str, lease: str, progress: dict[str, Any]) -> None:
 
 @app.task(name="control.apply_gpu_check", from_nodes=True)
 def apply_gpu_check(answer: dict[str, Any]) -> None:
-    found = received(answer, CheckAnswer, of="a GPU check")
-    if found is not None and results.of_its_node(found.run, found.lease):
-        results.apply_answer(found)
+    message = received(answer, CheckAnswer, of="a GPU check")
+    if message is not None and results.of_its_node(message.run, message.lease):
+        results.apply_answer(message)
 
 
 @app.task(name="control.apply_device_errors", from_nodes=True)
