@@ -69,11 +69,11 @@ class Looked:
 def present() -> QuerySet[Any]:
     """Return homes that can be archived, with their archive and whether one is being made."""
     same = {"owner": OuterRef("owner"), "team": OuterRef("team"), "node": OuterRef("node")}
-    kept = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
+    archived = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
     goes_on = HomeArchive.objects.filter(**same, empties=True, open=True, away_at=None)
     rows = HomePlace.objects.filter(owner__deleted_at=None, node__retired=False)
     rows = rows.select_related("owner", "team", "pool", "node")
-    return rows.annotate(away=Subquery(kept), goes_on=Exists(goes_on))
+    return rows.annotate(away=Subquery(archived), goes_on=Exists(goes_on))
 
 
 def run() -> Looked:
@@ -157,11 +157,11 @@ def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
     for place, verdict in warned:
         left = in_days(verdict.left_s or 0)
-        words = f"tells {place.owner.username} that {_named(place)} "
+        prefix = f"tells {place.owner.username} that {_named(place)} "
         if place.away is None:
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}is archived in {left}")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}is archived in {left}")
         else:
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}may be deleted in {left}")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}may be deleted in {left}")
     events.notify_each(kind="home.unused_warned", notes=[_note(place, verdict) for place, verdict in warned])
 
 
@@ -240,12 +240,12 @@ def keep(*, actor: User, place_id: int) -> SeenHome:
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
     HomeStay.objects.select_for_update().filter(pk=place_id).first()
     away.keep(place_id=place_id)
-    kept = home(actor, place_id)
+    row = home(actor, place_id)
     HomeStay.objects.filter(pk=place_id).update(
-        used_at=kept.used_at, archive=kept.away, unused_s=0, warned_s=None, warned_at=None
+        used_at=row.used_at, archive=row.away, unused_s=0, warned_s=None, warned_at=None
     )
-    _record(kept, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_named(kept)}")
-    return kept
+    _record(row, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_named(row)}")
+    return row
 
 
 def restore(*, actor: User, place_id: int) -> SeenHome:

@@ -101,7 +101,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
     spells = _spells({(row["workspace"], row["generation"]) for row in starts}, since)
-    kept = _kept({row["workspace"] for row in starts}, since)
+    kept_spells = _kept({row["workspace"] for row in starts}, since)
     stops, releases, hours, stopped = 0, 0, 0.0, set()
     interrupted: list[Interruption] = []
     for row in starts:
@@ -117,7 +117,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             # Only keeps of this start count.
             tuple(
                 spell
-                for spell in kept.get(row["workspace"], ())
+                for spell in kept_spells.get(row["workspace"], ())
                 if row["begin"].timestamp() <= spell.begin_s < end_s
             ),
         )
@@ -214,10 +214,12 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
 def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
     spells: dict[UUID, list[Spell]] = {}
-    said = Event.objects.filter(
+    keep_events = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
     ).order_by("at")
-    for workspace, at, data in said.values_list("workspace_id", "at", "data").iterator(chunk_size=2000):
+    for workspace, at, data in keep_events.values_list("workspace_id", "at", "data").iterator(
+        chunk_size=2000
+    ):
         seconds = data.get("seconds")
         if workspace in workspaces and isinstance(seconds, int | float):
             spells.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))

@@ -322,7 +322,7 @@ def _policy(actor: User, step: Step) -> None:
     if step.act is Act.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
-        policy_services.put(actor=actor, target=step.name, given=step.wanted or {})
+        policy_services.put(actor=actor, target=step.name, values=step.wanted or {})
 
 
 def _rule(actor: User, step: Step) -> None:

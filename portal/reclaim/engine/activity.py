@@ -149,7 +149,7 @@ SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kern
 
 def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
     """Return all signals that apply to this workspace."""
-    return tuple(found for each in SIGNALS if (found := each(report, before)) is not None)
+    return tuple(signal for read in SIGNALS if (signal := read(report, before)) is not None)
 
 
 def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[Signal, ...]]:
@@ -159,15 +159,15 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     over_s = report.at_s - clock.last.at_s
     if over_s == 0:
         return clock, ()
-    found = signals_of(report, clock.last)
+    signals = signals_of(report, clock.last)
     if not 0 < over_s <= MAX_GAP_S:
-        return IdleClock(report), found
-    gpu_active = next((each.active for each in found if each.kind is SignalKind.GPU), True)
+        return IdleClock(report), signals
+    gpu_active = next((signal.active for signal in signals if signal.kind is SignalKind.GPU), True)
     return (
         IdleClock(
             report,
-            idle_s=0.0 if any(each.active for each in found) else clock.idle_s + over_s,
+            idle_s=0.0 if any(signal.active for signal in signals) else clock.idle_s + over_s,
             gpu_idle_s=0.0 if gpu_active else clock.gpu_idle_s + over_s,
         ),
-        found,
+        signals,
     )

@@ -222,14 +222,14 @@ def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
 def _overcommitted(view: View) -> tuple[int, Reason] | None:
     """Return the node's size relative to what it has granted: it may have shrunk since."""
     worst: tuple[int, Reason] | None = None
-    for what, has, granted in (
+    for resource, has, granted in (
         ("cpu", view.cpu_milli, view.cpu_given_milli),
         ("memory", view.memory_mib, view.memory_given_mib),
     ):
         if has and granted and is_overcommitted(has, granted):
             score = FULLY * has // granted
             if worst is None or score < worst[0]:
-                params = {"what": what, "has": has, "given": granted}
+                params = {"what": resource, "has": has, "given": granted}
                 worst = score, Reason(RebalanceCode.OVERCOMMITTED, params)
     return worst
 

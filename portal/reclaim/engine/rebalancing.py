@@ -137,12 +137,12 @@ class _Site:
     def lacks(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
         """Return how many devices with room, and how much CPU, the node lacks for the request at least."""
         cluster = self.clusters[pool]
-        version, known = cluster.version(name), self.known.setdefault((pool, request), {})
-        entry = known.get(name)
+        version, entries = cluster.version(name), self.known.setdefault((pool, request), {})
+        entry = entries.get(name)
         if entry is None or entry[0] != version:
             node = cluster.node(name)
             entry = (version, _short(node, request), max(0, request.cpu_milli - node.free_cpu_milli))
-            known[name] = entry
+            entries[name] = entry
         return entry[1:]
 
     def undo(self, but: int = 0) -> None:
@@ -217,9 +217,9 @@ def _better_off(
         movable.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
     )
     shares = wanted.count > 0 and wanted.share_milli < 1000
-    asked = alone if shares else movable.request
+    request = alone if shares else movable.request
     for _ in range(TRIES):
-        place = site.clusters[movable.pool].find(asked)
+        place = site.clusters[movable.pool].find(request)
         if place is None:
             break
         target = site.clusters[movable.pool].sharing(place, movable.request) if shares else place
@@ -230,7 +230,7 @@ def _better_off(
             move = Move(movable.id, movable.pool, movable.placement, target)
             return Proposal((move,), movable.reasons[0], gain, movable.lost(now_s))
         # Not good enough: taken temporarily to get the next best.
-        site.commit(movable.pool, place, asked)
+        site.commit(movable.pool, place, request)
     site.undo(before)
     return None
 

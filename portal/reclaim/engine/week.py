@@ -83,14 +83,14 @@ def _moments(week: Week, at: time, from_s: float, until_s: float, *, holidays: b
     zone = ZoneInfo(week.zone)
     day = datetime.fromtimestamp(from_s, zone).date() - DAY
     last = datetime.fromtimestamp(until_s, zone).date()
-    found = []
+    moments = []
     while day <= last:
         if DAYS[day.weekday()] in week.days and (holidays or day not in week.holidays):
             moment = datetime.combine(day, at, tzinfo=zone).timestamp()
             if from_s <= moment < until_s:
-                found.append(moment)
+                moments.append(moment)
         day += DAY
-    return found
+    return moments
 
 
 # Cached: a pass asks the same for thousands of workspaces.

@@ -38,10 +38,10 @@ def decided(actor: User) -> QuerySet[RebalanceProposal]:
 
 
 def proposal(actor: User, proposal_id: UUID) -> RebalanceProposal:
-    found = proposals(actor).filter(pk=proposal_id).first()
-    if found is None:
+    proposal = proposals(actor).filter(pk=proposal_id).first()
+    if proposal is None:
         raise NotFound(Reason(RebalanceCode.NO_SUCH_PROPOSAL))
-    return found
+    return proposal
 
 
 def _fresh() -> QuerySet[Discontent]:

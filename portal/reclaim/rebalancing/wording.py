@@ -17,8 +17,8 @@ def _share(params: Params) -> Params:
 
 
 def _capacity(params: Params) -> Params:
-    words = format_cores if params["what"] == "cpu" else format_memory
-    return {"has": words(params["has"]), "given": words(params["given"])}
+    formatter = format_cores if params["what"] == "cpu" else format_memory
+    return {"has": formatter(params["has"]), "given": formatter(params["given"])}
 
 
 def _room(params: Params) -> Params:
