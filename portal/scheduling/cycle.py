@@ -220,8 +220,8 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
             starts.append(launches.Start(rows[name], pool.pool, placement, amounts))
     starts = _with_their_homes(starts)
     launches.begin(starts, snapshot.now)
-    moves.arrived([(each.workspace, each.placement) for each in starts], snapshot.now)
-    return [str(each.workspace.pk) for each in starts]
+    moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
+    return [str(start.workspace.pk) for start in starts]
 
 
 def _with_their_homes(starts: list[launches.Start]) -> list[launches.Start]:
@@ -229,13 +229,13 @@ def _with_their_homes(starts: list[launches.Start]) -> list[launches.Start]:
 
     Other pending workspaces of these users are read again: until now they could go anywhere.
     """
-    one_node = [each for each in starts if len(each.placement.nodes) == 1]
+    one_node = [start for start in starts if len(start.placement.nodes) == 1]
     elsewhere = home_places.settle(
-        [(each.workspace, each.pool, each.placement.nodes[0].node) for each in one_node]
+        [(start.workspace, start.pool, start.placement.nodes[0].node) for start in one_node]
     )
     if elsewhere:
         snapshot_feed.workloads(elsewhere)
-    return [each for each in starts if each.workspace.pk not in elsewhere]
+    return [start for start in starts if start.workspace.pk not in elsewhere]
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:

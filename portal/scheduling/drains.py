@@ -108,8 +108,8 @@ def machine_leaving(event: MachineLeaving) -> None:
         drain_node(actor=actor, node_id=node.pk, reason=why)
         return
     services.set_cordon(actor=actor, node_id=node.pk, cordoned=True, reason=why)
-    held = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
-    for workspace_id in list(held.distinct()):
+    allocations = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
+    for workspace_id in list(allocations.distinct()):
         with suppress(StateConflict):
             # Already ending.
             workspaces.stop(actor=actor, workspace_id=workspace_id, reason=f"{event.name} is leaving")
@@ -172,20 +172,20 @@ def _ask_all(
     preempt_at = now + timedelta(seconds=grace_s)
     locked = _there(there).select_for_update(of=("self",))
     rows = list(locked.select_related("owner", "team", "preemption"))
-    asked = [row for row in rows if _preempt(row, preempt_at)]
-    if asked:
+    preempted = [row for row in rows if _preempt(row, preempt_at)]
+    if preempted:
         why = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
             kind=AuditKind.WORKSPACE_PREEMPTING,
             entries=[
                 (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s")
-                for row in asked
+                for row in preempted
             ],
             reason=why,
             data={"reason": PreemptionCause.DRAIN.value, "for": "", **data},
         )
-        for row in asked:
+        for row in preempted:
             events.notify(
                 [row.owner],
                 kind="workspace.preempting",
@@ -194,7 +194,7 @@ def _ask_all(
                 "starts elsewhere.",
                 url=f"/workspaces/{row.pk}/",
             )
-    if asked or changed:
+    if preempted or changed:
         events.record(
             actor=actor,
             kind=kind,
@@ -202,10 +202,10 @@ def _ask_all(
             message=f"drains {name}",
             reason=reason,
             targets=[target],
-            data={**data, "asked": len(asked), "left": len(rows)},
+            data={**data, "asked": len(preempted), "left": len(rows)},
         )
     untils = [row.preempting.preempt_at for row in rows if row.preempting and row.state in PREEMPTIBLE]
-    return Drain(name=name, asked=len(asked), left=len(rows), until=max(untils, default=None))
+    return Drain(name=name, asked=len(preempted), left=len(rows), until=max(untils, default=None))
 
 
 def _by(row: Workspace) -> datetime:
@@ -261,9 +261,9 @@ def still_drained(workspace: Workspace) -> bool:
     by_operator = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR)
     if Allocation.objects.filter(workspace=workspace, released_at=None, node__cordoned=True).exists():
         return True
-    held = Device.objects.filter(allocated__active=True, allocated__allocation__workspace=workspace)
+    devices = Device.objects.filter(allocated__active=True, allocated__allocation__workspace=workspace)
     parents = Device.objects.filter(by_operator, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
-    return held.filter(by_operator | Exists(parents)).exists()
+    return devices.filter(by_operator | Exists(parents)).exists()
 
 
 def cancel_preemption(workspace: Workspace) -> None:

@@ -23,20 +23,20 @@ def update() -> int:
     Scarcity is measured only if there were requests since the last time.
     """
     flavors = request_mix.offered()
-    kept = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
+    rows = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
     changed = 0
     for pool in Pool.objects.order_by("slug"):
-        row = kept.get(pool.pk)
+        row = rows.get(pool.pk)
         fresh = request_mix.learn(pool, row, flavors)
-        asked = request_mix.last_asked(pool)
-        if fresh is None and row is not None and asked == row.looked_until:
+        newest = request_mix.last_asked(pool)
+        if fresh is None and row is not None and newest == row.looked_until:
             continue
         new = fresh or row
         if new is None:
             continue
         before = request_mix.mix_of(new)
         mix = capacity.load([pool])[pool.pk].weigh(before)
-        new.looked_until = asked
+        new.looked_until = newest
         if fresh is not None or _noticeable(before, mix):
             new.shapes = mix.as_json()
             changed += 1

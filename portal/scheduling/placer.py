@@ -196,9 +196,9 @@ class PoolPlacer:
                 continue
             shared = _shares(pool, placement)
             for _, uuid in shared:
-                if (kept := self._kept_back.get((pool_pk, uuid))) is not None:
-                    self._hand_out(pool, uuid, kept)
-                    undo.append(partial(self._keep_back, pool, uuid, kept))
+                if (device := self._kept_back.get((pool_pk, uuid))) is not None:
+                    self._hand_out(pool, uuid, device)
+                    undo.append(partial(self._keep_back, pool, uuid, device))
             pool.cluster.release(placement, request)
             undo.append(partial(pool.cluster.restore, placement, request))
             for node, uuid in shared:

@@ -189,7 +189,7 @@ def blocker_of(
 
 def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
     """Return the teams that use most of the resource."""
-    held = sorted(
+    amounts = sorted(
         (
             (amount, team)
             for (team, name), amount in scheduler.usage.team_used.items()
@@ -197,7 +197,7 @@ def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
         ),
         key=lambda holder: (-holder[0], holder[1]),
     )
-    return tuple(_holder(scheduler, team, resource, amount) for amount, team in held[:MAX_HOLDERS_NAMED])
+    return tuple(_holder(scheduler, team, resource, amount) for amount, team in amounts[:MAX_HOLDERS_NAMED])
 
 
 def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Holder:

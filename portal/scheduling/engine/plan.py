@@ -102,9 +102,9 @@ class Plan:
 
     def eta(self, workload_id: str) -> Eta:
         """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
-        found = self._etas.get(workload_id)
-        if found is not None:
-            return found
+        eta = self._etas.get(workload_id)
+        if eta is not None:
+            return eta
         pending = self._scheduler.pending
         workload = pending.items[workload_id]
         return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
@@ -232,7 +232,7 @@ class Plan:
         usage = self._usage
         user = workload.user
         limits: list[tuple[int, int | Ints]] = []
-        held: list[tuple[int, int | Ints]] = []
+        extra: list[tuple[int, int | Ints]] = []
         for resource, amount in workload.amounts.items():
             if amount <= 0:
                 continue
@@ -248,12 +248,12 @@ class Plan:
                 line = self._held_row.get((id(node), resource))
                 if line is not None:
                     # The guaranteed part is used first; only the rest comes from the parent.
-                    held.append((line, more))
+                    extra.append((line, more))
                     used, keeps = -left[line], node.local[resource]
                     more = np.maximum(0, used + more - keeps) - np.maximum(0, used - keeps)
                 node = node.parent
-        lines = [*limits, *held]
-        wide = bool(held)
+        lines = [*limits, *extra]
+        wide = bool(extra)
         amounts = np.empty((len(lines), len(self._grid) if wide else 1), np.int64)
         for index, (_, value) in enumerate(lines):
             amounts[index] = value
@@ -266,14 +266,14 @@ class Plan:
         scheduler, usage, running = self._scheduler, self._usage, self._running
         moments = [
             at_s
-            for each in usage.calendar.reservations
-            for at_s in (each.start_s, each.end_s)
+            for reservation in usage.calendar.reservations
+            for at_s in (reservation.start_s, reservation.end_s)
             if at_s > self._now_s
         ]
         grid = _grid(self._now_s, np.unique(running.ends), moments)
         running.settle(grid)
         # Nothing changes until a workload ends: requests that do not start now start then at the earliest.
-        ends = [self._now_s + each.duration_s for each in starts]
+        ends = [self._now_s + start.duration_s for start in starts]
         soonest = min((*running.ends.tolist(), *moments, *ends), default=self._now_s)
         following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
         lines: list[Ints] = []
@@ -284,7 +284,7 @@ class Plan:
             lines.append(limit - running.held(resource))
         capped = {name for name, team in usage.teams.items() if team.capped}
         if capped:
-            of = ((each.team, each.user) for each in scheduler.pending.items.values() if each.team in capped)
+            of = ((item.team, item.user) for item in scheduler.pending.items.values() if item.team in capped)
             for team, user in dict.fromkeys(of):
                 lines += self._of_member(team, user, len(lines))
         for node in (*usage.tree.cohorts.values(), *usage.tree.teams.values()):
@@ -295,7 +295,7 @@ class Plan:
 
     def _of_member(self, team: str, user: str, first: int) -> list[Ints]:
         """Return the rows of a member's caps, numbered from `first`."""
-        own = [each for each in self._scheduler.of_team(team) if each.workload.user == user]
+        own = [run for run in self._scheduler.of_team(team) if run.workload.user == user]
         lines: list[Ints] = []
         for resource, cap in self._usage.teams[team].caps_of(user).items():
             self._row["member", team, user, resource] = first + len(lines)
@@ -344,18 +344,18 @@ class Plan:
         free = np.ones(len(self._grid), np.bool_)
         for resource, amount in workload.amounts.items():
             if amount > 0 and resource in self._usage.capacity:
-                kept = self._kept.get((workload.team, resource))
-                if kept is None:
+                reserved = self._kept.get((workload.team, resource))
+                if reserved is None:
                     calendar, usage = self._usage.calendar, self._usage
-                    kept = np.array(
+                    reserved = np.array(
                         [
                             calendar.peak(resource, int(at_s), int(at_s) + 1, usage, workload.team)
                             for at_s in self._grid
                         ],
                         np.int64,
                     )
-                    self._kept[workload.team, resource] = kept
-                free &= left[self._row["site", resource]] - kept >= amount
+                    self._kept[workload.team, resource] = reserved
+                free &= left[self._row["site", resource]] - reserved >= amount
         return free
 
 
@@ -389,9 +389,9 @@ class _Running:
 
     def held_by(self, own: Sequence[Running], resource: str) -> Ints:
         """Return the amounts in use by one member at each time."""
-        ends = np.array([each.ends_s for each in own], np.int64)
+        ends = np.array([run.ends_s for run in own], np.int64)
         at = np.searchsorted(self._grid, self._expected(ends))
-        return self._profile(at, np.array([each.workload.amounts.get(resource, 0) for each in own], np.int64))
+        return self._profile(at, np.array([run.workload.amounts.get(resource, 0) for run in own], np.int64))
 
     def _expected(self, ends: Ints) -> Ints:
         now_s, later_s = self._overdue
@@ -400,8 +400,8 @@ class _Running:
     def _profile(self, at: Rows, amounts: Ints) -> Ints:
         gone = np.zeros(len(self._grid) + 1, np.int64)
         np.add.at(gone, at, amounts)
-        held: Ints = gone.sum() - np.cumsum(gone)[:-1]
-        return held
+        levels: Ints = gone.sum() - np.cumsum(gone)[:-1]
+        return levels
 
 
 def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:

@@ -146,8 +146,8 @@ class NodeArrays:
         least = min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib)
         self.usable[row] = node.unusable is None and least >= 0
         current = {device.uuid: device for device in node.devices}
-        for column, known in enumerate(self.devices[row]):
-            device = self.devices[row][column] = current[known.uuid]
+        for column, previous in enumerate(self.devices[row]):
+            device = self.devices[row][column] = current[previous.uuid]
             self.present[row, column] = True
             self.warned[row, column] = device.warned
             self.free_milli[row, column] = 0 if device.unusable else device.free_milli
@@ -214,15 +214,17 @@ class NodeArrays:
                 return
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
 
-    def hold_gpus(self, row: int, uuids: Sequence[str], held: bool) -> None:
+    def hold_gpus(self, row: int, uuids: Sequence[str], hold: bool) -> None:
         """Make GPUs in MIG mode unusable while their layout changes, or usable again. Raises ValueError."""
         node = self.states[row]
         there = {device.uuid: device for device in node.devices if device.uuid in uuids}
-        if len(there) != len(uuids) or any((each.unusable == CHANGING) is held for each in there.values()):
+        if len(there) != len(uuids) or any(
+            (device.unusable == CHANGING) is hold for device in there.values()
+        ):
             raise ValueError(f"{node.name}: these GPUs' MIG layouts cannot be changed, or are not: {uuids}")
-        if held and any(each.unusable for each in there.values()):
+        if hold and any(device.unusable for device in there.values()):
             raise ValueError(f"{node.name}: one of these GPUs is out of use: {uuids}")
-        reason = CHANGING if held else None
+        reason = CHANGING if hold else None
         devices = tuple(
             replace(device, unusable=reason) if device.uuid in there else device for device in node.devices
         )
@@ -276,9 +278,9 @@ class NodeArrays:
     def eligible(self, rows: Ints, request: ResourceRequest) -> Bools:
         """Return which devices have room for their share of the request."""
         wanted = request.accelerators
-        whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
+        takes_whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
         free: Bools = self.free_milli[rows] >= wanted.share_milli
-        if not whole:
+        if not takes_whole:
             parts = [part_mib(memory, wanted.share_milli, wanted.memory_mib) for memory, _ in self.classes]
             free &= self.free_device_memory[rows] >= np.array(parts or [0], np.int64)[self.device_class[rows]]
         if wanted.allowed_models or wanted.memory_mib:
@@ -292,10 +294,10 @@ class NodeArrays:
         Devices with a warning are left out where the node has enough others.
         """
         eligible = self.eligible(rows, request)
-        sound = eligible & ~self.warned[rows]
-        enough: Bools = sound.sum(axis=1) >= request.accelerators.count
-        sound |= eligible & ~enough[:, None]
-        return sound, enough
+        healthy = eligible & ~self.warned[rows]
+        enough: Bools = healthy.sum(axis=1) >= request.accelerators.count
+        healthy |= eligible & ~enough[:, None]
+        return healthy, enough
 
     def contents(self, rows: Ints) -> Ints:
         """Return everything that affects the score of eligible nodes, one row per node."""

@@ -152,25 +152,25 @@ class Cluster:
     def explain(self, request: ResourceRequest) -> Unplaceable:
         """Return why each node rejects the request, in snapshot order."""
         nodes = self._nodes
-        known = self._explained.pop(request, None)
-        if known is None:
-            known = _Explained([None] * len(nodes))
+        explained = self._explained.pop(request, None)
+        if explained is None:
+            explained = _Explained([None] * len(nodes))
         # In order of last use, with the reasons of nodes that have not changed since.
-        self._explained[request] = known
+        self._explained[request] = explained
         if len(self._explained) > _MAX_EXPLAINED:
             del self._explained[next(iter(self._explained))]
         applying = filters.applying(request)
-        for row in self._changed_since(known.seen).tolist():
+        for row in self._changed_since(explained.seen).tolist():
             state = nodes.state(row) if self._touched[row] else nodes.states[row]
             reason = next(
                 (one for node_filter in applying if (one := node_filter.reason(state, request))), None
             )
-            known.reasons[nodes.position[state.name]] = reason
-        known.seen = self._clock
-        fitting = known.reasons.count(None)
+            explained.reasons[nodes.position[state.name]] = reason
+        explained.seen = self._clock
+        fitting = explained.reasons.count(None)
         too_few = Reason(PlacementCode.NODES_SHORT, {"needed": request.nodes, "fitting": fitting})
         return Unplaceable(
-            tuple((name, known.reasons[place] or too_few) for name, place in nodes.position.items())
+            tuple((name, explained.reasons[place] or too_few) for name, place in nodes.position.items())
         )
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
@@ -295,9 +295,9 @@ class Cluster:
 
     def _score(self, row: _RequestScores, rows: Ints, request: ResourceRequest) -> None:
         """Score nodes that fit, except those that grant MIG instances."""
-        eligible, sound = self._nodes.preferred(rows, request)
+        eligible, healthy = self._nodes.preferred(rows, request)
         levels, row.first[rows] = self._policy.levels(rows, request, eligible)
-        raised = sound.astype(np.int64) * _SOUND
+        raised = healthy.astype(np.int64) * _SOUND
         if self._bonded and request.accelerators.count > 1:
             self._raise_bonded(raised, rows, request)
         row.score[rows] = (levels + (raised << LEVEL_BITS)) << TIE_BITS
@@ -359,7 +359,7 @@ class Cluster:
                 return best[: request.nodes]
         return [int(node) for node in rows[: request.nodes]]
 
-    def _grant(self, row: int, known: _RequestScores, request: ResourceRequest) -> NodePlacement:
+    def _grant(self, row: int, scores: _RequestScores, request: ResourceRequest) -> NodePlacement:
         """Return what the request receives on the node of `row`. The request must fit."""
         wanted = request.accelerators
         name = self._nodes.states[row].name
@@ -367,11 +367,11 @@ class Cluster:
             return NodePlacement(name)
         if wanted.mig_profile:
             choice = mig.choose(
-                self._nodes.states[row], wanted, self._profiles, repartition=known.new_instances
+                self._nodes.states[row], wanted, self._profiles, repartition=scores.new_instances
             )
             return NodePlacement(name, choice.grants, choice.repartitions) if choice else NodePlacement(name)
         if wanted.count == 1:
-            columns = [int(known.first[row])]
+            columns = [int(scores.first[row])]
         elif self._orders_devices(row) and (bond := self._bond(row, request)) is not None:
             columns = bond[2]
         else:

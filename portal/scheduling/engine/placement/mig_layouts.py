@@ -97,10 +97,10 @@ def _named(*gigabytes: int) -> Geometry:
 
     Names round up by at most 1/8 on every model with published sizes, so 7/8 of the name is certain.
     """
-    one, double, half, whole = gigabytes
+    one, double, half, full = gigabytes
     names = (
         (f"1g.{one}gb", one), (f"1g.{one}gb{MEDIA}", one), (f"1g.{double}gb", double),
-        (f"2g.{double}gb", double), (f"3g.{half}gb", half), (f"4g.{half}gb", half), (f"7g.{whole}gb", whole),
+        (f"2g.{double}gb", double), (f"3g.{half}gb", half), (f"4g.{half}gb", half), (f"7g.{full}gb", full),
     )  # fmt: skip
     return _layout(8, *((name, gb * 896) for name, gb in names))
 
@@ -159,10 +159,10 @@ _GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
 @lru_cache(maxsize=1024)
 def geometry(model: str, memory_mib: int) -> Geometry | None:
     """Return the layout of a GPU from the table; None if it is unknown or the GPU has no MIG."""
-    words = model.upper().replace("-", " ").split()
-    for name, least, below, found in _GEOMETRIES:
-        if name in words and least <= memory_mib < below:
-            return found
+    parts = model.upper().replace("-", " ").split()
+    for name, least, below, match in _GEOMETRIES:
+        if name in parts and least <= memory_mib < below:
+            return match
     return None
 
 
@@ -174,12 +174,12 @@ def reported_geometry(profiles: Any) -> Geometry | None:
         return _told(
             tuple(
                 (
-                    str(each["name"]),
-                    int(each["memory_mib"]),
-                    int(each["most"]),
-                    tuple((int(start), int(size)) for start, size in each["placements"]),
+                    str(profile["name"]),
+                    int(profile["memory_mib"]),
+                    int(profile["most"]),
+                    tuple((int(start), int(size)) for start, size in profile["placements"]),
                 )
-                for each in profiles
+                for profile in profiles
             )
         )
     except (KeyError, TypeError, ValueError):
@@ -188,11 +188,11 @@ def reported_geometry(profiles: Any) -> Geometry | None:
 
 @lru_cache(maxsize=256)
 def _told(profiles: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]) -> Geometry | None:
-    found = []
+    layouts = []
     for name, memory_mib, most, places in profiles:
         widths = {size for _, size in places}
         if len(widths) == 1 and most > 0 and min(widths) > 0 and min(start for start, _ in places) >= 0:
             starts = tuple(sorted(start for start, _ in places))
-            found.append(Profile(name, memory_mib, widths.pop(), starts, most))
-    slots = max((profile.starts[-1] + profile.width for profile in found), default=0)
-    return Geometry(slots, tuple(found)) if 0 < slots <= MAX_SLOTS else None
+            layouts.append(Profile(name, memory_mib, widths.pop(), starts, most))
+    slots = max((profile.starts[-1] + profile.width for profile in layouts), default=0)
+    return Geometry(slots, tuple(layouts)) if 0 < slots <= MAX_SLOTS else None

@@ -36,13 +36,13 @@ def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
     empty = np.where(nodes.present, WHOLE_DEVICE_MILLI, 0)
     cpu = np.array([node.cpu_milli for node in nodes.states], np.int64)
     memory = np.array([node.memory_mib for node in nodes.states], np.int64)
-    found = {}
+    measures = {}
     for shape, _ in (*mix.typical(), *mix.typical_accelerated()):
-        if not shape.count or shape in found:
+        if not shape.count or shape in measures:
             continue
         suits = nodes.class_mask(shape.models, 0)[nodes.device_class]
         if not _usable(shape, empty * suits, cpu, memory).any():
-            found[shape] = (0, 0)
+            measures[shape] = (0, 0)
             continue
         left = free * suits
         usable = int(_usable(shape, left, nodes.free_cpu, nodes.free_memory).sum())
@@ -50,11 +50,11 @@ def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
         room *= shape.count * shape.share_milli
         above = total + reserve
         fragmentation = PLAIN**4 * above**3 // (min(usable, total) + reserve) ** 3
-        found[shape] = (
+        measures[shape] = (
             math.isqrt(math.isqrt(fragmentation)),
             PLAIN * above // (min(room, total) + reserve),
         )
-    return found
+    return measures
 
 
 def _enough(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
