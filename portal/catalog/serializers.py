@@ -78,13 +78,13 @@ class ResourcesSerializer(serializers.Serializer[Any]):
     nodes = serializers.IntegerField(help_text="Number of nodes.")
     accelerators = AcceleratorsSerializer(help_text="Accelerators on each node.")
 
-    def to_representation(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        accelerators = held["accelerators"]
+    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, Any]:
+        accelerators = instance["accelerators"]
         return {
-            "cpu_milli": held["cpu_milli"],
-            "memory_mib": held["memory_mib"],
-            "disk_mib": held["disk_mib"],
-            "nodes": held["nodes"],
+            "cpu_milli": instance["cpu_milli"],
+            "memory_mib": instance["memory_mib"],
+            "disk_mib": instance["disk_mib"],
+            "nodes": instance["nodes"],
             "accelerators": {
                 "count": accelerators["count"],
                 "model": accelerators["model"],
@@ -99,8 +99,8 @@ class ResourcesSerializer(serializers.Serializer[Any]):
         }
 
 
-def _hours(words: str) -> serializers.IntegerField:
-    return serializers.IntegerField(allow_null=True, read_only=True, help_text=words)
+def _hours(help_text: str) -> serializers.IntegerField:
+    return serializers.IntegerField(allow_null=True, read_only=True, help_text=help_text)
 
 
 EXPECTED_WORDS = "How long such a workspace is expected to run, in hours, where nobody says otherwise."
@@ -249,12 +249,12 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
     message = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField(help_text="What to check, as a code and in words.")
 
-    def get_message(self, found: rules.Finding) -> str:
-        return message_of(found.reason)
+    def get_message(self, finding: rules.Finding) -> str:
+        return message_of(finding.reason)
 
     @extend_schema_field(ReasonSerializer)
-    def get_reason(self, found: rules.Finding) -> dict[str, Any]:
-        return found.reason.as_json()
+    def get_reason(self, finding: rules.Finding) -> dict[str, Any]:
+        return finding.reason.as_json()
 
 
 class TemplateWrittenSerializer(TemplateSerializer):
@@ -268,7 +268,7 @@ class TemplateWrittenSerializer(TemplateSerializer):
 
     @extend_schema_field(WarningSerializer(many=True))
     def get_warnings(self, template: Template) -> list[dict[str, Any]]:
-        return [WarningSerializer(each).data for each in rules.template_warnings(template)]
+        return [WarningSerializer(warning).data for warning in rules.template_warnings(template)]
 
 
 def _slugs(**options: Any) -> serializers.ListField:
@@ -281,8 +281,8 @@ def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.I
     return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
 
 
-def _lifetime(words: str, **options: Any) -> serializers.IntegerField:
-    return _whole(0, MAX_LIFETIME_H, allow_null=True, help_text=words, **options)
+def _lifetime(help_text: str, **options: Any) -> serializers.IntegerField:
+    return _whole(0, MAX_LIFETIME_H, allow_null=True, help_text=help_text, **options)
 
 
 class EntryChangeSerializer(StrictSerializer):
@@ -338,7 +338,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         help_text="Minimum CUDA version, as `12.4`; empty for any.",
     )
     min_compute_capability = serializers.ChoiceField(
-        [(each, each) for each in COMPUTE_CAPABILITIES],
+        [(capability, capability) for capability in COMPUTE_CAPABILITIES],
         allow_blank=True,
         required=False,
         help_text="Minimum CUDA compute capability, as `8.0`; empty for any.",
@@ -543,7 +543,8 @@ def flavor_errors(prefix: str = "") -> Iterator[None]:
         paths = dict(_paths(FlavorResourcesSerializer(), "resources."))
         errors = error.extra.get("errors", {})
         error.extra["errors"] = {
-            prefix + paths[column] if column in paths else column: found for column, found in errors.items()
+            prefix + paths[column] if column in paths else column: reasons
+            for column, reasons in errors.items()
         }
         raise
 

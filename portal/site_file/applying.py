@@ -273,18 +273,18 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
     given = dict(step.wanted or {})
     if not first:
         if "successor" in given:
-            entries.change(actor=actor, entry=found, given={"successor": given["successor"]})
+            entries.change(actor=actor, entry=found, values={"successor": given["successor"]})
         return
     given.pop("successor", None)
     secrets = given.pop("vault_secrets", None)
     if found is None:
         team = _named_team(given.pop("team", None))
         given.setdefault("name", step.name)
-        found = entries.create(actor=actor, model=model, given={**given, "slug": step.name}, team=team)
+        found = entries.create(actor=actor, model=model, values={**given, "slug": step.name}, team=team)
     else:
         if "env" in given:
             given["env"] = _with_secrets(found.env, given["env"])
-        entries.change(actor=actor, entry=found, given=given)
+        entries.change(actor=actor, entry=found, values=given)
     if secrets is not None:
         vault_secrets.apply(actor=actor, holder=found, wanted=secrets)
 
@@ -299,13 +299,13 @@ def _environment(actor: User, step: Step, *, first: bool) -> None:
     given = dict(step.wanted or {})
     if not first:
         if "successor" in given:
-            environments.change(actor=actor, slug=step.name, given={"successor": given["successor"]})
+            environments.change(actor=actor, slug=step.name, values={"successor": given["successor"]})
         return
     given.pop("successor", None)
     if found is not None and step.act is Act.CHANGE:
-        environments.change(actor=actor, slug=step.name, given=given)
+        environments.change(actor=actor, slug=step.name, values=given)
         return
-    environments.make(actor=actor, slug=step.name, team=_named_team(given.pop("team", None)), given=given)
+    environments.make(actor=actor, slug=step.name, team=_named_team(given.pop("team", None)), values=given)
 
 
 def _named_team(slug: str | None) -> Team | None:

@@ -113,9 +113,9 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
     for version in versions:
         icon, tone = VERSION_LOOKS[VersionState(version.state)]
         before = next((old for old in ready if old.number < version.number), None)
-        said = ""
+        sentence = ""
         if version.state == VersionState.READY and before is not None:
-            said = changes.between(before, version).sentence
+            sentence = changes.between(before, version).sentence
         reason = reason_of(version.failure) if version.state == VersionState.FAILED else None
         rows.append(
             VersionRow(
@@ -123,7 +123,7 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
                 version.pk == environment.current_id,
                 icon,
                 tone,
-                said,
+                sentence,
                 message_of(reason) if reason else "",
                 next_action_of(reason) if reason else "",
             )

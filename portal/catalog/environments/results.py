@@ -73,11 +73,11 @@ FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
 def of_its_node(build: str, lease: str) -> bool:
     """Return whether the message is from the build's node, under the current lease."""
     try:
-        found = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
+        rows = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
     except ValueError:
         return False
-    held = found.defer("log").first() if lease else None
-    return held is not None and node_messages.is_of(held.node.pool, held.node.name)
+    row = rows.defer("log").first() if lease else None
+    return row is not None and node_messages.is_of(row.node.pool, row.node.name)
 
 
 def apply_progress(progress: EnvironmentProgress) -> bool:
@@ -119,8 +119,8 @@ def _under_lease(build: str, lease: str) -> EnvironmentBuild | None:
         return None
     if not lease:
         return None
-    found = EnvironmentBuild.objects.select_for_update(of=("self",)).filter(pk=build_id, lease=lease).first()
-    return found if found is not None and found.open else None
+    row = EnvironmentBuild.objects.select_for_update(of=("self",)).filter(pk=build_id, lease=lease).first()
+    return row if row is not None and row.open else None
 
 
 def _too_long(build: EnvironmentBuild, now: datetime) -> bool:
@@ -181,8 +181,12 @@ def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, result: Env
         version.lock = version.lock or result.lock
         version.digest = result.digest
         version.packages = [
-            {"name": logs.clean(each.name), "version": logs.clean(each.version), "size_kib": each.size_kib}
-            for each in sorted(result.packages, key=lambda each: each.name.lower())
+            {
+                "name": logs.clean(package.name),
+                "version": logs.clean(package.version),
+                "size_kib": package.size_kib,
+            }
+            for package in sorted(result.packages, key=lambda package: package.name.lower())
         ]
         version.size_mib = result.size_mib
         version.programs = sorted(set(result.programs))
@@ -200,9 +204,9 @@ def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, result: Env
         builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=result.digest)
     if version.source_kind == SourceKind.FOLDER:
         return  # already existed: the node's inventory reports it
-    held = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))
+    holding = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))
     # In a separate transaction: `send_waiting` locks nodes before versions.
-    transaction.on_commit(partial(held_environments.add, build.node_id, held))
+    transaction.on_commit(partial(held_environments.add, build.node_id, holding))
 
 
 def _make_current(version: EnvironmentVersion) -> None:
@@ -221,7 +225,7 @@ def _reason_of(result: EnvironmentBuilt, build: EnvironmentBuild, version: Envir
     except ValueError:
         code = EnvironmentCode.BUILD_UNFORESEEN
     line = result.failed_line
-    said = line.log_line if line is not None and line.log_line else result.failure.message
+    log_line = line.log_line if line is not None and line.log_line else result.failure.message
     return Reason(
         code,
         {
@@ -229,7 +233,7 @@ def _reason_of(result: EnvironmentBuilt, build: EnvironmentBuild, version: Envir
             "python": version.python,
             "limit_mib": settings.BERTH_ENVIRONMENT_MAX_MIB,
             "source_line": line.source_line if line is not None else 0,
-            "log_line": " ".join(logs.clean(said).split())[:300],
+            "log_line": " ".join(logs.clean(log_line).split())[:300],
         },
     )
 

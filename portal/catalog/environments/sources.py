@@ -39,8 +39,8 @@ def own_python() -> str:
 def python_of(text: str) -> str:
     """Return a supported Python version. Raises `InvalidInput`."""
     if text not in PYTHONS:
-        known = {"known": list(PYTHONS)}
-        raise _refused("python", Reason(EnvironmentCode.BAD_PYTHON, known))
+        params = {"known": list(PYTHONS)}
+        raise _refused("python", Reason(EnvironmentCode.BAD_PYTHON, params))
     return text
 
 
@@ -105,30 +105,30 @@ def lines_in(kind: str, text: str) -> list[str]:
 
 def names_in(kind: str, text: str) -> list[str]:
     """Return the package names of a source in order; empty if it is invalid."""
-    found = []
+    names = []
     for line in lines_in(kind, text):
         if program := NPM_LINE.fullmatch(line):
-            found.append(program["name"])
+            names.append(program["name"])
             continue
         try:
-            found.append(Requirement(line).name)
+            names.append(Requirement(line).name)
         except InvalidRequirement:
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def requirements_in(kind: str, text: str) -> list[Requirement]:
     """Return the requirements from the package index in order, without invalid lines and npm's."""
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     if kind == SourceKind.FOLDER:
-        return found
+        return requirements
     lines = _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered(text)]
     for line in lines:
         try:
-            found.append(Requirement(line.partition("--hash")[0].strip()))
+            requirements.append(Requirement(line.partition("--hash")[0].strip()))
         except InvalidRequirement:
             continue
-    return found
+    return requirements
 
 
 PROGRAMS = {"jupyterlab": "jupyter-lab", "marimo": "marimo", "code-server": "code-server"}
@@ -197,35 +197,35 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
 
 def _problem_of(line: str, *, lock: bool) -> str | None:
     """Return the invalid part of a line, or None."""
-    words = line.split()
-    bare = " ".join(word for word in words if not word.startswith("--hash=")) if lock else line
+    tokens = line.split()
+    bare = " ".join(token for token in tokens if not token.startswith("--hash=")) if lock else line
     if NPM_LINE.fullmatch(line):
         return None
     if not bare or bare.startswith("-"):
         return line
     try:
-        found = Requirement(bare)
+        requirement = Requirement(bare)
     except InvalidRequirement:
         return line
-    return line if found.url else None
+    return line if requirement.url else None
 
 
 def _check_pyproject(text: str) -> None:
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _refused("source", _not_read(str(error))) from error
-    project = found.get("project")
+    project = document.get("project")
     wanted = project.get("dependencies") if isinstance(project, dict) else None
-    if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
+    if not isinstance(wanted, list) or not all(isinstance(requirement, str) for requirement in wanted):
         raise _refused("source", _not_read("[project] dependencies"))
     if not wanted:
         raise _refused("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
-    for each in wanted:
-        if _problem_of(each, lock=False) is not None:
-            raise _refused("source", _not_read(each))
+    for requirement in wanted:
+        if _problem_of(requirement, lock=False) is not None:
+            raise _refused("source", _not_read(requirement))
     # Package sources of any tool are configured by the site.
-    tools = found.get("tool")
+    tools = document.get("tool")
     uv = tools.get("uv") if isinstance(tools, dict) else None
     if uv:
         raise _refused("source", _not_read("[tool.uv]"))
@@ -237,7 +237,11 @@ def _dependencies(text: str) -> list[str]:
     except (tomllib.TOMLDecodeError, RecursionError):
         return []
     wanted = project.get("dependencies", []) if isinstance(project, dict) else []
-    return [each for each in wanted if isinstance(each, str)] if isinstance(wanted, list) else []
+    return (
+        [requirement for requirement in wanted if isinstance(requirement, str)]
+        if isinstance(wanted, list)
+        else []
+    )
 
 
 def _not_read(problem: str) -> Reason:

@@ -202,7 +202,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
             if "preview" in request.POST:
                 found, warnings = _previewed(request, kind, form.given(), team)
             else:
-                made = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
+                made = entries.create(actor=request.user, model=MODELS[kind], values=form.given(), team=team)
                 messages.success(request, _("%(name)s is there.") % {"name": made.name})
                 return redirect(presenters.url_of(made))
         except PortalError as error:
@@ -241,7 +241,7 @@ def _previewed(
     """Return a preview and the warnings for an unsaved form."""
     if entry is not None:
         given = {**documents.document_of(entry), **given}
-    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=given, team=team)
+    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], values=given, team=team)
     if isinstance(draft, Flavor):
         return preview(request.user, draft), []
     warnings = [message_of(each.reason) for each in rules.template_warnings(draft)]
@@ -266,7 +266,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
                 found, warnings = _previewed(request, kind, form.given(), team, entry)
             else:
                 entries.change(
-                    actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)
+                    actor=request.user, entry=entry, values=form.given(), expected=etags.expected_by(request)
                 )
                 messages.success(request, _("%(name)s is changed.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
