@@ -34,18 +34,18 @@ def of_a_deletion(answer: HomeDeleted) -> bool:
     """Return whether it comes from the node of the home to delete."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
-    found = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
-    deletion = found.select_related("node__pool").first()
+    rows = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
+    deletion = rows.select_related("node__pool").first()
     return deletion is not None and node_messages.is_of(deletion.node.pool, deletion.node.name)
 
 
 def of_a_move(answer: HomeMoved) -> bool:
     """Return whether it comes from the node that got the command of this move."""
     try:
-        found = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
+        rows = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
     except ValueError:
         return False
-    move = found.select_related("pool", "source", "target").first() if answer.lease else None
+    move = rows.select_related("pool", "source", "target").first() if answer.lease else None
     if move is None:
         return False
     node = move.source if answer.do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
@@ -55,10 +55,10 @@ def of_a_move(answer: HomeMoved) -> bool:
 def of_an_archive(answer: HomeArchived) -> bool:
     """Return whether it comes from the node of this archive."""
     try:
-        found = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
+        rows = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
     except ValueError:
         return False
-    archive = found.select_related("pool", "node").first() if answer.lease else None
+    archive = rows.select_related("pool", "node").first() if answer.lease else None
     return (
         archive is not None
         and archive.node is not None

@@ -115,5 +115,5 @@ def _save(workspace: Workspace, fields: list[str]) -> None:
 
 
 def _listed(changes: dict[str, Any]) -> str:
-    words = {"name": "name", "expected_s": "expected time", "priority": "priority"}
-    return " and ".join(words[field] for field in changes)
+    labels = {"name": "name", "expected_s": "expected time", "priority": "priority"}
+    return " and ".join(labels[field] for field in changes)

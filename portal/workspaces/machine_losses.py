@@ -66,7 +66,7 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
         .select_related("owner", "team", "template", "pool", "queue_entry", "status", "preemption")
         .order_by("pk")
     )
-    held = list(
+    devices = list(
         AllocatedDevice.objects.filter(
             allocation__node=node, active=True, device__node__pool__simulated=False
         )
@@ -75,7 +75,7 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
     )
     for workspace in rows:
         _end(workspace, node, actor=actor, reason=reason)
-    for device in held:
+    for device in devices:
         cordons.cordon_device(
             actor=SYSTEM,
             device_id=device,

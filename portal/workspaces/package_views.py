@@ -84,7 +84,7 @@ def packages(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "environment": version.environment if version is not None else None,
         "own": own,
         "problem": problem,
-        "sharing": [each.name for each in own_packages.sharing(workspace)[:NAMED]],
+        "sharing": [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]],
         "reset_waits": own_packages.reset_waits(workspace),
         "resetting": dispatch.resets_packages(workspace),
         "over": workspace.state in {State.TERMINATED, State.TERMINATING},
@@ -112,14 +112,14 @@ def reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 def _reset_question(request: SignedInRequest, workspace: Workspace) -> dict[str, Any]:
     try:
-        found = own_packages.read(actor=request.user, workspace=workspace).packages
+        installed = own_packages.read(actor=request.user, workspace=workspace).packages
     except PortalError:
         loses = [_("all that you have installed on top of its environment")]
     else:
-        loses = [f"{each.name} {each.version}" for each in found] or [
+        loses = [f"{package.name} {package.version}" for package in installed] or [
             _("nothing: you have installed nothing")
         ]
-    others = [each.name for each in own_packages.sharing(workspace)[:NAMED]]
+    others = [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]]
     if others:
         loses.append(_("the same in %(names)s, which shares them") % {"names": ", ".join(others)})
     return {
@@ -163,18 +163,20 @@ def save(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             return _listed(workspace_id)
         if not own.packages:
             return _listed(workspace_id)
-        known = {"source": own_packages.requirements(workspace, own), "team": workspace.team.slug}
-        form = SaveForm(initial=known, actor=request.user, team=workspace.team)
+        initial = {"source": own_packages.requirements(workspace, own), "team": workspace.team.slug}
+        form = SaveForm(initial=initial, actor=request.user, team=workspace.team)
     if form.is_valid():
-        given = dict(form.cleaned_data)
-        team = workspace.team if given.pop("team") else None
+        cleaned = dict(form.cleaned_data)
+        team = workspace.team if cleaned.pop("team") else None
         try:
             own = own_packages.read(actor=request.user, workspace=workspace)
-            made = own_packages.save(actor=request.user, workspace=workspace, own=own, team=team, **given)
+            environment = own_packages.save(
+                actor=request.user, workspace=workspace, own=own, team=team, **cleaned
+            )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
             messages.success(request, _("It is made, and its build is asked for."))
-            return redirect("environments:detail", made.slug)
+            return redirect("environments:detail", environment.slug)
     context = {"workspace": workspace, "form": form}
     return render(request, "workspaces/save_packages.html", context, status=form_status(form))

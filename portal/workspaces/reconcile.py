@@ -119,9 +119,9 @@ def step(workspace: Workspace) -> None:
 
 
 def _terminate(workspace: Workspace) -> None:
-    held = dispatch.held_by(workspace)
-    if held or dispatch.somebody_to_ask(workspace):
-        dispatch.send(workspace, Op.DELETE, allocations=held)
+    allocations = dispatch.held_by(workspace)
+    if allocations or dispatch.somebody_to_ask(workspace):
+        dispatch.send(workspace, Op.DELETE, allocations=allocations)
     else:
         # It holds nothing, and its pool has no machine left that could have anything of it.
         gone(workspace)
@@ -156,9 +156,9 @@ def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -
     """
     now = timezone.now()
     allocations = Allocation.objects.filter(only or Q(), workspace=workspace, released_at=None)
-    held = AllocatedDevice.objects.filter(allocation__in=list(allocations), active=True)
-    devices = list(held.values_list("device_id", flat=True))
-    held.update(active=False)
+    shares = AllocatedDevice.objects.filter(allocation__in=list(allocations), active=True)
+    devices = list(shares.values_list("device_id", flat=True))
+    shares.update(active=False)
     freed = allocations.update(released_at=now)
     if freed:
         emit(AllocationsReleased(workspace, tuple(devices), used))

@@ -196,8 +196,12 @@ def _of_secrets(workspace: Workspace, code: str) -> Reason | None:
     """Return why a start had no secrets. The portal knows this better than the node."""
     if code not in ("secrets_refused", "secrets_unavailable"):
         return None
-    kept = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
-    return Reason.from_json(kept.problem) if kept is not None and kept.problem else None
+    start_secrets = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
+    return (
+        Reason.from_json(start_secrets.problem)
+        if start_secrets is not None and start_secrets.problem
+        else None
+    )
 
 
 def become_ready(workspace: Workspace, *, endpoint: str) -> None:
@@ -355,14 +359,14 @@ def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
     count = 0
     unknown: list[str] = []
     owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
-    known = {
+    workspaces_by_pk = {
         str(workspace.pk): workspace
         for workspace in Workspace.objects.filter(
             pk__in=[seen.ref.workspace_id for seen in owned]
         ).select_related("pool")
     }
     for seen in owned:
-        op = _orphan_op(known.get(seen.ref.workspace_id), pool, seen)
+        op = _orphan_op(workspaces_by_pk.get(seen.ref.workspace_id), pool, seen)
         if op is None:
             continue
         count += 1

@@ -360,14 +360,14 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
 
 def stop_all(*, actor: User | SystemActor, reason: str) -> int:
     """Stop all running and queued workspaces, and return how many were asked to stop."""
-    asked = 0
+    stopped = 0
     for workspace_id in Workspace.objects.filter(state__in=STOPPABLE).values_list("pk", flat=True):
         try:
             stop(actor=actor, workspace_id=workspace_id, reason=reason)
         except StateConflict:
             continue
-        asked += 1
-    return asked
+        stopped += 1
+    return stopped
 
 
 def stop_all_of(event: UserDeactivated) -> None:

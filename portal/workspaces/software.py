@@ -133,10 +133,10 @@ def version_ready(event: VersionReady) -> None:
     )
     for row in rows:
         needs = row.resources.get("needs", [])
-        coming = [each for each in needs if each.startswith(need_of(selectors.PENDING))]
+        coming = [need for need in needs if need.startswith(need_of(selectors.PENDING))]
         if not coming:
             continue
-        others = [each for each in needs if each not in coming]
+        others = [need for need in needs if need not in coming]
         row.resources = {**row.resources, "needs": [*others, need_of(version.digest)]}
         row.environment_version = version
         row.save(update_fields=["resources", "environment_version"])

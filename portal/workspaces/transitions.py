@@ -31,10 +31,10 @@ def locked(workspace_id: UUID) -> Workspace:
     )
     # After waiting for the lock, PostgreSQL joins the new row with the relations of the old one, and the
     # inner join may find nothing, as after a change of flavor. A second query sees both.
-    found = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
-    if found is None:
+    workspace = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
+    if workspace is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE))
-    return found
+    return workspace
 
 
 @transaction.atomic
@@ -102,14 +102,14 @@ def advance_all(
     """
     if not workspaces:
         return
-    seen = {(each.state, each.generation) for each in workspaces}
+    seen = {(workspace.state, workspace.generation) for workspace in workspaces}
     if len(seen) > 1:
         raise ValueError("they are not in one state and generation")
     before, generation = seen.pop()
     target = target_of(before, trigger)
     changes: dict[str, Any] = {"state": target, "state_since": timezone.now(), **fields}
     won = Workspace.objects.filter(
-        pk__in=[each.pk for each in workspaces], state=before, generation=generation
+        pk__in=[workspace.pk for workspace in workspaces], state=before, generation=generation
     ).update(**changes)
     if won != len(workspaces):
         raise StateConflict(Reason(WorkspaceCode.SOME_CHANGED_MEANWHILE))

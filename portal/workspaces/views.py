@@ -112,8 +112,8 @@ def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         return _refused(request, workspace, error)
     ends_at = done.workspace.ends_at
     assert ends_at is not None  # an extended workspace has an end
-    words = _("%(name)s runs until %(time)s.")
-    messages.success(request, words % {"name": workspace.name, "time": format_day_time(ends_at)})
+    text = _("%(name)s runs until %(time)s.")
+    messages.success(request, text % {"name": workspace.name, "time": format_day_time(ends_at)})
     return to_workspace(workspace)
 
 

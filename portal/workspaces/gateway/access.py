@@ -211,10 +211,10 @@ class Access:
     def _founded(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
         """Return the pass for requests like this one and its lifetime in seconds, from memory."""
         cookie, token = self._shown(client)
-        known = self.memory.get(workspace_views.key(name))
-        if known is None or not known[0].reachable:
+        entry = self.memory.get(workspace_views.key(name))
+        if entry is None or not entry[0].reachable:
             return None
-        view: WorkspaceView = known[0]
+        view: WorkspaceView = entry[0]
         basis = self._by_cookie(cookie, name) if cookie else self._by_token(client, name)
         shown = form.shown(view.upstream_headers)
         place = SOCKET_NAME.fullmatch(view.socket)
@@ -222,7 +222,7 @@ class Access:
             return None
         _, key, for_s = basis
         keys = frozenset({workspace_views.key(name), key})
-        return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, known[1])
+        return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, entry[1])
 
     def _go_on(self, left: Pass, client: ClientRequest) -> None:
         """Keep a token's pass alive, so that its requests do not all wait for a check each second."""
@@ -270,8 +270,8 @@ class Access:
     def _by_cookie(self, cookie: str, name: str) -> tuple[str, str, float] | None:
         """Return user, Redis key and remaining seconds of a session of this workspace that is in memory."""
         key = tickets.session_key(cookie)
-        found = self.memory.get(key)
-        return (found[0].user, key, found[1]) if found is not None and found[0].workspace == name else None
+        entry = self.memory.get(key)
+        return (entry[0].user, key, entry[1]) if entry is not None and entry[0].workspace == name else None
 
     def _by_token(self, client: ClientRequest, name: str) -> tuple[str, str, float] | None:
         """Return the same for a token with a cached result whose entry is already recorded."""
@@ -301,14 +301,14 @@ class Access:
         keys = [tickets.session_key(cookie) for cookie in cookies]
         wanted = [workspace_views.key(name), *keys]
         self.memory.start()
-        known = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
-        if None in known:
-            known = await self._ask(wanted)
-        view = known[0][0] if known[0] is not None else None
+        entries = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
+        if None in entries:
+            entries = await self._ask(wanted)
+        view = entries[0][0] if entries[0] is not None else None
         sessions = [
-            (key, found[0], int(found[1]))
-            for key, found in zip(keys, known[1:], strict=True)
-            if found is not None and found[0].workspace == name
+            (key, entry[0], int(entry[1]))
+            for key, entry in zip(keys, entries[1:], strict=True)
+            if entry is not None and entry[0].workspace == name
         ]
         return view, sessions
 
@@ -320,14 +320,14 @@ class Access:
         mark = self.memory.mark()
         async with asyncio.timeout(STORE_TIMEOUT_S):
             answer: list[Any] = await self._read_script(keys=keys)
-        found: list[tuple[Any, float] | None] = []
+        entries: list[tuple[Any, float] | None] = []
         for key, data, ttl_s in zip(keys, answer[::2], answer[1::2], strict=True):
-            value: Any = tickets.decode_session(data) if found else workspace_views.decode(data)
-            found.append(None if value is None else (value, float(ttl_s)))
+            value: Any = tickets.decode_session(data) if entries else workspace_views.decode(data)
+            entries.append(None if value is None else (value, float(ttl_s)))
             if value is not None:
                 # TTLs are rounded, so keep the value at least one second less than Redis does.
                 self.memory.keep(key, value, for_s=ttl_s - 1, mark=mark)
-        return found
+        return entries
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:
         """Return the user of the sessions, or `None` if there is none or they belong to several users."""

@@ -91,14 +91,14 @@ class Memory:
 
     def get(self, key: str) -> tuple[Any, float] | None:
         """Return the value under `key` and its remaining seconds, or `None`."""
-        found = self._kept.get(key)
-        if found is None:
+        entry = self._kept.get(key)
+        if entry is None:
             return None
-        left_s = found[0] - self._clock()
+        left_s = entry[0] - self._clock()
         if left_s <= 0:
             del self._kept[key]
             return None
-        return found[1], left_s
+        return entry[1], left_s
 
     def mark(self) -> int:
         """Return a marker for `keep`, to be taken before Redis is read."""

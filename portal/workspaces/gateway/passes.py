@@ -170,11 +170,11 @@ class Passes:
         self._soon.set()
 
     def _end(self, place: tuple[str, str]) -> None:
-        found = self._passes.pop(place, None)
-        if found is None:
+        entry = self._passes.pop(place, None)
+        if entry is None:
             return
-        ended = found.left
-        found.timer.cancel()
+        ended = entry.left
+        entry.timer.cancel()
         for key in ended.keys:
             self._by_key[key].discard(place)
             if not self._by_key[key]:
@@ -214,9 +214,11 @@ class Passes:
             self._folder.mkdir(mode=self._mode)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            found = os.fstat(folder)
-            opened = found.st_mode & 0o077 & ~self._mode
-            foreign = found.st_uid != os.geteuid() or (self._mode != _ALONE and found.st_gid != os.getegid())
+            status = os.fstat(folder)
+            opened = status.st_mode & 0o077 & ~self._mode
+            foreign = status.st_uid != os.geteuid() or (
+                self._mode != _ALONE and status.st_gid != os.getegid()
+            )
             if foreign or opened:
                 raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
             with contextlib.suppress(FileExistsError):
@@ -263,7 +265,7 @@ class Passes:
         self._by_key.clear()
         self._of_workspace.clear()
         self._soon.set()
-        home, held, name = self._home, self._held, self._name
+        home, folder, name = self._home, self._held, self._name
         if home >= 0:
             with contextlib.suppress(OSError):
                 for second in _names(home):
@@ -272,11 +274,11 @@ class Passes:
             with contextlib.suppress(OSError):
                 self._remove(name)
         self._home = self._held = -1
-        for opened in (home, held):
+        for opened in (home, folder):
             if opened >= 0:
                 os.close(opened)
 
 
 def _names(folder: int) -> list[str]:
-    with os.scandir(folder) as found:
-        return [entry.name for entry in found]
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]

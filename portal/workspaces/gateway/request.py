@@ -90,12 +90,12 @@ class ClientRequest:
 
     def session_cookies(self, name: str) -> list[str]:
         """Return the distinct values of the session cookie. Other hosts of the domain may add values."""
-        found: list[str] = []
+        cookies: list[str] = []
         for pair in self._cookie_pairs():
             key, _, value = pair.partition("=")
-            if key.strip() == name and value and len(value) <= 256 and value not in found:
-                found.append(value)
-        return found if len(found) <= MAX_COOKIES else []
+            if key.strip() == name and value and len(value) <= 256 and value not in cookies:
+                cookies.append(value)
+        return cookies if len(cookies) <= MAX_COOKIES else []
 
     def app_cookies(self) -> str:
         """Return the Cookie header for the app, without the gateway's own cookies."""

@@ -115,12 +115,12 @@ class Streams:
         if len(self._open) + len(self._coming) >= self._most or self._of_workspace[name] >= MAX_OF_WORKSPACE:
             raise Full(name)
         await self._start()
-        word = secrets.token_hex(32)
-        timer = asyncio.get_running_loop().call_later(COME_S, self._forget, word)
-        self._coming[word] = (_Connection(name, client, upstream_headers, frozenset(keys)), timer)
+        token = secrets.token_hex(32)
+        timer = asyncio.get_running_loop().call_later(COME_S, self._forget, token)
+        self._coming[token] = (_Connection(name, client, upstream_headers, frozenset(keys)), timer)
         self._of_workspace[name] += 1
         return [
-            (STREAM_HEADER.lower().encode(), word.encode()),
+            (STREAM_HEADER.lower().encode(), token.encode()),
             (STREAM_PLACE_HEADER.lower().encode(), f"@{self._place}".encode()),
         ]
 
@@ -140,9 +140,9 @@ class Streams:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
-        for word in tuple(self._coming):
-            self._coming[word][1].cancel()
-            self._forget(word)
+        for token in tuple(self._coming):
+            self._coming[token][1].cancel()
+            self._forget(token)
         for connection in tuple(self._open):
             self._cut(connection)
 
@@ -168,8 +168,8 @@ class Streams:
         """Accept a connection of the front door, or abort it if its token is invalid."""
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
-        words = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
-        expected = self._coming.pop(words[0].decode("latin-1"), None) if len(words) == 1 else None
+        tokens = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
+        expected = self._coming.pop(tokens[0].decode("latin-1"), None) if len(tokens) == 1 else None
         if expected is None:
             near.transport.abort()
             return
@@ -183,12 +183,12 @@ class Streams:
             self._by_key.setdefault(key, set()).add(connection)
         # Check first whether something changed since the token was issued.
         self._soon.set()
-        kept = [line for line in lines if not line.lower().startswith(mark)]
-        kept.append(ONWARD_HEADER.encode() + b": " + self._token)
-        kept += [name + b": " + value for name, value in connection.upstream_headers]
+        headers = [line for line in lines if not line.lower().startswith(mark)]
+        headers.append(ONWARD_HEADER.encode() + b": " + self._token)
+        headers += [name + b": " + value for name, value in connection.upstream_headers]
         near.hold()
         joining = asyncio.get_running_loop().create_task(
-            self._join(connection, near, b"\r\n".join(kept) + _ENDED + rest)
+            self._join(connection, near, b"\r\n".join(headers) + _ENDED + rest)
         )
         self._joining.add(joining)
         joining.add_done_callback(self._joining.discard)
@@ -232,8 +232,8 @@ class Streams:
                 del self._by_key[key]
         self._counted_off(connection.name)
 
-    def _forget(self, word: str) -> None:
-        expected = self._coming.pop(word, None)
+    def _forget(self, token: str) -> None:
+        expected = self._coming.pop(token, None)
         if expected is not None:
             self._counted_off(expected[0].name)
 

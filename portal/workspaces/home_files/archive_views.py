@@ -38,17 +38,17 @@ def _back(workspace: Workspace) -> str:
 def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """List the archives of a home, with a form for a new one."""
     workspace = _home_of(request, workspace_id)
-    found = list(home_archives.of_home(request.user, workspace))
-    rows = presenters.rows(workspace, found)
+    all_archives = list(home_archives.of_home(request.user, workspace))
+    rows = presenters.rows(workspace, all_archives)
     context = {
         "workspace": workspace,
         "rows": rows,
-        "working": any(each.archive.open for each in rows),
-        "put_away": any(each.archive.away_at is not None for each in rows),
+        "working": any(row.archive.open for row in rows),
+        "put_away": any(row.archive.away_at is not None for row in rows),
         "refusal": presenters.refusal(workspace),
         "usage": home_limits.note_of(workspace),
         "most": settings.BERTH_HOME_ARCHIVES,
-        "together": presenters.together(found),
+        "together": presenters.together(all_archives),
         "max_name": home_archives.MAX_NAME,
     }
     return render(request, "home_files/archives.html", context)

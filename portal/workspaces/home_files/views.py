@@ -39,8 +39,8 @@ def _home_of(request: SignedInRequest, workspace_id: UUID) -> Workspace:
 
 
 def _path(request: SignedInRequest) -> str:
-    given = request.POST if request.method == "POST" else request.GET
-    return strip_nul(given.get("path", ""))
+    data = request.POST if request.method == "POST" else request.GET
+    return strip_nul(data.get("path", ""))
 
 
 def _crumbs(path: str) -> list[Crumb]:
@@ -73,15 +73,15 @@ def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     page = min(MAX_PAGE, max(1, int(number))) if number.isascii() and number.isdecimal() else 1
     context = {**_context(workspace, path), "usage": home_limits.note_of(workspace), "page": page}
     try:
-        found = services.listing(
+        listing = services.listing(
             actor=request.user, workspace=workspace, path=path, offset=(page - 1) * services.PAGE
         )
     except PortalError as error:
         context["problem"] = error.sentence
         return render(request, "home_files/list.html", context)
-    pages = max(1, -(-found.total // services.PAGE))
+    pages = max(1, -(-listing.total // services.PAGE))
     context |= {
-        "listing": found,
+        "listing": listing,
         "pages": pages,
         "before": page - 1,
         "after": page + 1 if page < pages else 0,
@@ -98,8 +98,8 @@ def _say_what_came(request: SignedInRequest) -> None:
     saved, refused = request.GET.get("saved", ""), request.GET.get("refused", "")
     if saved.isascii() and saved.isdecimal() and len(saved) < 6 and int(saved):
         count = int(saved)
-        said = ngettext("%(count)d file is uploaded.", "%(count)d files are uploaded.", count)
-        messages.success(request, said % {"count": count})
+        text = ngettext("%(count)d file is uploaded.", "%(count)d files are uploaded.", count)
+        messages.success(request, text % {"count": count})
     if refused:
         messages.error(request, services.refusal(refused[:40], request.GET.get("about", "")[:300]).sentence)
 
@@ -185,13 +185,13 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         messages.success(request, _("“%(name)s” is deleted.") % {"name": services.name_of(path)})
         return redirect(back)
     named = {"name": services.name_of(path)}
-    here = reverse("home_files:delete", args=[workspace.pk])
+    url = reverse("home_files:delete", args=[workspace.pk])
     context = {
         "title": _("Delete “%(name)s”?") % named,
         "loses": [_("“%(name)s” and, if it is a folder, all that is in it, for good") % named],
         "stays": [_("all other files"), _("the workspace")],
         "yes": _("Delete it"),
-        "action": here,
+        "action": url,
         "hidden": {"path": path},
         "back": back,
     }

@@ -75,24 +75,24 @@ BATCH = 50
 def of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
     """Return the archives of the workspace's home, newest first. Raises `NotAllowed` for other users."""
     policies.require_home(actor, workspace)
-    found = HomeArchive.objects.select_related("team", "pool", "node", "owner")
-    return found.filter(owner=workspace.owner_id, team=workspace.team_id)
+    rows = HomeArchive.objects.select_related("team", "pool", "node", "owner")
+    return rows.filter(owner=workspace.owner_id, team=workspace.team_id)
 
 
 def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
     """Return one archive of the workspace's home. Raises `NotAllowed` and `NotFound`."""
-    found = of_home(actor, workspace).filter(pk=archive_id).first()
-    if found is None:
+    archive = of_home(actor, workspace).filter(pk=archive_id).first()
+    if archive is None:
         raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
-    return found
+    return archive
 
 
 def why_not_now(workspace: Workspace) -> Reason | None:
     """Return why the home cannot be archived or restored now, if known without asking the node."""
-    found = home_places.node_of(workspace)
-    if found is None:
+    location = home_places.node_of(workspace)
+    if location is None:
         return Reason(FileCode.HOME_NOWHERE)
-    pool, name = found
+    pool, name = location
     if not home_places.are_apart(pool):
         return Reason(ArchiveCode.NOT_HERE)
     node = Node.objects.filter(pool=pool, name=name).first()
@@ -192,14 +192,16 @@ def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple
     A home that is archived away can only be restored.
     """
     policies.require_home(actor, workspace)
-    found = home_places.node_of(workspace)
-    if found is None:
+    location = home_places.node_of(workspace)
+    if location is None:
         raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
-    pool, name = found
+    pool, name = location
     if not home_places.are_apart(pool):
         raise conflict(ArchiveCode.NOT_HERE)
-    whose = {"owner": workspace.owner_id, "team": workspace.team_id, "pool": pool}
-    place = HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**whose).first()
+    home_filter = {"owner": workspace.owner_id, "team": workspace.team_id, "pool": pool}
+    place = (
+        HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**home_filter).first()
+    )
     node = place.node if place is not None else Node.objects.filter(pool=pool, name=name).first()
     if node is None:
         raise conflict(ArchiveCode.NODE_GONE, node=name)

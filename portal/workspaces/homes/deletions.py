@@ -50,10 +50,10 @@ def account_deleted(event: UserDeleted) -> None:
     """Record homes that are kept, or request their deletion, in the transaction that deletes the account."""
     home_moves.account_deleted(event.user)
     home_archives.account_deleted(event.user)
-    found = _homes_of(event.user)
-    if not found:
+    homes = _homes_of(event.user)
+    if not homes:
         return
-    names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in found]
+    names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in homes]
     data = {"owner": event.user.username, "homes": names}
     if not event.delete_homes:
         kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
@@ -65,7 +65,7 @@ def account_deleted(event: UserDeleted) -> None:
             HomeDeletion(
                 owner=event.user, team_id=row["team_id"], node_id=row["node_id"], asked_at=now, next_at=now
             )
-            for row in found
+            for row in homes
         )
         transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
     events.record(
@@ -79,23 +79,23 @@ def account_deleted(event: UserDeleted) -> None:
 
 def _homes_of(user: User) -> list[dict[str, Any]]:
     """Return the nodes that used the homes, and their current nodes, as a moved home may be unused there."""
-    found = list(Workspace.objects.filter(owner=user).homes())
-    known = {(row["team_id"], row["node_id"]) for row in found}
+    homes = list(Workspace.objects.filter(owner=user).homes())
+    keys = {(row["team_id"], row["node_id"]) for row in homes}
     places = HomePlace.objects.filter(owner=user).values(
         "team_id", "node_id", "team__slug", node_name=F("node__name")
     )
     for row in places:
-        if (row["team_id"], row["node_id"]) not in known:
-            found.append({**row, "node": row["node_name"]})
-    return found
+        if (row["team_id"], row["node_id"]) not in keys:
+            homes.append({**row, "node": row["node_name"]})
+    return homes
 
 
 def due(now: datetime) -> QuerySet[HomeDeletion]:
     """Return the deletions with a command due, except for users who still have workspaces."""
     free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
     unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("owner")))
-    found = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
-    return found.order_by("next_at", "pk")
+    rows = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
+    return rows.order_by("next_at", "pk")
 
 
 def sweep() -> int:

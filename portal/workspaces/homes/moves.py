@@ -71,8 +71,8 @@ BATCH = 50
 
 def seen_by(actor: User) -> QuerySet[HomeMove]:
     """Return the actor's own moves, or all for operators and auditors."""
-    found = HomeMove.objects.select_related("owner", "team", "pool", "requester")
-    return found if actor.sees_all else found.filter(owner=actor)
+    moves = HomeMove.objects.select_related("owner", "team", "pool", "requester")
+    return moves if actor.sees_all else moves.filter(owner=actor)
 
 
 def may_move(actor: User, owner_id: UUID) -> bool:
@@ -84,8 +84,8 @@ def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
     """Return the nodes of the pool, except `other_than`, that a home can be moved to, by name."""
     if not are_apart(pool):
         return []
-    found = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
-    return list(found.exclude(pk=other_than).order_by("name"))
+    nodes = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
+    return list(nodes.exclude(pk=other_than).order_by("name"))
 
 
 @transaction.atomic
@@ -127,7 +127,10 @@ def begin(
     if place.node.name == node:
         reason = Reason(HomeMoveCode.ALREADY_THERE, {"node": node})
         raise StateConflict(reason, code=reason.code)
-    target = next((each for each in targets_in(pool, other_than=place.node_id) if each.name == node), None)
+    target = next(
+        (candidate for candidate in targets_in(pool, other_than=place.node_id) if candidate.name == node),
+        None,
+    )
     if target is None or not home_use.believed(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
@@ -385,7 +388,7 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
     # The requester of an evacuation is notified once, at its end.
     asker = move.requester if move.evacuation_id is None else None
     events.notify(
-        {each.pk: each for each in (move.owner, asker) if each is not None}.values(),
+        {user.pk: user for user in (move.owner, asker) if user is not None}.values(),
         "home.move_failed",
         _("The home folder %(home)s was not moved") % {"home": _home(move)},
         sentence_of(reason),
@@ -455,8 +458,8 @@ def _locked(move_id: UUID) -> HomeMove | None:
 
 def _ticket(move: HomeMove) -> str:
     """Return the ticket for reading the home in this offer. It is derived, so it needs no storage."""
-    made = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
-    return base64.urlsafe_b64encode(made).decode().rstrip("=")
+    digest = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _name(move: HomeMove) -> str:

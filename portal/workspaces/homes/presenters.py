@@ -71,40 +71,40 @@ class LostRow:
 
 def places(actor: User, *, everybody: bool) -> QuerySet[HomePlace]:
     """Return the actor's homes, or those of all users."""
-    found = HomePlace.objects.select_related("owner", "team", "pool", "node")
-    found = found if everybody else found.filter(owner=actor)
-    return found.order_by("team__slug", "owner__username", "pool__slug", "pk")
+    queryset = HomePlace.objects.select_related("owner", "team", "pool", "node")
+    queryset = queryset if everybody else queryset.filter(owner=actor)
+    return queryset.order_by("team__slug", "owner__username", "pool__slug", "pk")
 
 
-def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
+def rows(actor: User, places: Iterable[HomePlace]) -> list[HomeRow]:
     """Return rows with usage, last move and possible target nodes, with three queries."""
-    found = list(found)
+    places = list(places)
     used = {
         (user, team, node): mib
-        for user, team, node, mib in HomeUsage.objects.filter(owner__in={each.owner_id for each in found})
+        for user, team, node, mib in HomeUsage.objects.filter(owner__in={place.owner_id for place in places})
         .order_by()
         .values_list("owner_id", "team_id", "node_id", "used_mib")
     }
     moves: dict[tuple[Any, Any, Any], HomeMove] = {}
     shown = HomeMove.objects.filter(
-        Q(open=True) | Q(state=HomeMoveState.FAILED), owner__in={each.owner_id for each in found}
+        Q(open=True) | Q(state=HomeMoveState.FAILED), owner__in={place.owner_id for place in places}
     )
     for move in shown.select_related("owner").order_by("asked_at"):
         moves[move.owner_id, move.team_id, move.pool_id] = move
     nodes: dict[Any, list[str]] = {}
-    pools = {each.pool_id for each in found if home_places.are_apart(each.pool)}
+    pools = {place.pool_id for place in places if home_places.are_apart(place.pool)}
     free = Node.objects.filter(pool__in=pools, online=True, cordoned=False, retired=False)
     for pool, name in free.order_by("name").values_list("pool_id", "name"):
         nodes.setdefault(pool, []).append(name)
-    made = []
-    for each in found:
-        last = moves.get((each.owner_id, each.team_id, each.pool_id))
-        can = home_moves.may_move(actor, each.owner_id) and not (last is not None and last.open)
-        names = [name for name in nodes.get(each.pool_id, []) if name != each.node.name] if can else []
-        size = _size(used.get((each.owner_id, each.team_id, each.node_id)))
+    home_rows = []
+    for place in places:
+        last = moves.get((place.owner_id, place.team_id, place.pool_id))
+        can = home_moves.may_move(actor, place.owner_id) and not (last is not None and last.open)
+        names = [name for name in nodes.get(place.pool_id, []) if name != place.node.name] if can else []
+        size = _size(used.get((place.owner_id, place.team_id, place.node_id)))
         row = move_row(actor, last) if last is not None and last.state != HomeMoveState.DONE else None
-        made.append(HomeRow(each, size, row, tuple(names)))
-    return made
+        home_rows.append(HomeRow(place, size, row, tuple(names)))
+    return home_rows
 
 
 def move_row(actor: User, move: HomeMove) -> MoveRow:
@@ -201,36 +201,36 @@ def remove_question(losses: Losses) -> dict[str, Any]:
 
 
 def _given_up(losses: Losses) -> list[str]:
-    found = []
+    lines = []
     if losses.workspace_count:
         line = ngettext(
             "%(count)d workspace, which ends as lost without having been seen to end: %(names)s",
             "%(count)d workspaces, which end as lost without having been seen to end: %(names)s",
             losses.workspace_count,
         )
-        found.append(line % _counted(losses.workspaces, losses.workspace_count))
+        lines.append(line % _counted(losses.workspaces, losses.workspace_count))
     if losses.home_count:
         line = ngettext(
             "%(count)d home folder that lies only there, until its user begins with an empty one: %(names)s",
             "%(count)d home folders that lie only there, until their users begin with empty ones: %(names)s",
             losses.home_count,
         )
-        found.append(line % _counted(losses.homes, losses.home_count))
+        lines.append(line % _counted(losses.homes, losses.home_count))
     if losses.archive_count:
         line = ngettext(
             "%(count)d archive of a home folder, which lies there, too",
             "%(count)d archives of home folders, which lie there, too",
             losses.archive_count,
         )
-        found.append(line % {"count": losses.archive_count})
+        lines.append(line % {"count": losses.archive_count})
     if losses.devices:
         line = ngettext(
             "%(count)d device, which leaves the inventory",
             "%(count)d devices, which leave the inventory",
             losses.devices,
         )
-        found.append(line % {"count": losses.devices})
-    return found
+        lines.append(line % {"count": losses.devices})
+    return lines
 
 
 def _archived(losses: Losses) -> str:

@@ -14,12 +14,12 @@ from portal.workspaces.homes.codes import ArchiveCode, HomeMoveCode
 
 def _amounts(params: Params) -> Params:
     """Add formatted amounts for parameters in MiB."""
-    said = {
+    amounts = {
         name.removesuffix("_mib"): format_memory(value)
         for name, value in params.items()
         if name.endswith("_mib")
     }
-    return {**params, **said}
+    return {**params, **amounts}
 
 
 def _room(params: Params) -> Params:

@@ -62,12 +62,12 @@ def is_automatic(secret: Secret) -> bool:
 
 def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
     """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
-    whose = Q(user=owner)
+    holders = Q(user=owner)
     if team is not None:
-        whose |= Q(team=team)
+        holders |= Q(team=team)
     if template is not None:
-        whose |= Q(template=template)
-    rows = list(Secret.objects.filter(whose).defer("sealed", "description"))
+        holders |= Q(template=template)
+    rows = list(Secret.objects.filter(holders).defer("sealed", "description"))
     if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
         rows = [row for row in rows if row.team_id is None]
     by_name: dict[str, list[Secret]] = {}

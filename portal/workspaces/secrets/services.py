@@ -93,10 +93,10 @@ def put(
         row.description = row.description if description is None else _one_line(description)
         row.everywhere = row.everywhere if everywhere is None else everywhere
         row.save(force_insert=created)
-        did = "made" if created else "changed the value of"
-        made = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
+        did = "audit_kind" if created else "changed the value of"
+        audit_kind = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
         where: dict[str, object] = {"vault_path": vault_path, "vault_key": vault_key} if vault_path else {}
-        _record(actor, made, row, f"{did} the secret {name} of {_called(holder)}", **where)
+        _record(actor, audit_kind, row, f"{did} the secret {name} of {_called(holder)}", **where)
     return Kept(row, created)
 
 
@@ -125,8 +125,8 @@ def change(
         if changed:
             row.updated_at = timezone.now()
             row.save(update_fields=[*changed, "updated_at"])
-            said = f"changed the secret {row.name} of {_called(row.holder)}"
-            _record(actor, AuditKind.SECRET_CHANGED, row, said, changed=changed)
+            message = f"changed the secret {row.name} of {_called(row.holder)}"
+            _record(actor, AuditKind.SECRET_CHANGED, row, message, changed=changed)
     return row
 
 
@@ -136,8 +136,8 @@ def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY
     with transaction.atomic():
         row = _locked(secret)
         _expect(expected, row)
-        said = f"deleted the secret {row.name} of {_called(row.holder)}"
-        _record(actor, AuditKind.SECRET_DELETED, row, said)
+        message = f"deleted the secret {row.name} of {_called(row.holder)}"
+        _record(actor, AuditKind.SECRET_DELETED, row, message)
         row.delete()
 
 

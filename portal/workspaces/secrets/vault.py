@@ -68,17 +68,17 @@ def read(paths: Iterable[str]) -> dict[str, Entry | PortalError]:
     `Unavailable` is temporary (Vault is down, sealed or busy); `StateConflict` needs a change of
     configuration.
     """
-    found: dict[str, Entry | PortalError] = {}
+    results: dict[str, Entry | PortalError] = {}
     session = requests.Session()
     session.trust_env = False  # No proxy, .netrc or environment variable may redirect the token.
     session.verify = settings.BERTH_VAULT_CA_FILE or True
     with session:
         for path in dict.fromkeys(paths):
             try:
-                found[path] = _read(session, path)
+                results[path] = _read(session, path)
             except PortalError as error:
-                found[path] = error
-    return found
+                results[path] = error
+    return results
 
 
 def _read(session: requests.Session, path: str) -> Entry:
@@ -107,7 +107,7 @@ def _read(session: requests.Session, path: str) -> Entry:
         log.error("Vault does not understand what it is asked about %s: %s", path, error.errors)
         raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path})) from None
     except exceptions.VaultDown as error:
-        sealed = any("sealed" in str(each).lower() for each in error.errors or [])
+        sealed = any("sealed" in str(line).lower() for line in error.errors or [])
         raise _away(error, SecretCode.VAULT_SEALED if sealed else SecretCode.VAULT_AWAY) from None
     except requests.exceptions.SSLError as error:
         log.error("Vault at %s: its certificate is not believed (%s)", settings.BERTH_VAULT_ADDR, error)

@@ -58,12 +58,12 @@ def _listed(request: SignedInRequest, holder: Holder) -> HttpResponse:
     folders = services.folders_of(holder)
     form = NewForm(request.POST or None, of_template=is_template, folders=folders)
     if request.method == "POST" and form.is_valid():
-        given = form.cleaned_data
+        cleaned = form.cleaned_data
         try:
             services.put(
                 actor=request.user,
                 holder=holder,
-                name=given["name"].strip(),
+                name=cleaned["name"].strip(),
                 only_new=True,
                 **form.value_or_place(),
                 **form.wanted(),
@@ -105,19 +105,19 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         initial=initial,
     )
     if request.method == "POST" and form.is_valid():
-        wanted, given = form.wanted(), form.value_or_place()
+        wanted, cleaned = form.wanted(), form.value_or_place()
         # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
-        if given["value"] and {name: given[name] for name in place} == place:
-            given |= dict.fromkeys(place, "")
+        if cleaned["value"] and {name: cleaned[name] for name in place} == place:
+            cleaned |= dict.fromkeys(place, "")
         expected = etags.expected_by(request)
         try:
-            if given["value"] or {name: given[name] for name in place} != place:
+            if cleaned["value"] or {name: cleaned[name] for name in place} != place:
                 services.put(
                     actor=request.user,
                     holder=secret.holder,
                     name=secret.name,
                     expected=expected,
-                    **given,
+                    **cleaned,
                     **wanted,
                 )
             else:
