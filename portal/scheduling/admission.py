@@ -314,7 +314,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         incoming = PendingWorkload(REQUEST, placement_request, workload)
         pending = choose_variant(trial.scheduler, trial.placer, incoming)
         if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*shortfall):
-            return _refused(trial, pending, *shortfall)
+            return _denial_verdict(trial, pending, *shortfall)
         trial.pending_workloads[REQUEST] = pending
         trial.scheduler.submit(pending.workload)
         decided = decision.decide(trial)
@@ -361,7 +361,7 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
         wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes
     )  # fmt: skip
     if not placement_request.possible:
-        return _impossible(placement_request, candidates)
+        return _impossible_verdict(placement_request, candidates)
     return placement_request
 
 
@@ -373,7 +373,7 @@ def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
     return outcome is not Outcome.IMPOSSIBLE or shortfall[0] is Rule.SITE_LIMIT
 
 
-def _refused(
+def _denial_verdict(
     snapshot: ClusterSnapshot, pending: PendingWorkload, outcome: Outcome, shortfall: Shortfall
 ) -> Verdict:
     blocker = blocker_of(snapshot.scheduler, pending.workload, shortfall)
@@ -414,7 +414,7 @@ def _by_capacity(placement_request: PlacementRequest) -> Verdict:
     )
 
 
-def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
+def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
     if placement_request.lost_home:
         return Verdict(Outcome.IMPOSSIBLE, blockers.home_lost(placement_request))
     if all(pool.pool.state == PoolState.UNKNOWN for pool in candidates):
@@ -423,10 +423,12 @@ def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNo
     for pool in placement_request.pools:
         request = without_environments(placement_request.request)
         reasons += pool.reasons_at_best(pool.adapted(request, placement_request.software))
-    return Verdict(Outcome.IMPOSSIBLE, _never(placement_request, tuple(reasons)), reasons=tuple(reasons))
+    return Verdict(
+        Outcome.IMPOSSIBLE, _never_reason(placement_request, tuple(reasons)), reasons=tuple(reasons)
+    )
 
 
-def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
+def _never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
     """Return why no node could ever take the request: its template's requirements, else its size."""
     template = placement_request.template
     if _no_node_has_program(placement_request):
@@ -494,7 +496,7 @@ def _fits_without_guard(placement_request: PlacementRequest) -> bool:
     return False
 
 
-def _not_admitted(verdict: Verdict) -> PortalError:
+def _admission_error(verdict: Verdict) -> PortalError:
     """Return the error for a verdict that denies the request, with all details."""
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
         ask = verdict.ask
@@ -536,7 +538,7 @@ class QueueAdmission(AdmissionPolicy):
             verdict = _refusal(snapshot, wanted)
         if verdict is None or (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
             return Admission(without_gpus=released)
-        raise _not_admitted(verdict)
+        raise _admission_error(verdict)
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:
@@ -566,7 +568,7 @@ def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
         pending = choose_variant(snapshot.scheduler, snapshot.placer, incoming)
         shortfall = refusal(snapshot.scheduler, pending.workload)
         return (
-            _refused(snapshot, pending, *shortfall)
+            _denial_verdict(snapshot, pending, *shortfall)
             if shortfall is not None and _refuses(*shortfall)
             else None
         )

@@ -37,7 +37,7 @@ def update() -> int:
         before = request_mix.mix_of(new)
         mix = capacity.load([pool])[pool.pk].weigh(before)
         new.looked_until = newest
-        if fresh is not None or _noticeable(before, mix):
+        if fresh is not None or _differs_noticeably(before, mix):
             new.shapes = mix.as_json()
             changed += 1
         new.save(force_insert=row is None)
@@ -46,7 +46,7 @@ def update() -> int:
     return changed
 
 
-def _noticeable(before: RequestMix, after: RequestMix) -> bool:
+def _differs_noticeably(before: RequestMix, after: RequestMix) -> bool:
     old: Mapping[Shape, tuple[int, int]] = dict(before.scarcity)
     return any(
         shape not in old

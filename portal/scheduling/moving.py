@@ -56,7 +56,7 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
         )
     }
     homes = home_places.of_users([(row.owner_id, row.team_id) for row in rows.values()])
-    with _without(snapshot, [move.workspace for move in planned]), snapshot.trial() as copy:
+    with _without_workspaces(snapshot, [move.workspace for move in planned]), snapshot.trial() as copy:
         for move in planned:
             row = rows.get(move.workspace)
             if row is None:
@@ -84,7 +84,7 @@ def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
 
 
 @contextmanager
-def _without(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
+def _without_workspaces(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
     """Set the clusters as if these workspaces had left."""
     placements = [place for places in capacity.held_by(workspaces).values() for place in places]
     released = []

@@ -190,7 +190,7 @@ class PlacementRequests:
     ) -> PlacementRequest:
         pools, refusals = [], []
         for pool in candidate_pools(flavor, self._pools):
-            refusal = self._refused(pool.pool, template, request)
+            refusal = self._refusal_of(pool.pool, template, request)
             if refusal:
                 reason = Reason(PlacementCode.REFUSED_BY_DRIVER, {"message": refusal})
                 refusals.append((pool.pool.name, reason))
@@ -213,7 +213,7 @@ class PlacementRequests:
         software = requirements_of(template, request.accelerators, request.needs)
         return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))
 
-    def _refused(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
+    def _refusal_of(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
         key = (pool.pk, template.pk, request)
         if key not in self._refusals:
             self._refusals[key] = refused_by_driver(pool, template, request)

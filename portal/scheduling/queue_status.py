@@ -155,7 +155,7 @@ def changes(
         if status.position != place:
             values["position"] = status.position
         now = statuses.digest_of(pending, status)
-        if now != digest or _moved(status.eta_at, eta_at, snapshot.now):
+        if now != digest or _eta_changed(status.eta_at, eta_at, snapshot.now):
             values["eta_at"] = status.eta_at
             values["eta_basis"] = status.basis.as_json() if status.basis else {}
         if now != digest:
@@ -168,7 +168,7 @@ def changes(
     return changed
 
 
-def _moved(new: datetime | None, old: datetime | None, now: datetime) -> bool:
+def _eta_changed(new: datetime | None, old: datetime | None, now: datetime) -> bool:
     """Return whether an ETA has changed by more than its accuracy."""
     if new is None or old is None:
         return new is not old

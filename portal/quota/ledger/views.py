@@ -31,7 +31,7 @@ def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
     team = limits.team_for(request.user, slug)
     if request.method == "POST":
         try:
-            messages.success(request, _do(request, team))
+            messages.success(request, _execute(request, team))
         except PortalError as error:
             messages.error(request, error.sentence)
     return redirect(f"{reverse('home:team', args=[team.slug])}#ledger")
@@ -71,7 +71,7 @@ def _do_budget(request: SignedInRequest, team: Team) -> str:
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
-def _do(request: SignedInRequest, team: Team) -> str:
+def _execute(request: SignedInRequest, team: Team) -> str:
     action, expected = request.POST.get("do"), etags.expected_by(request)
     if action == "close":
         services.close_ledger(actor=request.user, team=team, expected=expected)

@@ -122,7 +122,7 @@ class QuotaTree:
         roots = [node for node, parent in parents if not parent]
         seen = 0
         for root in roots:
-            members = _below(root)
+            members = _subtree(root)
             seen += len(members)
             names = frozenset(name for node in members for name in node.limits)
             for node in members:
@@ -192,7 +192,7 @@ def _check(name: str, weight_milli: int, limits: Mapping[str, Limit]) -> None:
             raise ValueError(f"a limit of {name!r} for {resource} is below zero")
 
 
-def _below(root: Node) -> list[Node]:
+def _subtree(root: Node) -> list[Node]:
     nodes = [root]
     for node in nodes:
         nodes.extend(node.children)

@@ -92,7 +92,7 @@ def board(request: SignedInRequest) -> HttpResponse:
     data = request.POST
     try:
         with transaction.atomic():
-            done, text = _done(request.user, data)
+            done, text = _execute(request.user, data)
     except PortalError as error:
         # Preserve the input of the row in edit.
         shown = board_of(data, problem=error.sentence, typed=data)
@@ -101,14 +101,14 @@ def board(request: SignedInRequest) -> HttpResponse:
         (messages.success if done.changed else messages.info)(request, text)
         for note in done.notes:
             messages.warning(request, note)
-        return redirect(f"{reverse('quotas:limits')}?{_where(data)}")
+        return redirect(f"{reverse('quotas:limits')}?{_query_string(data)}")
     after = QueryDict(mutable=True)
     after["resource"] = data.get("resource", "")
     after["q"] = data.get("q", "")
     return _render(request, board_of(after, message=text, notes=done.notes, saved=data.get("row", "")))
 
 
-def _where(data: QueryDict) -> str:
+def _query_string(data: QueryDict) -> str:
     """Return the query with resource and search, without the edited row."""
     query = QueryDict(mutable=True)
     for name in ("resource", "q"):
@@ -126,7 +126,7 @@ def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpRe
 # --- form actions ------------------------------------------------------------------------------------
 
 
-def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _execute(actor: User, data: QueryDict) -> tuple[Changed, str]:
     """Execute the form's action. Returns the change and its message."""
     actions: dict[str, Callable[[User, QueryDict], tuple[Changed, str]]] = {
         "save": _save,
@@ -202,7 +202,9 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     if quota is None and borrowing is None and lending is None:
         done = limits.remove_quota(actor=actor, **_owner(row), resource=resource, expected=expected)
         text = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
-        return Changed(done.changed or moved, done.reasons), text if done.changed else _placed(row, moved)
+        return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(
+            row, moved
+        )
     done = limits.set_quota(
         actor=actor,
         **_owner(row),
@@ -214,10 +216,10 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     )
     amount = format_resource_amount(resource, quota or 0)
     text = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
-    return Changed(done.changed or moved, done.reasons), text if done.changed else _placed(row, moved)
+    return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(row, moved)
 
 
-def _placed(row: Team | Cohort, moved: bool) -> str:
+def _move_message(row: Team | Cohort, moved: bool) -> str:
     text = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
     return text % {"row": row.name}
 

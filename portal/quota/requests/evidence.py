@@ -150,11 +150,11 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     """Return the evidence by request id."""
     if not requests:
         return {}
-    world = _world()
+    world = _load_world()
     teams = {request.team_id for request in requests}
-    holdings = _held(teams, world.now, requests)
-    idle = _idle(teams, world.now)
-    earlier = _earlier(requests)
+    holdings = _load_holdings(teams, world.now, requests)
+    idle = _idle_counts(teams, world.now)
+    earlier = _decided_requests(requests)
     balances = {
         account.team_id: account.quota + account.credit - account.spent
         for account in LedgerAccount.objects.filter(team__in=teams)
@@ -162,12 +162,14 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     gpus = {request.team_id for request in requests if _is_accelerator(request.resource)}
     uses = gpu_uses(gpus, world.now - PERIOD, now=world.now) if gpus else {}
     return {
-        request.pk: _one(request, world, holdings, idle, uses, earlier, balances.get(request.team_id))
+        request.pk: _build_evidence(
+            request, world, holdings, idle, uses, earlier, balances.get(request.team_id)
+        )
         for request in requests
     }
 
 
-def _one(
+def _build_evidence(
     request: QuotaRequest,
     world: _World,
     holdings: _Held,
@@ -254,13 +256,13 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
 # --- Queries ----------------------------------------------------------------------------------------
 
 
-def _world() -> _World:
+def _load_world() -> _World:
     world = _World(
         timezone.now(),
         counts=counting.site(),
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
     )
-    for team, owner, amounts in _charged():
+    for team, owner, amounts in _iter_charged():
         for resource, amount in amounts.items():
             world.used[team, resource] = world.used.get((team, resource), 0) + amount
             key = (team, owner, resource)
@@ -295,7 +297,7 @@ def _world() -> _World:
     return world
 
 
-def _charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
+def _iter_charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
     """Yield team, owner and amounts of all workspaces with capacity."""
     holding = Workspace.objects.filter(state__in=HOLDING).order_by()
     yield from holding.values_list("team_id", "owner_id", "amounts")
@@ -326,7 +328,7 @@ class _Held:
         self.by_user[team, user, resource] = self.by_user.get((team, user, resource), 0) + amount
 
 
-def _held(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
+def _load_holdings(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
     since = now - PERIOD
     holdings = _Held(
         frozenset(
@@ -379,7 +381,7 @@ def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: da
     return max(0, int((min(ended or now, now) - max(begun, since)).total_seconds()))
 
 
-def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
+def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
     """Return by team and model the accelerators allocated, measured and idle now."""
     by_key: dict[tuple[UUID, str], Idle] = {}
     rows: QuerySet[Any] = AllocatedDevice.objects.filter(
@@ -397,7 +399,7 @@ def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
     return by_key
 
 
-def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[QuotaRequest]]:
+def _decided_requests(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[QuotaRequest]]:
     """Return decided requests of the same teams for the same resources, newest first."""
     rows = (
         QuotaRequest.objects.filter(

@@ -148,13 +148,13 @@ class Shown:
         """The outcomes of earlier requests of the team for the same resource."""
         if self.evidence is None:
             return []
-        return [Line(_outcome(row), _earlier(row)) for row in self.evidence.earlier]
+        return [Line(_outcome(row), _earlier_text(row)) for row in self.evidence.earlier]
 
 
 def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any) -> Shown:
     """Return the request with the actions that the actor may take."""
     grant = getattr(request, "grant", None)
-    barred = evidence is not None and _barred(request)
+    barred = evidence is not None and _has_bar(request)
     return Shown(
         request=request,
         evidence=evidence,
@@ -166,14 +166,14 @@ def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, 
     )
 
 
-def _barred(request: QuotaRequest) -> bool:
+def _has_bar(request: QuotaRequest) -> bool:
     return request.kind != RequestKind.LEDGER
 
 
 def inbox(actor: User) -> list[Shown]:
     """Return the actor's inbox. All rows may be decided, so permissions are not checked per row."""
     rows = selectors.inbox(actor)
-    teams = {row.request.team_id: row.request.team for row in rows if _barred(row.request)}
+    teams = {row.request.team_id: row.request.team for row in rows if _has_bar(row.request)}
     bars = limits.bars_for_many(teams.values()) if teams else {}
     bars_by_key = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
     return [
@@ -199,7 +199,7 @@ def lines(evidence: Evidence) -> list[Line]:
         rows.append(Line(_("Budget left"), left, "budget"))
     suffix = _(" by %(username)s") % {"username": request.requester.username} if evidence.of_user else ""
     rows.append(Line(_("Last 30 days"), _last_30_days(evidence, suffix)))
-    rows.append(Line(_("Idle share"), _idle(evidence)))
+    rows.append(Line(_("Idle share"), _idle_text(evidence)))
     if evidence.use is not None and evidence.use.held_s:
         rows.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
     if evidence.cohort:
@@ -278,7 +278,7 @@ def _hours(resource: str) -> str:
     return _("GPU-hours")
 
 
-def _idle(evidence: Evidence) -> str:
+def _idle_text(evidence: Evidence) -> str:
     idle = evidence.idle
     if idle is None or idle.percent is None:
         return _("not measured")
@@ -287,7 +287,7 @@ def _idle(evidence: Evidence) -> str:
         "idle": idle.idle,
         "measured": idle.measured,
     }
-    return text + _silent(idle.held - idle.measured)
+    return text + _unmeasured_note(idle.held - idle.measured)
 
 
 def _use(use: GpuUse) -> str:
@@ -298,10 +298,10 @@ def _use(use: GpuUse) -> str:
         "percent": use.percent,
         "hours": format_number(round(use.measured_s / 3600)),
     }
-    return text + _silent(round((use.held_s - use.measured_s) / 3600))
+    return text + _unmeasured_note(round((use.held_s - use.measured_s) / 3600))
 
 
-def _silent(count: int) -> str:
+def _unmeasured_note(count: int) -> str:
     return "; " + _("%(count)s not measured") % {"count": format_number(count)} if count else ""
 
 
@@ -337,7 +337,7 @@ def _outcome(row: QuotaRequest) -> str:
     return row.get_state_display()
 
 
-def _earlier(row: QuotaRequest) -> str:
+def _earlier_text(row: QuotaRequest) -> str:
     params = {
         "username": row.requester.username,
         "asked": format_resource_amount(row.resource, row.amount),

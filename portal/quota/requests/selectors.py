@@ -32,7 +32,7 @@ class InboxRow:
     evidence: Evidence
 
 
-def _shown() -> QuerySet[QuotaRequest]:
+def _base_queryset() -> QuerySet[QuotaRequest]:
     return QuotaRequest.objects.select_related(
         "team", "requester", "decided_by", "workspace", "workspace__template", "workspace__flavor", "grant"
     )
@@ -40,7 +40,7 @@ def _shown() -> QuerySet[QuotaRequest]:
 
 def requests_for(actor: User) -> QuerySet[QuotaRequest]:
     """Return requests that the actor may see, newest first."""
-    return _shown().filter(policies.visible_to(actor)).order_by("-created_at", "-id")
+    return _base_queryset().filter(policies.visible_to(actor)).order_by("-created_at", "-id")
 
 
 def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
@@ -53,7 +53,11 @@ def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
 
 def open_for(actor: User) -> QuerySet[QuotaRequest]:
     """Return open requests that the actor may decide, oldest first."""
-    return _shown().filter(policies.decidable_by(actor), state=RequestState.OPEN).order_by("created_at", "id")
+    return (
+        _base_queryset()
+        .filter(policies.decidable_by(actor), state=RequestState.OPEN)
+        .order_by("created_at", "id")
+    )
 
 
 def open_count(actor: User) -> int:
@@ -71,7 +75,9 @@ def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
 def decided_for(actor: User, limit: int = 10) -> list[QuotaRequest]:
     """Return the latest decisions among the requests that the actor may decide, newest first."""
     decided = [RequestState.APPROVED, RequestState.DENIED]
-    decided_requests = _shown().filter(policies.decidable_by(actor) | Q(decided_by=actor), state__in=decided)
+    decided_requests = _base_queryset().filter(
+        policies.decidable_by(actor) | Q(decided_by=actor), state__in=decided
+    )
     return list(decided_requests.order_by("-decided_at")[:limit])
 
 
@@ -82,12 +88,12 @@ def evidence(request: QuotaRequest) -> Evidence:
 
 def of_team(team: Team, limit: int = 10) -> list[QuotaRequest]:
     """Return the team's latest requests, newest first."""
-    return list(_shown().filter(team=team).order_by("-created_at", "-id")[:limit])
+    return list(_base_queryset().filter(team=team).order_by("-created_at", "-id")[:limit])
 
 
 def of_user(user: User) -> QuerySet[QuotaRequest]:
     """Return the user's requests, newest first."""
-    return _shown().filter(requester=user).order_by("-created_at", "-id")
+    return _base_queryset().filter(requester=user).order_by("-created_at", "-id")
 
 
 def history_of(request: QuotaRequest) -> QuerySet[Event]:

@@ -54,14 +54,14 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
         fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "state", "note", "created_at"]
         read_only_fields = fields
 
-    def _knows(self, row: Reservation) -> bool:
+    def _can_view_team(self, row: Reservation) -> bool:
         return policies.may_view_team(self.context["actor"], row.team)
 
     def get_title(self, row: Reservation) -> str:
-        return row.title if self._knows(row) else ""
+        return row.title if self._can_view_team(row) else ""
 
     def get_note(self, row: Reservation) -> str:
-        return row.note if self._knows(row) else ""
+        return row.note if self._can_view_team(row) else ""
 
     def get_amounts(self, row: Reservation) -> dict[str, int]:
         return slots.plain(row.amounts)

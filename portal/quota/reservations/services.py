@@ -83,7 +83,7 @@ def request(
         decided_by=actor if alone else None,
         permission=permission,
     )
-    text = _words(reservation)
+    text = _description(reservation)
     if permission is not None:
         by = permission.granted_by.username
         allowed = {"permission": str(permission.pk), "permitted_by": by}
@@ -124,9 +124,9 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
     _require_room(_fields(reservation), but=reservation.pk)
     reservation.state, reservation.decided_by = ReservationState.BOOKED, actor
     reservation.save(update_fields=["state", "decided_by"])
-    text = _words(reservation)
-    _record(actor, reservation, "booked", f"books {text}", **_how(actor, reservation))
-    _decided(reservation)
+    text = _description(reservation)
+    _record(actor, reservation, "booked", f"books {text}", **_audit_data(actor, reservation))
+    _refresh_approvals(reservation)
     _notify(
         reservation, _("%(username)s booked %(what)s") % {"username": actor.username, "what": text}, actor
     )
@@ -150,9 +150,9 @@ def deny(
     reservation.state, reservation.decided_by, reservation.note = ReservationState.CANCELLED, actor, note
     reservation.save(update_fields=["state", "decided_by", "note"])
     message = f"denies {reservation.team.name} “{reservation.title}”: {note}"
-    _record(actor, reservation, "denied", message, **_how(actor, reservation))
-    _decided(reservation)
-    _notify(reservation, _("%(what)s is not booked") % {"what": _titled(reservation)}, actor, note)
+    _record(actor, reservation, "denied", message, **_audit_data(actor, reservation))
+    _refresh_approvals(reservation)
+    _notify(reservation, _("%(what)s is not booked") % {"what": _quoted_title(reservation)}, actor, note)
     return reservation
 
 
@@ -177,14 +177,14 @@ def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etag
     )
     _notify(
         reservation,
-        _("%(what)s is cancelled") % {"what": _titled(reservation)},
+        _("%(what)s is cancelled") % {"what": _quoted_title(reservation)},
         actor,
         _span(reservation),
     )
     if booked:
         emit(LimitsChanged())
     else:
-        _decided(reservation)
+        _refresh_approvals(reservation)
     return reservation
 
 
@@ -195,7 +195,7 @@ def pass_on_all_of(event: UserDeactivated) -> None:
     for row in theirs.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):
         row.state = ReservationState.CANCELLED
         row.save(update_fields=["state"])
-        _decided(row)
+        _refresh_approvals(row)
         _record(event.actor, row, "cancelled", f"cancels “{row.title}” of {row.team.name}, {_span(row)}")
     for row in theirs.filter(state=ReservationState.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
@@ -244,7 +244,7 @@ def change(
         return reservation
     booked = reservation.state == ReservationState.BOOKED
     allowed: dict[str, Any] = {}
-    if booked and not _less(wanted, reservation):
+    if booked and not _is_reduction(wanted, reservation):
         if not decisions.books_at_once(actor, reservation.team):
             raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
         if (permission := decisions.permission_for(actor, reservation.team)) is not None:
@@ -255,23 +255,23 @@ def change(
     reservation.reminded_at = None if reservation.starts_at > now else reservation.reminded_at
     if not booked:
         # Also refreshes pages of users who no longer have to decide it.
-        _decided(reservation)
+        _refresh_approvals(reservation)
         reservation.changed_by = actor
     reservation.save(update_fields=[*wanted, "reminded_at", "changed_by"])
-    text = _words(reservation)
+    text = _description(reservation)
     _record(
         actor,
         reservation,
         "changed",
         f"changes “{reservation.title}” to {text}",
-        before=_plain(before),
+        before=_as_json(before),
         **allowed,
     )
     _notify(reservation, _("“%(title)s” is now %(what)s") % {"title": reservation.title, "what": text}, actor)
     if booked:
         emit(LimitsChanged())
     else:
-        _decided(reservation)
+        _refresh_approvals(reservation)
     return reservation
 
 
@@ -289,7 +289,7 @@ def due(*, now: datetime | None = None) -> int:
     ends = Reservation.objects.filter(state=booked, ended_at=None, ends_at__lte=now)
     missed = Reservation.objects.filter(state=requested, ends_at__lte=now)
     done = 0
-    for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _miss)):
+    for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _cancel_undecided)):
         for key in list(rows.order_by("starts_at", "pk").values_list("pk", flat=True)[:BATCH]):
             with transaction.atomic():
                 # Under lock its state is checked again: it may have been cancelled, changed or processed
@@ -333,14 +333,14 @@ def _end(row: Reservation, now: datetime) -> None:
     emit(LimitsChanged())
 
 
-def _miss(row: Reservation, _now: datetime) -> None:
+def _cancel_undecided(row: Reservation, _now: datetime) -> None:
     row.state, row.note = ReservationState.CANCELLED, _("Nobody decided it in time.")
     row.save(update_fields=["state", "note"])
-    _decided(row)
+    _refresh_approvals(row)
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
     _notify(
         row,
-        _("%(what)s was not decided in time") % {"what": _titled(row)},
+        _("%(what)s was not decided in time") % {"what": _quoted_title(row)},
         SYSTEM,
         _span(row),
     )
@@ -353,13 +353,13 @@ def _span(row: Reservation) -> str:
     return format_time_span(row.starts_at, row.ends_at)
 
 
-def _words(row: Reservation) -> str:
+def _description(row: Reservation) -> str:
     """Return the amounts, the team and the period as text."""
     params = {"amounts": format_amounts(row.amounts), "team": row.team.name, "span": _span(row)}
     return _("%(amounts)s for %(team)s, %(span)s") % params
 
 
-def _titled(row: Reservation) -> str:
+def _quoted_title(row: Reservation) -> str:
     return _("“%(title)s” of %(team)s") % {"title": row.title, "team": row.team.name}
 
 
@@ -419,11 +419,11 @@ def _fields(row: Reservation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()}
 
 
-def _less(wanted: Mapping[str, Any], row: Reservation) -> bool:
+def _is_reduction(wanted: Mapping[str, Any], row: Reservation) -> bool:
     """Return whether the change only reduces what is booked."""
     inside = row.starts_at <= wanted["starts_at"] and wanted["ends_at"] <= row.ends_at
     return inside and all(amount <= row.amounts.get(name, 0) for name, amount in wanted["amounts"].items())
@@ -475,11 +475,11 @@ def _record(actor: User | SystemActor, row: Reservation, action: str, message: s
         kind=AuditKind(f"reservation.{action}"),
         team=row.team,
         message=message,
-        data={"reservation": str(row.pk), **_plain(_fields(row)), **data},
+        data={"reservation": str(row.pk), **_as_json(_fields(row)), **data},
     )
 
 
-def _how(actor: User, row: Reservation) -> dict[str, Any]:
+def _audit_data(actor: User, row: Reservation) -> dict[str, Any]:
     """Return the audit data of a decision: the delegating approver, and whether the request is their own."""
     details: dict[str, Any] = {}
     if actor.pk in (row.created_by_id, row.changed_by_id):
@@ -489,7 +489,7 @@ def _how(actor: User, row: Reservation) -> dict[str, Any]:
     return details
 
 
-def _decided(row: Reservation) -> None:
+def _refresh_approvals(row: Reservation) -> None:
     """Refresh open pages of users who decide: the reservation no longer waits for them."""
     events.refresh_pages(decisions.deciders_of(row))
 

@@ -48,18 +48,18 @@ class Clash:
 
 def counted(amounts: Amounts) -> dict[str, int]:
     """Return entered amounts with GPUs of a model included in GPUs of any model."""
-    every = amounts.get(resources.GPU, 0) + _of_models(amounts)
+    every = amounts.get(resources.GPU, 0) + _model_total(amounts)
     return {**amounts, **({resources.GPU: every} if every else {})}
 
 
 def plain(amounts: Amounts) -> dict[str, int]:
     """Return the inverse of `counted`: GPUs of any model exclude those of a model."""
-    more = amounts.get(resources.GPU, 0) - _of_models(amounts)
+    more = amounts.get(resources.GPU, 0) - _model_total(amounts)
     others = {name: amount for name, amount in amounts.items() if name != resources.GPU}
     return {**others, **({resources.GPU: more} if more > 0 else {})}
 
 
-def _of_models(amounts: Amounts) -> int:
+def _model_total(amounts: Amounts) -> int:
     return sum(
         amount
         for resource, amount in amounts.items()

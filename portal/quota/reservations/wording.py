@@ -31,7 +31,7 @@ def _amounts(params: Params) -> Params:
     return texts
 
 
-def _decided(params: Params) -> Params:
+def _format_decision(params: Params) -> Params:
     by = gettext(" by %(username)s") % {"username": params["by"]} if params["by"] else ""
     return {**params, "by": by}
 
@@ -51,14 +51,14 @@ def _clash(params: Params) -> Params:
     if (more := len(holders) - _MAX_HOLDERS) > 0:
         text += ngettext(" and %(count)s more team", " and %(count)s more teams", more) % {"count": more}
     return {
-        **_advised(params),
+        **_format_advice(params),
         "at": format_day_time(datetime.fromisoformat(params["at"])),
         "until": format_day_time(datetime.fromisoformat(params["until"])),
         "holders": text,
     }
 
 
-def _advised(params: Params) -> Params:
+def _format_advice(params: Params) -> Params:
     """Format the amounts, and as `advice` a smaller amount, a later start, or another model."""
     amount = format_amount(params["resource"], params["left"])
     start = params.get("next_start")
@@ -76,10 +76,10 @@ def _advised(params: Params) -> Params:
 
 def _fits(params: Params) -> Params:
     """Format `peaks`: resource, peak of amounts booked by others, and capacity."""
-    return {"peaks": "; ".join(_peak(*peak) for peak in params["peaks"])}
+    return {"peaks": "; ".join(_format_peak(*peak) for peak in params["peaks"])}
 
 
-def _peak(resource: str, booked: int, capacity: int) -> str:
+def _format_peak(resource: str, booked: int, capacity: int) -> str:
     total = format_resource_amount(resource, capacity)
     if not booked:
         return gettext("%(total)s, none booked") % {"total": total}
@@ -87,7 +87,7 @@ def _peak(resource: str, booked: int, capacity: int) -> str:
     return gettext("%(booked)s of %(total)s booked by others") % params
 
 
-def _known(params: Params) -> Params:
+def _format_known_resources(params: Params) -> Params:
     names = ", ".join(params["known"]) or gettext("none")
     return {**_amounts(params), "known": names}
 
@@ -106,10 +106,10 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_clash,
     ),
     ReservationCode.BOOKED_ALREADY: Text(
-        _("“%(title)s” is already booked%(by)s."), _CALENDAR, prepare=_decided
+        _("“%(title)s” is already booked%(by)s."), _CALENDAR, prepare=_format_decision
     ),
     ReservationCode.CANCELLED_ALREADY: Text(
-        _("“%(title)s” is already cancelled%(by)s."), _CALENDAR, prepare=_decided
+        _("“%(title)s” is already cancelled%(by)s."), _CALENDAR, prepare=_format_decision
     ),
     ReservationCode.CHOOSE_RESOURCE: Text(_("Choose what to reserve.")),
     ReservationCode.DENIAL_WITHOUT_NOTE: Text(_("Enter a note for the requester.")),
@@ -123,7 +123,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("The period of this reservation is over."), _("There is nothing to cancel.")
     ),
     ReservationCode.NOT_RESERVABLE: Text(
-        _("The site has no %(resource)s to reserve. Available accelerators: %(known)s."), prepare=_known
+        _("The site has no %(resource)s to reserve. Available accelerators: %(known)s."),
+        prepare=_format_known_resources,
     ),
     ReservationCode.NO_SUCH_RESERVATION: Text(_("Reservation not found."), _CALENDAR),
     ReservationCode.ONLY_LESS: Text(
@@ -145,7 +146,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     ReservationCode.RESOURCES_COUNT: Text(_("Enter 1 to %(max)s resources with an amount each.")),
     ReservationCode.SITE_TOO_SMALL: Text(
-        _("The site has %(capacity)s, so %(wanted)s do not fit."), "%(advice)s", prepare=_advised
+        _("The site has %(capacity)s, so %(wanted)s do not fit."), "%(advice)s", prepare=_format_advice
     ),
     ReservationCode.START_NOT_IN_FUTURE: Text(_("Choose a start in the future.")),
     ReservationCode.TIME_NOT_UNDERSTOOD: Text(_("Enter a date and time, such as 2030-01-31T14:00.")),

@@ -325,7 +325,7 @@ class _Decision:
         Workloads past their expected end do not count. With `overran` they are expected to run as long again:
         run times have long tails.
         """
-        gone = self._gone_by(until_s, overran=overran)
+        gone = self._workloads_ending_by(until_s, overran=overran)
         if not gone:
             return False
         key = (until_s, frozenset(self._preempting), len(self._starts))
@@ -333,7 +333,7 @@ class _Decision:
             self._soon = Soon(key, self._usage, gone, self._state.running)
         return self._soon.fits(workload, until_s, binding, self._placer)
 
-    def _gone_by(self, until_s: int, *, overran: bool) -> list[Workload]:
+    def _workloads_ending_by(self, until_s: int, *, overran: bool) -> list[Workload]:
         """Return the running and starting workloads that are expected to end by `until_s`."""
         now_s, running = self._now_s, self._state.running
         names = self._state.ending(now_s, until_s)

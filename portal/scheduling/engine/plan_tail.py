@@ -98,7 +98,7 @@ class Tail:
     def etas(self) -> dict[str, Eta]:
         """Return all ETAs by id."""
         if self._etas is None:
-            self._etas = self._all()
+            self._etas = self._all_etas()
         return self._etas
 
     def insert(self, workload: Workload, rank: Rank) -> Eta:
@@ -117,7 +117,7 @@ class Tail:
         first = max((self._starts(row, work) for row, work in before.items()), default=0)
         return self._eta(workload, demand, int(first))
 
-    def _all(self) -> dict[str, Eta]:
+    def _all_etas(self) -> dict[str, Eta]:
         waiting = [
             (rank_of(key, shape.delay_ms), number, key[5])
             for number, shape in enumerate(self._shapes)

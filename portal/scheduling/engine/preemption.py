@@ -177,7 +177,7 @@ class _Search:
                 self._leave_out(other)
             if not other.preemptible or age_s < protected_s(other, self.policy):
                 continue
-            if not own and not self._worth_it(candidate):
+            if not own and not self._gain_exceeds_loss(candidate):
                 continue
             names = self._lacking
             if own:
@@ -190,7 +190,7 @@ class _Search:
         if candidates:
             self._candidates[team] = candidates
 
-    def _worth_it(self, candidate: Running) -> bool:
+    def _gain_exceeds_loss(self, candidate: Running) -> bool:
         """Return whether the gain exceeds the lost work, for a victim of another team.
 
         Between borrowers, the victim's remaining run must be longer than its lost work plus the incoming run.
@@ -253,7 +253,7 @@ class _Search:
         for team, amounts in self._unsettled.items():
             (tree.add if sign > 0 else tree.remove)(team, amounts)
 
-    def _enough(self) -> bool:
+    def _request_fits(self) -> bool:
         """Return whether the request fits once the chosen victims have left."""
         # During the search the usage includes the request and excludes unsettled workloads.
         usage = self.usage
@@ -269,7 +269,7 @@ class _Search:
     def _take(self, victim: Running, reason: PreemptionCode) -> bool:
         self.usage.remove(victim.workload)
         self._taken.append((victim, reason))
-        return self._enough()
+        return self._request_fits()
 
     def _first_strategy(self) -> bool:
         """Preempt where the incoming team's share is at most the other's without the victim; owners
@@ -283,10 +283,10 @@ class _Search:
                 if self._take(members.pop(), PreemptionCode.IN_TEAM if own else PreemptionCode.RECLAIM):
                     return True
                 continue
-            mine = self._mine(team)
+            mine = self._own_share(team)
             while members:
                 candidate = members.pop()
-                if mine <= self._theirs_without(candidate) and self._lasts(candidate):
+                if mine <= self._other_share_without(candidate) and self._imbalance_lasts(candidate):
                     if self._take(candidate, PreemptionCode.FAIR_SHARE):
                         return True
                     break
@@ -298,8 +298,8 @@ class _Search:
         while (team := self._largest(self._retry)) is not None:
             (candidate,) = self._retry.pop(team)
             if (
-                self._mine(team) < dominant_share(self._theirs(team))
-                and self._lasts(candidate)
+                self._own_share(team) < dominant_share(self._other_node(team))
+                and self._imbalance_lasts(candidate)
                 and self._take(candidate, PreemptionCode.FAIR_SHARE)
             ):
                 return True
@@ -338,7 +338,7 @@ class _Search:
         place.append((-share, True, (node is self._own, *_leaves_before(following))))
         return tuple(place)
 
-    def _mine(self, team: str) -> int:
+    def _own_share(self, team: str) -> int:
         """Return the incoming team's share below its common cohort with `team`, with unsettled workloads."""
         mine, _ = _below_common(self._own, self.usage.tree.teams[team])
         if mine is self._own or not self._unsettled:
@@ -348,17 +348,17 @@ class _Search:
         self._count_unsettled(-1)
         return share
 
-    def _theirs(self, team: str) -> Node:
+    def _other_node(self, team: str) -> Node:
         return _below_common(self._own, self.usage.tree.teams[team])[1]
 
-    def _theirs_without(self, other: Running) -> int:
-        theirs = self._theirs(other.workload.team)
+    def _other_share_without(self, other: Running) -> int:
+        theirs = self._other_node(other.workload.team)
         self.usage.remove(other.workload)
         share = dominant_share(theirs)
         self.usage.add(other.workload)
         return share
 
-    def _lasts(self, other: Running) -> bool:
+    def _imbalance_lasts(self, other: Running) -> bool:
         """Return whether the imbalance between borrowers also holds on the average of the last days."""
         mine, theirs = _below_common(self._own, self.usage.tree.teams[other.workload.team])
         my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
@@ -369,7 +369,7 @@ class _Search:
         for index in range(len(self._taken) - 2, -1, -1):
             spared = self._taken.pop(index)
             self.usage.add(spared[0].workload)
-            if not self._enough():
+            if not self._request_fits():
                 self.usage.remove(spared[0].workload)
                 self._taken.insert(index, spared)
 

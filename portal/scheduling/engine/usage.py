@@ -39,12 +39,15 @@ class Calendar:
             and resource in reservation.amounts
         ]
         return max(
-            (self._at(near, max(start_s, reservation.start_s), resource, usage) for reservation in near),
+            (
+                self._booked_at(near, max(start_s, reservation.start_s), resource, usage)
+                for reservation in near
+            ),
             default=0,
         )
 
     @staticmethod
-    def _at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
+    def _booked_at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
         booked: dict[str, int] = {}
         for reservation in near:
             if reservation.start_s <= at_s < reservation.end_s:

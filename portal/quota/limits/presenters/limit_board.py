@@ -116,7 +116,7 @@ def board_of(
         if resources.is_accelerator(resource)
         else None,
         cohorts=list(Cohort.objects.order_by("slug")),
-        editing=_editing(chosen, resource, typed),
+        editing=_build_editing(chosen, resource, typed),
         empty=not Quota.objects.exists(),
         q=q,
         problem=problem,
@@ -138,7 +138,7 @@ def _resource(data: QueryDict, names: list[str], problem: str) -> tuple[str, str
         return names[0], problem or error.message
 
 
-def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
+def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
     if row is None:
         return None
     quota, place = row.quota, _place_of(row)

@@ -82,7 +82,7 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
         yield team, str(owner), {resource: amount * count for resource, amount in amounts.items()}
 
 
-def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+def _charged_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
     """Return the workspaces that are charged.
 
     One that is deleted after its stop has already released its capacity.
@@ -94,7 +94,7 @@ def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
 def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
     uses = {team: Use() for team in teams}
     chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
-    for team, owner, amounts in _rows(_holding(chosen)):
+    for team, owner, amounts in _rows(_charged_workspaces(chosen)):
         # Skip teams created between the two queries.
         if use := uses.get(team):
             add(use.held, amounts)
@@ -111,7 +111,7 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
 def site_use() -> Amounts:
     """Return the amounts in use by all teams."""
     total: Amounts = {}
-    for _, _, amounts in _rows(_holding(Workspace.objects.all())):
+    for _, _, amounts in _rows(_charged_workspaces(Workspace.objects.all())):
         add(total, amounts)
     return total
 

@@ -79,7 +79,7 @@ def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
         targets=_targets(grant),
         data=_data(grant, note=note),
     )
-    others = {user.pk: user for user in _concerned(grant)}
+    others = {user.pk: user for user in _recipients(grant)}
     others.pop(actor.pk, None)
     title = _("%(username)s took back %(amount)s granted to %(team)s") % {
         "username": actor.username,
@@ -114,7 +114,7 @@ def _warn(grant: Grant, now: datetime) -> None:
         return
     amount = format_resource_amount(grant.resource, grant.amount)
     events.notify(
-        _concerned(grant),
+        _recipients(grant),
         "quota.grant_ends_soon",
         _("%(amount)s granted to %(team)s ends %(time)s UTC")
         % {"amount": amount, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
@@ -137,7 +137,7 @@ def _end(grant: Grant, now: datetime) -> bool:
         data=_data(grant),
     )
     events.notify(
-        _concerned(grant),
+        _recipients(grant),
         "quota.grant_ended",
         _("%(amount)s granted to %(team)s has ended") % {"amount": amount, "team": grant.team.name},
         _("What runs goes on; nothing new starts on it. Ask again if you still need it."),
@@ -147,7 +147,7 @@ def _end(grant: Grant, now: datetime) -> bool:
     return True
 
 
-def _concerned(grant: Grant) -> list[User]:
+def _recipients(grant: Grant) -> list[User]:
     """Return the owners of the team, the requester, and the member whose cap it raises."""
     users = {user.pk: user for user in owners_of(grant.team)}
     if grant.request is not None:

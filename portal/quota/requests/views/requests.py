@@ -259,7 +259,7 @@ def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
             _decide(request, quota_request, form)
         except PortalError as error:
             problem = error.sentence
-    return _after(request, request_id, problem)
+    return _render_decision(request, request_id, problem)
 
 
 def _decide(request: SignedInRequest, quota_request: QuotaRequest, form: DecideForm) -> None:
@@ -277,7 +277,7 @@ def _decide(request: SignedInRequest, quota_request: QuotaRequest, form: DecideF
     )
 
 
-def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResponse:
+def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResponse:
     """Render the updated request: its fragment, or the page of the decision."""
     if request.htmx:
         quota_request = selectors.request_by_id(request.user, request_id)
@@ -327,7 +327,7 @@ def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
     except PortalError as error:
         problem = error.sentence
     if grant.request_id is not None:
-        return _after(request, grant.request_id, problem)
+        return _render_decision(request, grant.request_id, problem)
     if problem:
         messages.error(request, problem)
     return redirect("home:team", grant.team.slug)

@@ -49,7 +49,7 @@ def rules(request: SignedInRequest) -> HttpResponse:
                 hours_at_most=cleaned["hours"],
             )
         except PortalError as error:
-            add_problems(form, _renamed(error), error.message)
+            add_problems(form, _form_errors(error), error.message)
         else:
             messages.success(
                 request, _("Approved at once from now on: %(rule)s.") % {"rule": services.describe_rule(rule)}
@@ -63,7 +63,7 @@ def _require_look(request: SignedInRequest) -> None:
         raise NotAllowed(Reason(RequestCode.ONLY_DECIDERS_SEE_RULES))
 
 
-def _renamed(error: PortalError) -> dict[str, list[str]]:
+def _form_errors(error: PortalError) -> dict[str, list[str]]:
     names = {"amount_at_most": "amount", "hours_at_most": "hours", "ends_at": "lasts"}
     return {names.get(name, name): texts for name, texts in error.field_errors.items()}
 
@@ -127,7 +127,7 @@ def delegate(request: SignedInRequest) -> HttpResponse:
                 ends_at=ends_at or timezone.now(),
             )
         except PortalError as error:
-            add_problems(form, _renamed(error), error.sentence)
+            add_problems(form, _form_errors(error), error.sentence)
         else:
             done = {"username": delegation.delegate.username, "date": format_date(delegation.ends_at)}
             messages.success(request, _("%(username)s decides in your place until %(date)s.") % done)

@@ -73,7 +73,7 @@ class NodeArrays:
         # On a tie the first node wins: nodes of a rack come together, then by digest.
         self.states = sorted(nodes, key=lambda node: (node.block, node.rack, digest(node.name)))
         self.index = {node.name: row for row, node in enumerate(self.states)}
-        self.devices = [self._plain(node) for node in self.states]
+        self.devices = [self._plain_devices(node) for node in self.states]
         self.columns = [
             {device.uuid: column for column, device in enumerate(devices)} for devices in self.devices
         ]
@@ -117,7 +117,7 @@ class NodeArrays:
         return len(self.states)
 
     @staticmethod
-    def _plain(node: NodeCapacity) -> list[DeviceCapacity]:
+    def _plain_devices(node: NodeCapacity) -> list[DeviceCapacity]:
         parents = mig_parents(node)
         return [device for device in node.devices if is_plain(device, parents)]
 
@@ -161,7 +161,8 @@ class NodeArrays:
                 old, devices=(), free_cpu_milli=node.free_cpu_milli, free_memory_mib=node.free_memory_mib,
                 free_disk_mib=node.free_disk_mib, unusable=node.unusable,
             )
-            and sorted(map(_build, self._plain(node))) == sorted(map(_build, self._plain(old)))
+            and sorted(map(_build, self._plain_devices(node)))
+            == sorted(map(_build, self._plain_devices(old)))
             and _has_mig(node) == _has_mig(old)
         )  # fmt: skip
 
@@ -193,7 +194,7 @@ class NodeArrays:
         device = self.devices[row][column]
         tracked = -1 if device.free_memory_mib < 0 else int(self.free_device_memory[row, column])
         free = int(self.free_milli[row, column])
-        free, memory = _less(device, free, tracked, milli, memory_mib, restored=restored)
+        free, memory = _subtract(device, free, tracked, milli, memory_mib, restored=restored)
         self.free_milli[row, column] = free
         if memory < 0:
             memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
@@ -205,7 +206,7 @@ class NodeArrays:
         for place, device in enumerate(node.devices):
             handed_out = device.kind is DeviceKind.MIG or uuid in self.columns[row]
             if device.uuid == uuid and handed_out:
-                free, memory = _less(
+                free, memory = _subtract(
                     device, device.free_milli, device.free_memory_mib, milli, memory_mib, restored=restored
                 )
                 left = replace(device, free_milli=free, free_memory_mib=memory)
@@ -323,7 +324,7 @@ class NodeArrays:
         return (sum(free) << 32) | zlib.crc32(b"%d %d %d " % rest + bytes(str(free), "ascii"))
 
 
-def _less(
+def _subtract(
     device: DeviceCapacity, free: int, memory: int, milli: int, memory_mib: int, *, restored: bool
 ) -> tuple[int, int]:
     """Return the remaining free milli-GPUs and memory (-1: not tracked). Raises ValueError beyond the bounds.

@@ -263,9 +263,9 @@ def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
     gpus = []
     children_of: dict[str, list[DeviceCapacity]] = {}
     for device in node.devices:
-        its = children_of.setdefault(device.parent_uuid or device.uuid, [])
+        siblings = children_of.setdefault(device.parent_uuid or device.uuid, [])
         if device.kind is DeviceKind.MIG:
-            its.append(device)
+            siblings.append(device)
     for uuid, children in children_of.items():
         if uuid not in carriers:
             continue

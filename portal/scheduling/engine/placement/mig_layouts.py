@@ -92,7 +92,7 @@ def _mib(gib_hundredths: int) -> int:
     return gib_hundredths * 1024 // 100
 
 
-def _named(*gigabytes: int) -> Geometry:
+def _layout_of_sizes(*gigabytes: int) -> Geometry:
     """Return a layout of 8 slots from its names alone: 1g, 1g double, 3g and 7g in GB.
 
     Names round up by at most 1/8 on every model with published sizes, so 7/8 of the name is certain.
@@ -143,16 +143,16 @@ _GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
     ("A100", 75_000, 90_000, _A100_80),
     ("H100", 75_000, 90_000, _H100_80),
     # The H100 NVL and others with 94 GB, and those with 96 GB.
-    ("H100", 93_000, 96_500, _named(12, 24, 47, 94)),
-    ("H100", 96_500, 100_000, _named(12, 24, 48, 96)),
-    ("H20", 93_000, 100_000, _named(12, 24, 48, 96)),
-    ("GH200", 93_000, 100_000, _named(12, 24, 48, 96)),
-    ("GH200", 140_000, 150_000, _named(18, 36, 72, 144)),
+    ("H100", 93_000, 96_500, _layout_of_sizes(12, 24, 47, 94)),
+    ("H100", 96_500, 100_000, _layout_of_sizes(12, 24, 48, 96)),
+    ("H20", 93_000, 100_000, _layout_of_sizes(12, 24, 48, 96)),
+    ("GH200", 93_000, 100_000, _layout_of_sizes(12, 24, 48, 96)),
+    ("GH200", 140_000, 150_000, _layout_of_sizes(18, 36, 72, 144)),
     ("H200", 130_000, 150_000, _H200),
     ("B200", 170_000, 200_000, _B200),
-    ("GB200", 180_000, 200_000, _named(23, 47, 93, 186)),
-    ("B300", 260_000, 300_000, _named(34, 67, 135, 269)),
-    ("GB300", 260_000, 300_000, _named(35, 70, 139, 278)),
+    ("GB200", 180_000, 200_000, _layout_of_sizes(23, 47, 93, 186)),
+    ("B300", 260_000, 300_000, _layout_of_sizes(34, 67, 135, 269)),
+    ("GB300", 260_000, 300_000, _layout_of_sizes(35, 70, 139, 278)),
 )
 
 
@@ -171,7 +171,7 @@ def reported_geometry(profiles: Any) -> Geometry | None:
     size).
     """
     try:
-        return _told(
+        return _parse_profiles(
             tuple(
                 (
                     str(profile["name"]),
@@ -187,7 +187,9 @@ def reported_geometry(profiles: Any) -> Geometry | None:
 
 
 @lru_cache(maxsize=256)
-def _told(profiles: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]) -> Geometry | None:
+def _parse_profiles(
+    profiles: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...],
+) -> Geometry | None:
     layouts = []
     for name, memory_mib, most, places in profiles:
         widths = {size for _, size in places}

@@ -41,11 +41,11 @@ def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
         if not shape.count or shape in measures:
             continue
         suits = nodes.class_mask(shape.models, 0)[nodes.device_class]
-        if not _usable(shape, empty * suits, cpu, memory).any():
+        if not _usable_milli(shape, empty * suits, cpu, memory).any():
             measures[shape] = (0, 0)
             continue
         left = free * suits
-        usable = int(_usable(shape, left, nodes.free_cpu, nodes.free_memory).sum())
+        usable = int(_usable_milli(shape, left, nodes.free_cpu, nodes.free_memory).sum())
         room = int(_slots(shape, left, nodes.free_cpu, nodes.free_memory).sum())
         room *= shape.count * shape.share_milli
         above = total + reserve
@@ -57,17 +57,17 @@ def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
     return measures
 
 
-def _enough(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
+def _has_room(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
     enough: Bools = (cpu >= shape.cpu_milli) & (memory >= shape.memory_mib)
     return enough
 
 
-def _usable(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
+def _usable_milli(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
     """Return the free milli-GPUs of each node that the shape could use."""
     fits = free >= shape.share_milli
     if shape.share_milli == WHOLE_DEVICE_MILLI:
         fits &= (fits.sum(axis=1) >= shape.count)[:, None]
-    usable: Ints = np.where(_enough(shape, cpu, memory), (free * fits).sum(axis=1), 0)
+    usable: Ints = np.where(_has_room(shape, cpu, memory), (free * fits).sum(axis=1), 0)
     return usable
 
 
