@@ -48,7 +48,7 @@ def of(device: Device) -> Baselines:
     others = alike.exclude(pk=device.pk)
     fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
     if not device.node.pool.simulated:
-        fleet = _agreed(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
+        fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
     fleet.pop("free_mib", None)
     own = GpuCheckRun.objects.filter(_PASSED, device=device).order_by("-created_at").first()
     if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
@@ -116,7 +116,7 @@ def _medians(of: list[dict[str, float]], enough: int) -> dict[str, float]:
     return {name: median(series) for name, series in sorted(values.items()) if len(series) >= enough}
 
 
-def _agreed(of: list[dict[str, float]], model: str) -> dict[str, float]:
+def _agreed_medians(of: list[dict[str, float]], model: str) -> dict[str, float]:
     """Return the values that enough devices agree on, for figures without a datasheet."""
     medians = {}
     for name in sorted({name for entry in of for name in entry if lacks_datasheet(name, model)}):

@@ -36,7 +36,7 @@ def apply(report: DeviceErrors) -> int:
     """
     gpus = {
         _slot(str(device.facts.get("pci_bus_id") or "")): device
-        for device in Device.objects.filter(_of(report), kind=DeviceKind.GPU.value, present=True)
+        for device in Device.objects.filter(_device_filter(report), kind=DeviceKind.GPU.value, present=True)
         .select_related("node", "node__pool")
         .order_by("pk")
     }
@@ -54,7 +54,7 @@ def apply(report: DeviceErrors) -> int:
     return counted
 
 
-def _of(report: DeviceErrors) -> Q:
+def _device_filter(report: DeviceErrors) -> Q:
     pool = Q(node__pool__slug=report.pool) if report.pool else Q()
     return pool & Q(node__name=report.node, node__pool__deleted_at=None)
 

@@ -37,7 +37,7 @@ def end_all(event: InventoryApplied) -> int:
     Call it outside of transactions that hold locks. Each workspace has its own transaction and lock, so a
     failure does not block the others.
     """
-    grants = _vanished().filter(
+    grants = _lost_allocations().filter(
         allocation__workspace__state__in=ENDS, allocation__node__pool=event.pool, allocation__released_at=None
     )
     ended = 0
@@ -58,7 +58,7 @@ def end(workspace_id: UUID) -> bool:
     workspace = locked(workspace_id)
     if workspace.state not in ENDS:
         return False
-    rows = _vanished().filter(allocation__workspace=workspace, allocation__released_at=None)
+    rows = _lost_allocations().filter(allocation__workspace=workspace, allocation__released_at=None)
     grants = list(rows.select_related("device", "allocation__node").order_by("device__index", "pk"))
     if not grants:
         return False
@@ -97,7 +97,7 @@ def _notify(workspace: Workspace, names: list[str]) -> None:
     )
 
 
-def _vanished() -> QuerySet[AllocatedDevice]:
+def _lost_allocations() -> QuerySet[AllocatedDevice]:
     """Return allocations of devices that are missing or now on another node."""
     elsewhere = ~Q(device__node=F("allocation__node"))
     return AllocatedDevice.objects.filter(Q(device__present=False) | elsewhere, active=True)

@@ -56,7 +56,7 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
         return under_way
     if (refused := refusal(node, other)) is not None:
         raise StateConflict(refused, code=ProblemCode.LINK_NOT_CHECKABLE)
-    address, first, second = _ends(node, other)
+    address, first, second = _link_ends(node, other)
     port = _port(address)
     assert port is not None
     devices = {end.pk: _take(end) for end in sorted((node, other), key=lambda end: end.pk)}
@@ -71,7 +71,7 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
         far = both[1 - rank]
         meeting = Meeting(
             rank=rank, address=address, port=port, partner=far.device.node.name,
-            port_gb_s=min(map(_carries, (first, second))),
+            port_gb_s=min(map(_bandwidth_of, (first, second))),
         )  # fmt: skip
         run.partner, run.plan = far, {"meeting": messages.dump(meeting)}
         run.save(update_fields=["partner", "plan"])
@@ -87,7 +87,7 @@ def refusal(node: Node, other: Node) -> Reason | None:
     for end in (node, other):
         if (refused := _refusal_of_end(end)) is not None:
             return refused
-    address, _, _ = _ends(node, other)
+    address, _, _ = _link_ends(node, other)
     if not address and not node.pool.simulated:
         return Reason(CheckCode.LINK_NO_ADDRESS, {"node": node.name, "other": other.name})
     if _port(address) is None:
@@ -152,7 +152,7 @@ def _take(node: Node) -> Device:
     return device
 
 
-def _ends(node: Node, other: Node) -> tuple[str, Node, Node]:
+def _link_ends(node: Node, other: Node) -> tuple[str, Node, Node]:
     """Return the address where both meet, the node that listens there, and the node that connects."""
     for first, second in ((node, other), (other, node)):
         if address := address_of(first):
@@ -177,6 +177,6 @@ def _port(address: str) -> int | None:
     return next((port for port in settings.BERTH_CHECK_PORTS if port not in taken), None)
 
 
-def _carries(node: Node) -> float:
+def _bandwidth_of(node: Node) -> float:
     """Return the bandwidth of its slowest active RDMA port in GB/s; 0 if unknown."""
     return slowest_port_gb_s(messages.load(port, RdmaPort) for port in node.facts.get("rdma") or ())

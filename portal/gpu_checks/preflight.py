@@ -64,7 +64,7 @@ def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
     )
     waits: set[UUID] = set()
     for device in rows:
-        if _shared(device, holders[device.pk]) or not _stale(device, now):
+        if _is_shared(device, holders[device.pk]) or not _is_stale(device, now):
             continue
         workspace = by_key[holders[device.pk][0]]
         runs.make_run(
@@ -110,13 +110,13 @@ def _shares_of(workspaces: Iterable[UUID]) -> QuerySet[AllocatedDevice]:
     return shares.filter(allocation__workspace__in=list(workspaces))
 
 
-def _shared(device: Device, workspace_ids: Sequence[UUID]) -> bool:
+def _is_shared(device: Device, workspace_ids: Sequence[UUID]) -> bool:
     """Return whether another workspace uses the device, so that it cannot be checked."""
     others = device.allocated.filter(active=True).exclude(allocation__workspace=workspace_ids[0])
     return len(workspace_ids) > 1 or others.exists()
 
 
-def _stale(device: Device, now: datetime) -> bool:
+def _is_stale(device: Device, now: datetime) -> bool:
     """Return whether its last pass is too old and another check may help."""
     pool = device.node.pool
     since = now - timedelta(hours=pool.hand_out_max_age_hours)
@@ -169,7 +169,7 @@ def proceed(event: PreflightDue) -> None:
     deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
     until = (workspace.checks_began_at or now) + timedelta(seconds=deadline_s)
     if under_way and now < until:
-        _look_again(workspace, until)
+        _schedule_recheck(workspace, until)
         return
     for row in under_way:
         run = runs.locked_run(row.pk)
@@ -270,7 +270,7 @@ def another(workspace: Workspace, reason: Reason) -> None:
     reconcile.release(workspace, used=False)
 
 
-def _look_again(workspace: Workspace, until: datetime) -> None:
+def _schedule_recheck(workspace: Workspace, until: datetime) -> None:
     notice = workspace.preempting
     due = min(until, notice.preempt_at) if notice is not None else until
     if workspace.next_reconcile_at != due:

@@ -68,11 +68,11 @@ class Unsound(Exception):
 def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     """Return the result of a check."""
     if answer.failure is not None:
-        return _failed(answer)
+        return _failed_reading(answer)
     try:
-        report = _sound(answer, run)
+        report = _load_report(answer, run)
     except Unsound as problem:
-        return _refused(run, problem)
+        return _invalid_reading(run, problem)
     tests = tuple(messages.load(entry, TestResult) for entry in report["tests"])
     findings = tuple(messages.load(entry, Finding) for entry in report["findings"])
     pretended = bool(report["simulated"]) and run.device.node.pool.simulated
@@ -112,7 +112,7 @@ def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bo
 def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     """Return the result of a scrub."""
     if answer.failure is not None:
-        return _failed(answer)
+        return _failed_reading(answer)
     try:
         _check_size(answer.report)
         try:
@@ -124,7 +124,7 @@ def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         if result.simulated != run.device.node.pool.simulated:
             raise Unsound("a simulated result says nothing about a device")
     except Unsound as problem:
-        return _refused(run, problem)
+        return _invalid_reading(run, problem)
     verdict, action = _SCRUBS[result.verdict]
     prefix = "Simulated. " if result.simulated else ""
     return Reading(
@@ -151,7 +151,7 @@ _SCRUBS: dict[ScrubVerdict, tuple[CheckVerdict, str]] = {
 }
 
 
-def _failed(answer: CheckAnswer) -> Reading:
+def _failed_reading(answer: CheckAnswer) -> Reading:
     """Return the result of a run that the node could not run or that hung."""
     assert answer.failure is not None
     verdict = CheckVerdict.HUNG if answer.failure.code == "hung" else CheckVerdict.INCONCLUSIVE
@@ -159,7 +159,7 @@ def _failed(answer: CheckAnswer) -> Reading:
     return Reading(verdict, action, answer.failure.message, of_the_parent=verdict == CheckVerdict.HUNG)
 
 
-def _refused(run: GpuCheckRun, problem: Unsound) -> Reading:
+def _invalid_reading(run: GpuCheckRun, problem: Unsound) -> Reading:
     noun = handler_of(run.kind).noun
     log.warning("the report of %s of %s is not taken: %s", noun, run.device.uuid, problem)
     summary = message_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(problem)}))[:500]
@@ -174,7 +174,7 @@ def _check_size(report: dict[str, Any] | None) -> None:
         raise Unsound(f"it has {size // 1024} KiB, more than {MAX_BYTES // 1024}")
 
 
-def _sound(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
+def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
     report = answer.report
     _check_size(report)
     assert report is not None

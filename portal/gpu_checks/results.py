@@ -40,7 +40,7 @@ from provisioning.check_messages import CheckAnswer
 MAX_PROGRESS_LENGTH = 500
 
 
-def of_its_node(run: str, lease: str) -> bool:
+def is_from_run_node(run: str, lease: str) -> bool:
     """Return whether the message comes from the node that was asked, under the run's current lease."""
     try:
         rows = GpuCheckRun.objects.filter(pk=UUID(run), lease=lease).select_related("device__node__pool")
@@ -65,7 +65,7 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
         live.publish_check(run_id)
         return True
     run = rows.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
-    if run is None or _too_long(run, now):
+    if run is None or _exceeds_limit(run, now):
         # A run that reports progress forever is also given up, once its lease has expired.
         return False
     if not rows.filter(state=RunState.RUNNING).update(**fields):
@@ -74,7 +74,7 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
     return True
 
 
-def _too_long(run: GpuCheckRun, now: datetime) -> bool:
+def _exceeds_limit(run: GpuCheckRun, now: datetime) -> bool:
     return run.started_at is not None and now - run.started_at > hard_limit(run)
 
 
@@ -144,7 +144,7 @@ def silent(run_id: UUID) -> bool:
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
         repeatable = handler_of(run.kind).repeatable(run)
-        if repeatable and run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
+        if repeatable and run.attempts < MAX_ATTEMPTS and not _exceeds_limit(run, now):
             # Messages under the old lease are dropped from now on.
             run.state, run.lease = RunState.QUEUED, ""
             run.lease_expires_at = run.started_at = None

@@ -219,13 +219,13 @@ def send_waiting(node_id: UUID) -> int:
         .filter(device__node=node, state__in=OPEN)
         .order_by("created_at")
     )
-    busy = sum(1 for run in runs if _under_way(run, now))
+    busy = sum(1 for run in runs if _is_under_way(run, now))
     # A preflight check delays a start, and a scrub may soon; scheduled checks can wait.
     urgent = {CheckCause.HAND_OUT: 0, CheckCause.RECLAIM: 1}
-    waiting = [run for run in runs if run.state == RunState.QUEUED and not _under_way(run, now)]
+    waiting = [run for run in runs if run.state == RunState.QUEUED and not _is_under_way(run, now)]
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
     sent = 0
-    reserved = any(handler_of(run.kind).alone_on_node and _under_way(run, now) for run in runs)
+    reserved = any(handler_of(run.kind).alone_on_node and _is_under_way(run, now) for run in runs)
     for run in waiting:
         if reserved or run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
             # `sweep_lost` handles runs without attempts left.
@@ -239,7 +239,7 @@ def send_waiting(node_id: UUID) -> int:
     return sent
 
 
-def _under_way(run: GpuCheckRun, now: datetime) -> bool:
+def _is_under_way(run: GpuCheckRun, now: datetime) -> bool:
     return bool(run.lease) and run.lease_expires_at is not None and run.lease_expires_at > now
 
 

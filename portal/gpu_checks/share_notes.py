@@ -80,13 +80,13 @@ def apply(report: ShareNotes) -> int:
     by_workspace: dict[UUID, list[tuple[ShareNote, Device]]] = {}
     for note in report.notes:
         grant = grants.get((note.workspace_id, note.generation, note.uuid))
-        if grant is None or not _sound(note):
+        if grant is None or not _is_plausible(note):
             node, step = (text.encode("unicode_escape").decode() for text in (report.node, note.step))
             log.warning("a note of a shared GPU (%s) of %s is left out", step, node)
             continue
         workspace_id, device = grant
         by_workspace.setdefault(workspace_id, []).append((note, device))
-    return sum(_of_workspace(key, by_workspace[key]) for key in sorted(by_workspace))
+    return sum(_apply_to_workspace(key, by_workspace[key]) for key in sorted(by_workspace))
 
 
 def _grants(report: ShareNotes) -> Grants:
@@ -109,7 +109,7 @@ def _grants(report: ShareNotes) -> Grants:
     }
 
 
-def _sound(note: ShareNote) -> bool:
+def _is_plausible(note: ShareNote) -> bool:
     """Return whether the report is plausible."""
     if note.step not in CODES:
         return False
@@ -118,7 +118,7 @@ def _sound(note: ShareNote) -> bool:
 
 
 @transaction.atomic
-def _of_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Device]]) -> int:
+def _apply_to_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Device]]) -> int:
     try:
         workspace = locked(workspace_id)
     except NotFound:

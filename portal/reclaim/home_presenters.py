@@ -126,7 +126,7 @@ def _line(
         goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",
         progress=progress,
         percent=percent,
-        trouble=_trouble(archive) if away else "",
+        trouble=_failure_text(archive) if away else "",
         used_s=standing.unused_s,
         limit_s=limit_s,
         due_at=timezone.now() + timedelta(seconds=left_s) if left_s is not None else None,
@@ -148,7 +148,7 @@ def _progress(archive: HomeArchive | None) -> tuple[str, int | None]:
     return text, archive.bytes_done * 100 // total
 
 
-def _trouble(archive: HomeArchive | None) -> str:
+def _failure_text(archive: HomeArchive | None) -> str:
     if archive is not None and archive.reason and not archive.active:
         with contextlib.suppress(LookupError):
             return sentence_of(Reason.from_json(archive.reason))

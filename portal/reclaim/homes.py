@@ -83,7 +83,7 @@ def run() -> Looked:
         elapsed_s = _elapsed_s(now)
         rules = policy_set()
         verdicts = [
-            (place, verdict_of(place, standing, rules)) for place, standing in _advanced(elapsed_s)
+            (place, verdict_of(place, standing, rules)) for place, standing in _advance_homes(elapsed_s)
             if not place.goes_on
         ]  # fmt: skip
         steps: dict[HomeStep, list[tuple[SeenHome, HomeVerdict]]] = {step: [] for step in HomeStep}
@@ -114,7 +114,7 @@ def _elapsed_s(now: datetime) -> float:
     return 0.0 if new else (now - last.at).total_seconds()
 
 
-def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
+def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     """Return the updated state of each home, and store it."""
     places = [place for place in present() if home_places.are_apart(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
@@ -157,7 +157,7 @@ def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
     for place, verdict in warned:
         left = in_days(verdict.left_s or 0)
-        prefix = f"tells {place.owner.username} that {_named(place)} "
+        prefix = f"tells {place.owner.username} that {_home_label(place)} "
         if place.away is None:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}is archived in {left}")
         else:
@@ -201,7 +201,7 @@ def archive_if_due(place_id: int) -> bool:
             away.begin(place_id=place_id)
             # If archiving fails, it is announced again with the full notice.
             HomeStay.objects.filter(pk=place_id).update(warned_s=None, warned_at=None)
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_named(place)}, unused")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_home_label(place)}, unused")
             return True
     except (HomeStay.DoesNotExist, HomePlace.DoesNotExist, PortalError) as error:
         log.info("home %s is not archived now: %s", place_id, error)
@@ -244,7 +244,7 @@ def keep(*, actor: User, place_id: int) -> SeenHome:
     HomeStay.objects.filter(pk=place_id).update(
         used_at=row.used_at, archive=row.away, unused_s=0, warned_s=None, warned_at=None
     )
-    _record(row, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_named(row)}")
+    _record(row, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_home_label(row)}")
     return row
 
 
@@ -311,7 +311,7 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
     return len(present_homes), due
 
 
-def _named(place: HomePlace) -> str:
+def _home_label(place: HomePlace) -> str:
     return f"the home folder {name_of(place)} on {place.node.name}"
 
 

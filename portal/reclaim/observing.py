@@ -84,7 +84,7 @@ _resources = msgspec.json.Decoder(_Resources).decode
 _decode_seen = msgspec.json.Decoder(Seen).decode
 
 
-def _seen(text: str) -> Seen:
+def _parse_heartbeat(text: str) -> Seen:
     """Parse a heartbeat. Treats malformed rows as unmeasured, so that they do not block others."""
     try:
         return _decode_seen(text)
@@ -98,7 +98,7 @@ def is_accelerated(resources: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ActivityRecord:
     """The stored state of a start before an observation."""
 
     generation: int
@@ -132,7 +132,7 @@ class Look:
     changes: list[Activity] = field(default_factory=list)
     spells: list[IdleSpell] = field(default_factory=list)
 
-    def add(self, row: Activity, record: Kept | None) -> None:
+    def add(self, row: Activity, record: ActivityRecord | None) -> None:
         (self.fresh if record is None else self.changed).append(row)
         same = record is not None and record.generation == row.generation
         if record is None or not same or record.active != row.active:
@@ -153,8 +153,8 @@ def run() -> int:
     for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
         *COLUMNS
     ).iterator(chunk_size=2000):
-        record = Kept(*before) if before[0] is not None else None
-        figures = _seen(seen)
+        record = ActivityRecord(*before) if before[0] is not None else None
+        figures = _parse_heartbeat(seen)
         report = report_of(is_accelerated(resources), activity, heartbeat_at, figures, idle_since)
         row = observed(pk, generation, record, report)
         if row is not None:
@@ -255,7 +255,9 @@ def report_of(
     )
 
 
-def observed(workspace_id: UUID, generation: int, record: Kept | None, report: Report) -> Activity | None:
+def observed(
+    workspace_id: UUID, generation: int, record: ActivityRecord | None, report: Report
+) -> Activity | None:
     """Return the row after this report, or None if there is no new one."""
     same = record is not None and record.generation == generation
     before = clock_of(record) if record is not None and same else None
@@ -275,7 +277,7 @@ def observed(workspace_id: UUID, generation: int, record: Kept | None, report: R
     )
 
 
-def clock_of(record: Kept) -> IdleClock | None:
+def clock_of(record: ActivityRecord) -> IdleClock | None:
     """Return the clock of a row, or None if it is malformed."""
     try:
         return IdleClock(_report(record.report), record.idle_s, record.gpu_idle_s)
@@ -288,7 +290,7 @@ def active_of(signals: Iterable[Signal]) -> str:
     return ",".join(sorted(signal.kind.value for signal in signals if signal.active))
 
 
-def ended_spells(workspace_id: UUID, record: Kept, after: Activity | None) -> list[IdleSpell]:
+def ended_spells(workspace_id: UUID, record: ActivityRecord, after: Activity | None) -> list[IdleSpell]:
     """Return the idle periods that ended at the previous report. `after` is None at a stop."""
     clock = clock_of(record)
     if clock is None:
@@ -317,9 +319,11 @@ def forget() -> None:
         WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
         WorkspaceActivity.objects.exclude(generation=F("workspace__generation")),
     ):
-        rows = list(strays.values_list("workspace_id", *Kept.__dataclass_fields__))
+        rows = list(strays.values_list("workspace_id", *ActivityRecord.__dataclass_fields__))
         if rows:
-            spells = [spell for pk, *fields in rows for spell in ended_spells(pk, Kept(*fields), None)]
+            spells = [
+                spell for pk, *fields in rows for spell in ended_spells(pk, ActivityRecord(*fields), None)
+            ]
             IdleSpell.objects.bulk_create(spells, batch_size=WRITTEN_AT_ONCE)
             for first in range(0, len(rows), WRITTEN_AT_ONCE):
                 gone = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
@@ -364,12 +368,12 @@ def present(workspace: Workspace) -> Activity | None:
     status = workspace.status
     if row is None or status.heartbeat_at is None:
         return row
-    record = Kept(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+    record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
     report = report_of(
         bool(workspace.resources["accelerators"]["count"]),
         workspace.template.activity,
         status.heartbeat_at,
-        _seen(json.dumps(status.activity)),
+        _parse_heartbeat(json.dumps(status.activity)),
         status.gpu_idle_since,
     )
     newer = observed(workspace.pk, workspace.generation, record, report)

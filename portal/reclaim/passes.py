@@ -346,7 +346,7 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
             )
         )
     ReclaimNotice.objects.bulk_create(rows)
-    _tell(rows)
+    _notify(rows)
     events.record_all(
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_RECLAIM_WARNED,
@@ -362,7 +362,7 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     return len(rows)
 
 
-def _tell(rows: Sequence[ReclaimNotice]) -> None:
+def _notify(rows: Sequence[ReclaimNotice]) -> None:
     events.notify_each(
         kind="workspace.reclaim_warned",
         notes=[
@@ -401,7 +401,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
                 return None
             reason = reason_of_stop(verdict)
             ReclaimNotice.objects.filter(workspace=workspace_id).delete()
-            if verdict.step is Step.RELEASE and _released(workspace, reason):
+            if verdict.step is Step.RELEASE and _release_gpus(workspace, reason):
                 return Step.RELEASE
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
             if verdict.cause is Cause.SCHEDULE:
@@ -417,7 +417,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
         return None
 
 
-def _released(workspace: Workspace, reason: Reason) -> bool:
+def _release_gpus(workspace: Workspace, reason: Reason) -> bool:
     """Release its GPUs and notify its user. Returns False if it cannot continue without them."""
     try:
         with transaction.atomic():

@@ -32,7 +32,7 @@ MAX_HOLIDAYS = 400
 
 def document_of(row: ReclaimPolicy) -> Document:
     """Return the values of a policy without its target. Times of day are texts such as 19:00."""
-    return {name: _plain(getattr(row, name)) for name in FIELDS}
+    return {name: _as_json(getattr(row, name)) for name in FIELDS}
 
 
 def all_documents() -> dict[str, Document]:
@@ -46,15 +46,15 @@ def as_kept(values: Mapping[str, Any]) -> Document:
     document = dict(values)
     for name in ("days", "holidays"):
         if isinstance(document.get(name), list):
-            document[name] = _ordered(document[name])
+            document[name] = _sort_values(document[name])
     return document
 
 
-def _ordered(value: list[Any]) -> list[Any]:
+def _sort_values(value: list[Any]) -> list[Any]:
     return sorted(set(value), key=DAYS.index if _days(value) else str)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     return value.isoformat("minutes") if isinstance(value, time) else value
 
 
@@ -95,7 +95,7 @@ def fill(row: ReclaimPolicy, values: Mapping[str, Any]) -> None:
                 problems[name] = [Reason(LifetimeCode.POLICY_HOURS_INCOMPLETE)]
                 continue
         if name in ("days", "holidays"):
-            value = _ordered(value or [])
+            value = _sort_values(value or [])
         setattr(row, name, value if name != "zone" else (value or ""))
     problems |= {name: [Reason(code)] for name, code in _problems(row).items()}
     if problems:

@@ -32,7 +32,7 @@ TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team"
 
 def draft(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
     """Return the validated policy that `create` or `change` would write, unsaved. Raises as they do."""
-    fixed = _fixed(actor, target)
+    fixed = _target_columns(actor, target)
     row = ReclaimPolicy.objects.filter(**fixed).first() or ReclaimPolicy(**fixed)
     documents.fill(row, values)
     return row
@@ -43,7 +43,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
 
     Raises `NotAllowed`, `InvalidInput`, and `StateConflict` if one exists.
     """
-    fixed = _fixed(actor, target)
+    fixed = _target_columns(actor, target)
     row = ReclaimPolicy(**fixed, updated_at=timezone.now())
     documents.fill(row, values)
     try:
@@ -126,7 +126,7 @@ def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[st
     row.delete()
 
 
-def _fixed(actor: User | SystemActor, target: str) -> dict[str, Any]:
+def _target_columns(actor: User | SystemActor, target: str) -> dict[str, Any]:
     """Return the columns of a target whose policy the actor may write. Invisible teams do not exist."""
     fixed = documents.target_of(target)
     team = fixed.get("team")

@@ -34,13 +34,13 @@ from portal.reclaim.policy_forms import PolicyForm, initial_of, is_team, zones
 MAX_TARGET = 100
 
 
-def _visible(request: SignedInRequest) -> QuerySet[ReclaimPolicy]:
+def _visible_policies(request: SignedInRequest) -> QuerySet[ReclaimPolicy]:
     rows = ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team")
     return policies.visible_to(request.user, rows)
 
 
 def _policy(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
-    row = _visible(request).filter(pk=policy_id).first()
+    row = _visible_policies(request).filter(pk=policy_id).first()
     if row is None:
         raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
     return row
@@ -57,7 +57,7 @@ def _kept_by_reader(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
 def listing(request: SignedInRequest) -> HttpResponse:
     """List all visible policies and the site's settings. With `for`, redirect to that policy if it exists."""
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET]
-    policies = list(_visible(request))
+    policies = list(_visible_policies(request))
     there = next((row for row in policies if row.target == target), None)
     if there is not None:
         return redirect(presenters.url_of(there))
@@ -99,13 +99,13 @@ def preview(request: SignedInRequest) -> HttpResponse:
     form = PolicyForm(request.GET, of_team=is_team(target))
     context: dict[str, Any] = {"preview": None, "problem": ""}
     if form.is_valid():
-        context |= _previewed(request, target, form)
+        context |= _preview_context(request, target, form)
     else:
         context["problem"] = " ".join(str(text) for texts in form.errors.values() for text in texts)
     return render(request, "reclaim/policy_preview.html", context)
 
 
-def _previewed(request: SignedInRequest, target: str, form: PolicyForm) -> dict[str, Any]:
+def _preview_context(request: SignedInRequest, target: str, form: PolicyForm) -> dict[str, Any]:
     """Return the preview of a valid form, or the errors."""
     try:
         draft = services.draft(actor=request.user, target=target, values=form.given())
@@ -128,7 +128,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         require_operator(request.user)
     data = request.POST if request.method == "POST" else None
     target = strip_nul((data or request.GET).get("for", ""))[:MAX_TARGET]
-    there = next((row for row in _visible(request) if target and row.target == target), None)
+    there = next((row for row in _visible_policies(request) if target and row.target == target), None)
     if there is not None and data is None:
         return redirect(presenters.url_of(there))
     initial = {**initial_of(documents.document_of(ReclaimPolicy())), "for": target}
@@ -138,7 +138,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "target": target, "zones": zones()}
     if data is not None and form.is_valid():
         if "preview" in data:
-            context |= _previewed(request, form.cleaned_data["for"], form)
+            context |= _preview_context(request, form.cleaned_data["for"], form)
         else:
             try:
                 row = services.create(
@@ -163,7 +163,7 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     context: dict[str, Any] = {"row": row, "form": form, "target": row.target, "zones": zones()}
     if data is not None and form.is_valid():
         if "preview" in data:
-            context |= _previewed(request, row.target, form)
+            context |= _preview_context(request, row.target, form)
         else:
             try:
                 services.change(

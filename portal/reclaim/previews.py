@@ -77,7 +77,7 @@ def preview(draft: ReclaimPolicy) -> Preview:
     replayed: extensions, spent GPU-hours, and requested ends. Five queries.
     """
     every, due = _homes(draft)
-    return replace(_replayed(draft), homes=every, homes_due=due)
+    return replace(_replay_starts(draft), homes=every, homes_due=due)
 
 
 def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
     return homes.count_due(policies, pool=draft.pool_id, team=draft.team_id)
 
 
-def _replayed(draft: ReclaimPolicy) -> Preview:
+def _replay_starts(draft: ReclaimPolicy) -> Preview:
     now = timezone.now()
     recorded = LastPass.objects.filter(pk=1).values_list("recorded_since", flat=True).first()
     since = now - timedelta(days=DAYS)
@@ -101,7 +101,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
     spells = _spells({(row["workspace"], row["generation"]) for row in starts}, since)
-    kept_spells = _kept({row["workspace"] for row in starts}, since)
+    kept_spells = _keep_periods({row["workspace"] for row in starts}, since)
     stops, releases, hours, stopped = 0, 0, 0.0, set()
     interrupted: list[Interruption] = []
     for row in starts:
@@ -211,7 +211,7 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
     return spells
 
 
-def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
+def _keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
     spells: dict[UUID, list[Spell]] = {}
     keep_events = Event.objects.filter(

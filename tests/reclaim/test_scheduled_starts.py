@@ -137,7 +137,7 @@ def test_a_crash_in_the_start_leaves_it_for_the_next_pass(stopped, clock, monkey
         raise RuntimeError("killed")
 
     with monkeypatch.context() as killed:
-        killed.setattr(scheduled_starts, "_tell", crash)
+        killed.setattr(scheduled_starts, "_notify", crash)
         assert at(clock, 2, 8).started == 0
     assert again(stopped).state == State.STOPPED
     assert at(clock, 2, 8, 1).started == 1

@@ -84,12 +84,12 @@ def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
     try:
         result = messages.load(answer.report, Repartitioned)
     except ValueError as error:
-        _fail(run, _unsound(run, str(error)))
+        _fail(run, _invalid_report_text(run, str(error)))
         return
     change = change_of(run)
     if not result.unclean and len(result.created) != len(change.create):
         problem = f"{len(result.created)} instances instead of {len(change.create)}"
-        _fail(run, _unsound(run, problem))
+        _fail(run, _invalid_report_text(run, problem))
         return
     now = timezone.now()
     run.state, run.report = RunState.RUNNING, messages.dump(result)
@@ -148,7 +148,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
         emit(NodesChanged((run.device.node_id,)))
 
 
-def _unsound(run: GpuCheckRun, problem: str) -> str:
+def _invalid_report_text(run: GpuCheckRun, problem: str) -> str:
     return sentence_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": problem}))
 
 

@@ -100,14 +100,14 @@ def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dic
         hung = answer.failure.code == "hung"
         return CheckVerdict.HUNG if hung else CheckVerdict.INCONCLUSIVE, answer.failure.message, {}
     try:
-        result = _sound(run, answer)
+        result = _load_result(run, answer)
     except ValueError as error:
         reason = Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(error)[:300]})
         return CheckVerdict.INCONCLUSIVE, message_of(reason), {}
     return _VERDICTS[result.verdict], result.text, messages.dump(result)
 
 
-def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
+def _load_result(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
     """Return the result in an answer. Raises `ValueError` if it is not about this run."""
     result = messages.load(answer.report, ResetResult)
     if result.uuid != run.device.uuid or answer.uuid != run.device.uuid:

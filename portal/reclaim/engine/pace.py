@@ -71,7 +71,7 @@ def observe(
     Work is slow if all reported metrics with a known rate elsewhere are slow. If one keeps its pace, the job
     has changed rather than its placement.
     """
-    paces = {name: _one(before.get(name), rate, place, at_s) for name, rate in rates.items()}
+    paces = {name: _next_pace(before.get(name), rate, place, at_s) for name, rate in rates.items()}
     percents = [pace.percent for pace in paces.values() if pace.percent is not None]
     slow = bool(percents) and max(percents) < SLOW_PCT
     for name, pace in paces.items():
@@ -82,7 +82,7 @@ def observe(
     return paces | {name: before[name] for name in others[:room]}
 
 
-def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
+def _next_pace(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
     """Return the pace of a metric after a report, assuming it is slow."""
     best = Best(place.node, place.devices, rate, at_s)
     if before is None or before.place.kind != place.kind:

@@ -38,7 +38,7 @@ class Week:
 
     def works(self, now_s: float) -> bool:
         """Return whether it is working time now. Always true without working hours."""
-        return _works(self, now_s)
+        return _is_working_time(self, now_s)
 
     def stop_near(self, now_s: float, notice_s: float) -> float | None:
         """Return the stop hour that applies now or within `notice_s`, or None."""
@@ -95,7 +95,7 @@ def _moments(week: Week, at: time, from_s: float, until_s: float, *, holidays: b
 
 # Cached: a pass asks the same for thousands of workspaces.
 @lru_cache(maxsize=1024)
-def _works(week: Week, now_s: float) -> bool:
+def _is_working_time(week: Week, now_s: float) -> bool:
     if week.begins is None or week.ends is None:
         return True
     local = datetime.fromtimestamp(now_s, ZoneInfo(week.zone))

@@ -134,9 +134,9 @@ class RebalanceProposalViewSet(ReadViewSet):
         return self.get_paginated_response(self.get_serializer(rows, many=True).data)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self._shown(self.get_object())
+        return self._proposal_response(self.get_object())
 
-    def _shown(self, proposal: RebalanceProposal) -> Response:
+    def _proposal_response(self, proposal: RebalanceProposal) -> Response:
         (row,) = presenters.rows([proposal])
         return Response(self.get_serializer(_data(row)).data)
 
@@ -154,7 +154,7 @@ class RebalanceProposalViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def apply(self, request: UserRequest, proposal_id: UUID) -> Response:
         services.apply(actor=request.user, proposal_id=proposal_id)
-        return self._shown(selectors.proposal(request.user, proposal_id))
+        return self._proposal_response(selectors.proposal(request.user, proposal_id))
 
     @operation(
         "Dismiss a proposal to move running work",
@@ -169,7 +169,7 @@ class RebalanceProposalViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def dismiss(self, request: UserRequest, proposal_id: UUID) -> Response:
         services.dismiss(actor=request.user, proposal_id=proposal_id)
-        return self._shown(selectors.proposal(request.user, proposal_id))
+        return self._proposal_response(selectors.proposal(request.user, proposal_id))
 
 
 router = Router()

@@ -77,9 +77,9 @@ class Crowd:
             self._flavors |= Flavor.objects.select_related("pool").in_bulk(flavors)
         homes = home_places.of_users([runs.home for runs in running])
         for runs in running:
-            self._movable[runs.pk] = self._one(runs, homes.get(runs.home, home_places.NOWHERE))
+            self._movable[runs.pk] = self._movable_of(runs, homes.get(runs.home, home_places.NOWHERE))
 
-    def _one(self, runs: Runs, homes: Homes) -> Movable | None:
+    def _movable_of(self, runs: Runs, homes: Homes) -> Movable | None:
         if len(runs.held) != 1:
             return None
         pool, placement, allocations = runs.held[0]

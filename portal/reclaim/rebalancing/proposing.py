@@ -97,7 +97,7 @@ def run(now: datetime | None = None) -> Report:
             low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < HEALTHY_PCT}
             proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
             generations = running.generations()
-            good = _agreed(snapshot, proposals, generations, now)
+            good = _accepted_proposals(snapshot, proposals, generations, now)
     _note(low, generations, now)
     stored = _store(good, now)
     applied = _apply(stored, now)
@@ -180,7 +180,7 @@ def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], 
         )
 
 
-def _agreed(
+def _accepted_proposals(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, Agreed]:
     """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
@@ -192,7 +192,7 @@ def _agreed(
         by_key.pop(key, None)
     still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
     before = {row.key: services.planned_of(row) for row in still_open}
-    return _that_work_out(snapshot, by_key, before, generations, now)
+    return _feasible_proposals(snapshot, by_key, before, generations, now)
 
 
 def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
@@ -216,7 +216,7 @@ def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]
     return stored
 
 
-def _that_work_out(
+def _feasible_proposals(
     snapshot: ClusterSnapshot,
     proposals: Mapping[str, Proposal],
     before: Mapping[str, list[PlannedMove]],
@@ -230,7 +230,7 @@ def _that_work_out(
     """
     good: dict[str, Agreed] = {}
     fresh: list[str] = []
-    planned = {key: _planned(proposal, generations) for key, proposal in proposals.items()}
+    planned = {key: _planned_moves(proposal, generations) for key, proposal in proposals.items()}
     for key, proposal in proposals.items():
         if before.get(key) == planned[key]:
             good[key] = (proposal, planned[key])
@@ -250,7 +250,7 @@ def _that_work_out(
     return good
 
 
-def _planned(proposal: Proposal, generations: Mapping[UUID, int]) -> list[PlannedMove]:
+def _planned_moves(proposal: Proposal, generations: Mapping[UUID, int]) -> list[PlannedMove]:
     return [
         PlannedMove(
             UUID(move.workspace),

@@ -221,7 +221,7 @@ def _runs(
         pk,
         generation,
         cause is not None,
-        _at_work(active) if fresh else None,
+        _is_working(active) if fresh else None,
         allocations.get(str(pk), ()),
         (keys[owner], keys[team]),
         keys[template],
@@ -234,7 +234,7 @@ def _runs(
     )
 
 
-def _at_work(active: str | None) -> bool | None:
+def _is_working(active: str | None) -> bool | None:
     """Return whether it was seen working by its own signals. A shared GPU's usage is not specific.
 
     Traffic through the gateway needs no GPU.
