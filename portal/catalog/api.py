@@ -78,11 +78,11 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     change_serializer: ClassVar[Any]
 
     @abstractmethod
-    def _shown(self) -> QuerySet[Any]:
+    def _visible_entries(self) -> QuerySet[Any]:
         """Return all entries visible to the actor, enabled or not."""
 
     def get_queryset(self) -> QuerySet[Any]:
-        entries = self._shown()
+        entries = self._visible_entries()
         if self.action == "list" and "enabled" not in self.request.query_params:
             return entries.filter(enabled=True)
         return entries
@@ -157,7 +157,7 @@ class TemplateViewSet(EntryViewSet):
         written = self.action in ("create", "partial_update", "restore")
         return TemplateWrittenSerializer if written else TemplateSerializer
 
-    def _shown(self) -> QuerySet[Template]:
+    def _visible_entries(self) -> QuerySet[Template]:
         return selectors.templates_for(self.request.user)
 
     def get_object(self) -> Template:
@@ -256,7 +256,7 @@ class FlavorViewSet(EntryViewSet):
     change_serializer = FlavorChangeSerializer
     filterset_class = FlavorFilter
 
-    def _shown(self) -> QuerySet[Flavor]:
+    def _visible_entries(self) -> QuerySet[Flavor]:
         return selectors.flavors_for(self.request.user)
 
     def get_object(self) -> Flavor:

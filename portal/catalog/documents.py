@@ -82,7 +82,7 @@ def fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | No
     return _teams(values["teams"] or [])
 
 
-def _refused(field: str, reason: Reason) -> InvalidInput:
+def _field_error(field: str, reason: Reason) -> InvalidInput:
     return InvalidInput(reason, errors={field: [reason]})
 
 
@@ -90,7 +90,7 @@ def _teams(slugs: list[str]) -> list[Team]:
     wanted = {strip_nul(slug) for slug in slugs}
     teams = list(Team.objects.filter(slug__in=wanted).order_by("slug"))
     for slug in sorted(wanted - {team.slug for team in teams}):
-        raise _refused("teams", Reason(CatalogCode.NO_SUCH_TEAM_NAMED, {"slug": slug}))
+        raise _field_error("teams", Reason(CatalogCode.NO_SUCH_TEAM_NAMED, {"slug": slug}))
     return teams
 
 
@@ -99,7 +99,7 @@ def _pool(slug: str | None) -> Pool | None:
         return None
     pool = Pool.objects.filter(slug=strip_nul(slug), deleted_at=None).first()
     if pool is None:
-        raise _refused("pool", Reason(CatalogCode.NO_SUCH_POOL_NAMED, {"slug": slug}))
+        raise _field_error("pool", Reason(CatalogCode.NO_SUCH_POOL_NAMED, {"slug": slug}))
     return pool
 
 
@@ -109,7 +109,7 @@ def _environment(template: Template, slug: str | None) -> Environment | None:
         return None
     environment = Environment.objects.filter(slug=strip_nul(slug)).first()
     if environment is None or not (environment.team_id is None or environment.team_id == template.team_id):
-        raise _refused("environment", Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
+        raise _field_error("environment", Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
     return environment
 
 
@@ -122,12 +122,12 @@ def _successor(entry: Template | Flavor, slug: str | None) -> Template | Flavor 
         rows = rows.filter(team=None) | rows.filter(team=entry.team_id)
     successor: Template | Flavor | None = rows.first()
     if successor is None:
-        raise _refused("successor", Reason(CatalogCode.NO_SUCH_SUCCESSOR, {"slug": slug}))
+        raise _field_error("successor", Reason(CatalogCode.NO_SUCH_SUCCESSOR, {"slug": slug}))
     later: Template | Flavor | None = successor
     seen = set()
     while later is not None and later.pk not in seen:
         if later.pk == entry.pk:
-            raise _refused("successor", Reason(CatalogCode.SUCCESSOR_CIRCLE, {"slug": slug}))
+            raise _field_error("successor", Reason(CatalogCode.SUCCESSOR_CIRCLE, {"slug": slug}))
         seen.add(later.pk)
         later = later.successor
     return successor

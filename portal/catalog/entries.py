@@ -58,14 +58,14 @@ def create(
     entry = model(slug=slug_for(strip_nul(str(values.get("slug", ""))), team))
     if isinstance(entry, Template):
         entry.team = team
-    teams = _filled(entry, {name: value for name, value in values.items() if name not in documents.FIXED})
+    teams = _fill(entry, {name: value for name, value in values.items() if name not in documents.FIXED})
     try:
         with transaction.atomic():
             entry.save(force_insert=True)
     except IntegrityError as error:
         if not violates(error, model, f"{model._meta.model_name}_slug_unique"):
             raise
-        raise _taken(entry.slug) from error
+        raise _slug_taken_error(entry.slug) from error
     entry.teams.set(teams or [])
     entry = _read(model, entry)
     _keep(actor, entry, Act.CREATED)
@@ -85,7 +85,7 @@ def draft(
     entry = model(slug=slug_for(strip_nul(str(values.get("slug", "draft"))) or "draft", team))
     if isinstance(entry, Template):
         entry.team = team
-    _filled(entry, {name: value for name, value in values.items() if name not in documents.FIXED})
+    _fill(entry, {name: value for name, value in values.items() if name not in documents.FIXED})
     return entry
 
 
@@ -110,7 +110,7 @@ def change(
         if name in values and name in before and (values[name] or None) != (before[name] or None):
             reason = Reason(CatalogCode.FIELD_FIXED, {"field": name})
             raise InvalidInput(reason, errors={name: [reason]})
-    teams = _filled(row, {name: values[name] for name in values if name not in documents.FIXED})
+    teams = _fill(row, {name: values[name] for name in values if name not in documents.FIXED})
     row.updated_at = timezone.now()
     row.save()
     if teams is not None:
@@ -201,7 +201,7 @@ def slug_for(slug: str, team: Team | None) -> str:
     return slug
 
 
-def _filled(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
+def _fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
     """Write `values` to the entry and validate it. Returns the teams that it names."""
     teams = documents.fill(entry, values)
     if isinstance(entry, Template) and entry.team_id is not None:
@@ -247,7 +247,7 @@ def _read(model: type[E], entry: E) -> E:
     return model._default_manager.get(pk=entry.pk)
 
 
-def _taken(slug: str) -> StateConflict:
+def _slug_taken_error(slug: str) -> StateConflict:
     reason = Reason(CatalogCode.SLUG_TAKEN, {"slug": slug})
     return StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]})
 

@@ -60,10 +60,10 @@ def lifetime_of(
         longest_s = max(terms.default_s, expected_s)
         return longest_s if terms.max_s is None else min(longest_s, terms.max_s)
     if asked_s < MIN_LIFETIME_S:
-        raise _refused(Reason(CatalogCode.LIFETIME_TOO_SHORT))
+        raise _lifetime_error(Reason(CatalogCode.LIFETIME_TOO_SHORT))
     most_s = MAX_LIFETIME_H * HOUR_S if terms.max_s is None else terms.max_s
     if asked_s > most_s:
-        raise _refused(Reason(CatalogCode.LIFETIME_TOO_LONG, {"asked_s": asked_s, "max_s": most_s}))
+        raise _lifetime_error(Reason(CatalogCode.LIFETIME_TOO_LONG, {"asked_s": asked_s, "max_s": most_s}))
     return asked_s
 
 
@@ -86,5 +86,5 @@ def expected_of(template: Template, flavor: Flavor, said_s: int | None = None) -
     return expected_s if most_s is None else min(expected_s, most_s)
 
 
-def _refused(reason: Reason) -> InvalidInput:
+def _lifetime_error(reason: Reason) -> InvalidInput:
     return InvalidInput(reason, errors={"lifetime_hours": [reason]})

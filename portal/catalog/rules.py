@@ -91,7 +91,7 @@ def template_problems(template: Template) -> Problems:
     if not storable(template.startup) or "\0" in template.startup:
         problems["startup"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "startup"})]
     if not problems.keys() & {"argv", "env", "startup"}:
-        _together(template, problems)
+        _check_consistency(template, problems)
     return problems
 
 
@@ -144,7 +144,7 @@ def _env(env: Any, all_problems: Problems) -> None:
         all_problems["env"] = problems
 
 
-def _together(template: Template, problems: Problems) -> None:
+def _check_consistency(template: Template, problems: Problems) -> None:
     """Check placeholders, and texts that are certainly secrets."""
     for field, _where, text in _parts(template):
         # Scripts and code have braces of their own.
@@ -216,14 +216,14 @@ def why_not_in(
         upcoming = coming or environments.coming_of(environment)
         if upcoming.version is not None and environment_policies.built_when_asked(environment):
             if lacks_program(template, environments.programs_to_come(upcoming.version)):
-                return _lacks(template, environment)
+                return _missing_program(template, environment)
             return environments.not_installed(environment, upcoming.version)
         waits = {"environment": environment.name, "state": upcoming.progress.state}
         return Reason(EnvironmentCode.NOT_READY, {**waits, "percent": upcoming.progress.percent})
-    return _lacks(template, environment) if lacks_program(template, version.programs) else None
+    return _missing_program(template, environment) if lacks_program(template, version.programs) else None
 
 
-def _lacks(template: Template, environment: Environment) -> Reason:
+def _missing_program(template: Template, environment: Environment) -> Reason:
     lacking = {"environment": environment.name, "program": template.program, "template": template.name}
     return Reason(EnvironmentCode.LACKS_PROGRAM, lacking)
 
@@ -242,7 +242,10 @@ def flavor_problems(flavor: Flavor) -> Problems:
         not isinstance(models, list)
         or len(models) > MAX_ACCELERATORS
         or not all(
-            isinstance(model, str) and 0 < len(model) <= 80 and _shown(model) and model.strip() == model
+            isinstance(model, str)
+            and 0 < len(model) <= 80
+            and _is_displayable(model)
+            and model.strip() == model
             for model in models
         )
         or len({*map(str, models)}) != len(models)
@@ -264,11 +267,11 @@ def flavor_problems(flavor: Flavor) -> Problems:
 
 def _texts(entry: Template | Flavor, fields: tuple[str, ...], problems: Problems) -> None:
     for field in fields:
-        if not _shown(getattr(entry, field)):
+        if not _is_displayable(getattr(entry, field)):
             problems[field] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": field})]
 
 
-def _shown(text: str) -> bool:
+def _is_displayable(text: str) -> bool:
     """Return whether the text is displayed as is: no control characters or changes of direction."""
     return storable(text) and not any(
         sign in _BIDI or unicodedata.category(sign) in ("Cc", "Cs") for sign in text

@@ -30,7 +30,7 @@ E = TypeVar("E", Template, Flavor)
 KNOWN_SHOWN = 20
 
 
-def _whole(rows: QuerySet[E]) -> QuerySet[E]:
+def _with_relations(rows: QuerySet[E]) -> QuerySet[E]:
     """Join everything that documents and responses need, with a constant number of queries."""
     beside = (
         ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
@@ -46,32 +46,32 @@ def _whole(rows: QuerySet[E]) -> QuerySet[E]:
 
 def templates_for(actor: User) -> QuerySet[Template]:
     """Return templates visible to the actor, enabled or not."""
-    return _whole(policies.visible_to(actor, Template.objects.all()))
+    return _with_relations(policies.visible_to(actor, Template.objects.all()))
 
 
 def flavors_for(actor: User) -> QuerySet[Flavor]:
     """Return flavors visible to the actor, enabled or not."""
-    return _whole(policies.visible_to(actor, Flavor.objects.all()))
+    return _with_relations(policies.visible_to(actor, Flavor.objects.all()))
 
 
 def templates_of(team: Team) -> QuerySet[Template]:
     """Return templates offered to a team."""
-    return _whole(policies.offered_to(team, Template.objects.all()))
+    return _with_relations(policies.offered_to(team, Template.objects.all()))
 
 
 def flavors_of(team: Team) -> QuerySet[Flavor]:
     """Return flavors offered to a team."""
-    return _whole(policies.offered_to(team, Flavor.objects.all()))
+    return _with_relations(policies.offered_to(team, Flavor.objects.all()))
 
 
 def all_templates() -> QuerySet[Template]:
     """Return all templates that are not deleted, for the portal's own use."""
-    return _whole(Template.objects.filter(deleted_at=None))
+    return _with_relations(Template.objects.filter(deleted_at=None))
 
 
 def all_flavors() -> QuerySet[Flavor]:
     """Return all flavors that are not deleted, for the portal's own use."""
-    return _whole(Flavor.objects.filter(deleted_at=None))
+    return _with_relations(Flavor.objects.filter(deleted_at=None))
 
 
 def search(rows: QuerySet[E], query: str) -> QuerySet[E]:

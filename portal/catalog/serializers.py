@@ -277,12 +277,12 @@ def _slugs(**options: Any) -> serializers.ListField:
     )
 
 
-def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
+def _integer_field(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
     return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
 
 
 def _lifetime(help_text: str, **options: Any) -> serializers.IntegerField:
-    return _whole(0, MAX_LIFETIME_H, allow_null=True, help_text=help_text, **options)
+    return _integer_field(0, MAX_LIFETIME_H, allow_null=True, help_text=help_text, **options)
 
 
 class EntryChangeSerializer(StrictSerializer):
@@ -472,7 +472,7 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
 class FlavorAcceleratorsSerializer(StrictSerializer):
     """Accelerators on each node, in a flavor to write."""
 
-    count = _whole(
+    count = _integer_field(
         0, MAX_ACCELERATORS, source="accelerator_count", help_text="Number on each node; 0 for none."
     )
     model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
@@ -483,13 +483,13 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         required=False,
         help_text="Several models of which any will do; then leave `model` empty.",
     )
-    share_milli = _whole(
+    share_milli = _integer_field(
         1,
         WHOLE_DEVICE_MILLI,
         source="accelerator_milli",
         help_text="Share of each accelerator, in thousandths. 1000 is a whole one.",
     )
-    memory_mib = _whole(source="accelerator_memory_mib")
+    memory_mib = _integer_field(source="accelerator_memory_mib")
     mig_profile = serializers.CharField(
         max_length=40,
         allow_blank=True,
@@ -508,10 +508,10 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
 class FlavorResourcesChangeSerializer(StrictSerializer):
     """Resources on each node in a change of a flavor; omitted fields stay."""
 
-    cpu_milli = _whole(100)
-    memory_mib = _whole(128)
-    disk_mib = _whole(help_text="Disk space in MiB.")
-    nodes = _whole(1, MAX_NODES, help_text="Number of nodes.")
+    cpu_milli = _integer_field(100)
+    memory_mib = _integer_field(128)
+    disk_mib = _integer_field(help_text="Disk space in MiB.")
+    nodes = _integer_field(1, MAX_NODES, help_text="Number of nodes.")
     accelerators = FlavorAcceleratorsSerializer(
         source="*", required=False, help_text="Accelerators on each node."
     )
@@ -522,8 +522,8 @@ class FlavorResourcesChangeSerializer(StrictSerializer):
 class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):
     """Resources on each node in a new flavor."""
 
-    cpu_milli = _whole(100, required=True)
-    memory_mib = _whole(128, required=True)
+    cpu_milli = _integer_field(100, required=True)
+    memory_mib = _integer_field(128, required=True)
 
 
 def _paths(serializer: serializers.Serializer[Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -568,7 +568,7 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         required=False,
         help_text=EXPECTED_WORDS,
     )
-    price_cents = _whole(
+    price_cents = _integer_field(
         0,
         MAX_PRICE_CENTS,
         allow_null=True,

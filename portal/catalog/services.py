@@ -25,7 +25,7 @@ def ensure_starting_catalog() -> None:
         if not Template.objects.filter(slug=template["slug"]).exists():
             Template.objects.create(**template)
     for flavor in FLAVORS:
-        _ensure(**flavor)
+        _ensure_flavor(**flavor)
 
 
 def prefer_environment(*, template: str, environment: str) -> None:
@@ -51,7 +51,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
     """
     for model, (most, cpu_milli, memory_mib) in _models(pool).items():
         for count, cpu, memory in accelerator_sizes(most, cpu_milli, memory_mib):
-            _ensure(
+            _ensure_flavor(
                 slug=f"{_slug(pool)}{_word(model)}-x{count}",
                 name=f"{count} × {model}",
                 cpu_milli=cpu,
@@ -62,7 +62,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
                 position=200 + count,
             )
     for profile, (most, cpu_milli, memory_mib) in _profiles(pool).items():
-        _ensure(
+        _ensure_flavor(
             slug=f"{_slug(pool)}mig-{_word(profile)}",
             name=f"MIG {profile}",
             cpu_milli=max(cpu_milli * 9 // (most * 10) // 1000 * 1000, 1000),
@@ -74,7 +74,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
             position=190,
         )
     if pool.simulated:
-        _ensure(
+        _ensure_flavor(
             slug=f"{_slug(pool)}cpu",
             name=f"Simulated CPU in {pool.slug}",
             cpu_milli=1000,
@@ -134,7 +134,7 @@ def _word(model: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40] or "accelerator"
 
 
-def _ensure(*, slug: str, **fields: Any) -> None:
+def _ensure_flavor(*, slug: str, **fields: Any) -> None:
     """Create the flavor unless the slug exists, also as a deleted flavor."""
     slug = slug[:60].strip("-")
     if not Flavor.objects.filter(slug=slug).exists():

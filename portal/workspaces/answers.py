@@ -15,7 +15,7 @@ from provisioning.home_messages import HomeArchived, HomeMoved, MoveDo
 from provisioning.types import HomeDeleted, Result
 
 
-def of_a_command(result: Result) -> bool:
+def is_from_command_node(result: Result) -> bool:
     """Return whether it comes from the node that got the workspace's command."""
     try:
         key = UUID(result.ref.workspace_id)
@@ -30,7 +30,7 @@ def of_a_command(result: Result) -> bool:
     return node_messages.is_of(workspace.pool, node)
 
 
-def of_a_deletion(answer: HomeDeleted) -> bool:
+def is_from_deletion_node(answer: HomeDeleted) -> bool:
     """Return whether it comes from the node of the home to delete."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
@@ -39,7 +39,7 @@ def of_a_deletion(answer: HomeDeleted) -> bool:
     return deletion is not None and node_messages.is_of(deletion.node.pool, deletion.node.name)
 
 
-def of_a_move(answer: HomeMoved) -> bool:
+def is_from_move_node(answer: HomeMoved) -> bool:
     """Return whether it comes from the node that got the command of this move."""
     try:
         rows = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
@@ -52,7 +52,7 @@ def of_a_move(answer: HomeMoved) -> bool:
     return node is not None and node_messages.is_of(move.pool, node.name)
 
 
-def of_an_archive(answer: HomeArchived) -> bool:
+def is_from_archive_node(answer: HomeArchived) -> bool:
     """Return whether it comes from the node of this archive."""
     try:
         rows = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
@@ -66,7 +66,7 @@ def of_an_archive(answer: HomeArchived) -> bool:
     )
 
 
-def of_a_listing(pool_slug: str, node_name: str) -> bool:
+def is_from_listed_node(pool_slug: str, node_name: str) -> bool:
     """Return whether it comes from the node that the listing is about, in a pool of its own."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     return pool is not None and node_messages.is_of_the_pool(pool, [node_name])

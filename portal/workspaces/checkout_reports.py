@@ -189,14 +189,14 @@ def rows_of(
                 message=message_of(reason) if reason is not None else "",
                 next_action=next_action_of(reason) if reason is not None else "",
                 detail=entry.get("detail", ""),
-                words=_words(state, folder, entry),
+                words=_progress_text(state, folder, entry),
                 at=datetime.fromisoformat(entry["at"]) if entry else None,
             )
         )
     return rows
 
 
-def _words(state: str, folder: str, entry: Mapping[str, Any]) -> str:
+def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
     """Return the progress as text."""
     named = {
         "folder": f"~/{folder}",

@@ -97,7 +97,7 @@ def _end(workspace: Workspace, node: Node, *, actor: User | SystemActor, reason:
         trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
         _advance(workspace, trigger, cause, actor, reason, termination_reason=TerminationReason.LOST)
         emit(WorkspaceFailed(workspace, TerminationReason.LOST, cause))
-        _tell(workspace, cause)
+        _notify(workspace, cause)
     if workspace.state == State.TERMINATING:
         _advance(workspace, Trigger.GONE, cause, actor, reason, next_reconcile_at=None)
     elif workspace.state == State.STOPPING:
@@ -132,7 +132,7 @@ def _advance(
     )
 
 
-def _tell(workspace: Workspace, cause: Reason) -> None:
+def _notify(workspace: Workspace, cause: Reason) -> None:
     notify(
         [workspace.owner],
         kind="workspace.lost",

@@ -75,10 +75,10 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
     if "error" in body:
         params = {"message": str(body["error"])[:500]}
         raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, params))
-    return _understood(body, _versions_of(workspace.environment_version))
+    return _parse_answer(body, _versions_of(workspace.environment_version))
 
 
-def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
+def _parse_answer(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
     """Parse a node's answer; anything but names and versions is ignored."""
     lines, python = body.get("packages"), body.get("python")
     packages = []

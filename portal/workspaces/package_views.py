@@ -64,7 +64,7 @@ def _may_save(actor: User, workspace: Workspace) -> bool:
     return environment_policies.may_manage(actor, workspace.team)
 
 
-def _listed(workspace_id: UUID) -> HttpResponse:
+def _redirect_to_packages(workspace_id: UUID) -> HttpResponse:
     return redirect("workspaces:packages", workspace_id)
 
 
@@ -106,7 +106,7 @@ def reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("The next start removes them. Until then you can take this back."))
-        return _listed(workspace_id)
+        return _redirect_to_packages(workspace_id)
     return render(request, "confirm.html", _reset_question(request, workspace))
 
 
@@ -143,7 +143,7 @@ def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("Your packages stay."))
-    return _listed(workspace_id)
+    return _redirect_to_packages(workspace_id)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -160,9 +160,9 @@ def save(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             own = own_packages.read(actor=request.user, workspace=workspace)
         except PortalError as error:
             messages.error(request, error.sentence)
-            return _listed(workspace_id)
+            return _redirect_to_packages(workspace_id)
         if not own.packages:
-            return _listed(workspace_id)
+            return _redirect_to_packages(workspace_id)
         initial = {"source": own_packages.requirements(workspace, own), "team": workspace.team.slug}
         form = SaveForm(initial=initial, actor=request.user, team=workspace.team)
     if form.is_valid():

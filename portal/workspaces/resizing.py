@@ -78,13 +78,13 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         gpu_awaited=workspace.gpu_awaited and released is not None,
         preemptible=flavor.preemptible,
         loses_work=workspace.template.loses_work_on(flavor) if checkpointed is None else not checkpointed,
-        expected_s=_expected(workspace, before, flavor),
+        expected_s=_expected_seconds(workspace, before, flavor),
         lifetime_s=_lifetime(workspace, before, flavor),
     )
     return workspace
 
 
-def _expected(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
+def _expected_seconds(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
     """Return the requested expected time, or the default of the new flavor."""
     usual = workspace.expected_s == expected_of(workspace.template, before)
     return expected_of(workspace.template, flavor, None if usual else workspace.expected_s)

@@ -145,23 +145,23 @@ def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
 def _workspace(raw: RawRow, allocations: tuple[RawRow, ...]) -> WorkspaceRow:
     """Return the object for the raw rows. The cache is keyed by the rows, so it is never stale."""
     row = _ROWS.converted(raw)
-    workspace_row = WorkspaceRow(pk=row[0], held=_held(allocations), shown={})
+    workspace_row = WorkspaceRow(pk=row[0], held=_allocations_of(allocations), shown={})
     own = workspace_row.__dict__
     own.update(zip(_OWN, row, strict=False))
     for name in _OWN_JSON:
-        own[name] = _parsed(own[name])
+        own[name] = _parse_json(own[name])
     for name, first, last in _PLACES:
-        own[name] = _part(name, tuple(row[first:last]))
+        own[name] = _related(name, tuple(row[first:last]))
     return workspace_row
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def _part(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
+def _related(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
     """Return the related object under this name, or `None`."""
     columns = _RELATED[name]
     part = SimpleNamespace(
         **{
-            column: _parsed(value) if column in _JSON else value
+            column: _parse_json(value) if column in _JSON else value
             for column, value in zip(columns, values, strict=True)
         }
     )
@@ -175,7 +175,7 @@ def _part(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     return msgspec.json.decode(text)
 
 
@@ -194,7 +194,7 @@ def _places() -> tuple[tuple[str, int, int], ...]:
 _PLACES = _places()
 
 
-def _held(rows: tuple[RawRow, ...]) -> list[SimpleNamespace]:
+def _allocations_of(rows: tuple[RawRow, ...]) -> list[SimpleNamespace]:
     """Return the allocations of a workspace by node name, with their devices by index."""
     by_key: dict[Any, SimpleNamespace] = {}
     for key, node, milli, uuid, model, memory_mib in rows:

@@ -151,7 +151,7 @@ _BROKEN = frozenset({State.FAILED, State.TERMINATING})
 
 
 @lru_cache(maxsize=64)
-def _to_do(key: str, label: str) -> Stage:
+def _pending_stage(key: str, label: str) -> Stage:
     return Stage(key, label, "todo")
 
 
@@ -184,5 +184,5 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
             rows.append(Stage(key, labels[key], "current" if moving else "failed", began))
             stands_here = False
         else:
-            rows.append(_to_do(key, labels[key]))
+            rows.append(_pending_stage(key, labels[key]))
     return rows

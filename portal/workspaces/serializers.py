@@ -259,24 +259,24 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     @cached_property
     def _key(self) -> tuple[str | None, ...]:
         """What else the cached values depend on."""
-        return get_language(), *self._around
+        return get_language(), *self._url_parts
 
     @cached_property
     def _labels(self) -> dict[str, str]:
         return selectors.stage_labels()
 
     @cached_property
-    def _around(self) -> tuple[str, str, str, str]:
+    def _url_parts(self) -> tuple[str, str, str, str]:
         """The parts around the name in an origin, and around the id in the URL of a page."""
         before, after = _page_path()
         return *origin_around(), settings.BERTH_PUBLIC_URL + before, after
 
     def get_url(self, row: WorkspaceRow) -> str:
-        before, after, *_ = self._around
+        before, after, *_ = self._url_parts
         return f"{before}{row.external_name}{after}{row.template.open_path}"
 
     def get_portal_url(self, row: WorkspaceRow) -> str:
-        *_, before, after = self._around
+        *_, before, after = self._url_parts
         return f"{before}{row.pk}{after}"
 
     def get_error(self, row: WorkspaceRow) -> Trouble | None:

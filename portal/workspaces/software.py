@@ -54,7 +54,7 @@ def default_of(template: Template, team: Team | None) -> Software:
         programs = installed_programs()
         if programs is None or template.program in programs:
             return ON_THE_NODE
-    return _of(environment)
+    return _software_of(environment)
 
 
 def chosen(template: Template, team: Team | None, environment: Environment | None) -> Software:
@@ -67,7 +67,7 @@ def chosen(template: Template, team: Team | None, environment: Environment | Non
     reason = refusal_of(template, team, environment)
     if reason is not None:
         raise _refusals[reason.code](reason, code=reason.code, errors={"environment": [reason]})
-    return _of(environment)
+    return _software_of(environment)
 
 
 def refusal_of(
@@ -143,7 +143,7 @@ def version_ready(event: VersionReady) -> None:
         emit(RequestChanged(row))
 
 
-def _of(environment: Environment) -> Software:
+def _software_of(environment: Environment) -> Software:
     if environment.current is None and environment.kind == Kind.BUILT:
         return Software(environment, selectors.newest_version(environment))
     return Software(environment, environment.current)

@@ -29,7 +29,7 @@ def reconcile_one(workspace_id: str) -> None:
 @app.task(name="control.apply_result", from_nodes=True)
 def apply_result(result: dict[str, Any]) -> None:
     message = received(result, Result, of="a node worker")
-    if message is not None and answers.of_a_command(message):
+    if message is not None and answers.is_from_command_node(message):
         results.apply_result(message)
 
 
@@ -41,7 +41,7 @@ def delete_homes() -> None:
 @app.task(name="control.apply_home_deleted", from_nodes=True)
 def apply_home_deleted(answer: dict[str, Any]) -> None:
     message = received(answer, HomeDeleted, of="a node worker")
-    if message is not None and answers.of_a_deletion(message):
+    if message is not None and answers.is_from_deletion_node(message):
         deletions.apply(message)
 
 
@@ -54,7 +54,7 @@ def move_homes() -> None:
 @app.task(name="control.apply_home_move", from_nodes=True)
 def apply_home_move(answer: dict[str, Any]) -> None:
     message = received(answer, HomeMoved, of="a node worker")
-    if message is not None and answers.of_a_move(message):
+    if message is not None and answers.is_from_move_node(message):
         home_moves.apply(message)
 
 
@@ -66,7 +66,7 @@ def archive_homes() -> None:
 @app.task(name="control.apply_home_archive", from_nodes=True)
 def apply_home_archive(answer: dict[str, Any]) -> None:
     message = received(answer, HomeArchived, of="a node worker")
-    if message is not None and answers.of_an_archive(message):
+    if message is not None and answers.is_from_archive_node(message):
         home_archives.apply(message)
 
 
@@ -84,7 +84,7 @@ def sweep_orphans() -> None:
 
 @app.task(name="control.apply_owned", from_nodes=True)
 def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
-    if answers.of_a_listing(pool, node):
+    if answers.is_from_listed_node(pool, node):
         housekeeping.apply_owned(pool, node, owned)
 
 

@@ -135,17 +135,17 @@ def set_rows(
     keys = [workspace.pk for workspace in workspaces]
     if queue:
         QueueEntry.objects.filter(workspace__in=keys).update(**queue)
-        _take_over(_loaded(workspaces, "queue_entry"), queue)
+        _take_over(_loaded_relations(workspaces, "queue_entry"), queue)
     if status:
         WorkspaceStatus.objects.filter(workspace__in=keys).update(**status)
-        _take_over(_loaded(workspaces, "status"), status)
+        _take_over(_loaded_relations(workspaces, "status"), status)
     if end_preemption:
         Preemption.objects.filter(workspace__in=keys).delete()
         for workspace in workspaces:
             workspace._state.fields_cache["preemption"] = None
 
 
-def _loaded(workspaces: Sequence[Workspace], name: str) -> list[Model]:
+def _loaded_relations(workspaces: Sequence[Workspace], name: str) -> list[Model]:
     """Return related rows that are already loaded; others are read fresh when needed."""
     descriptor = getattr(Workspace, name)
     return [getattr(workspace, name) for workspace in workspaces if descriptor.is_cached(workspace)]

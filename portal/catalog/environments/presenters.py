@@ -225,19 +225,19 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
         "newest": newest,
         "holdings": holding_rows(current),
         "folder": newest.source if newest is not None and is_folder(newest) else "",
-        "lacks": _lacks(current),
+        "lacks": _missing_programs(current),
         "builds": builds,
         "open": [build for build in builds if build.build.open],
         "packages": current_packages(environment),
         "asked_for": asked_for(environment),
         "mending": mending(
             selectors.newest_version(environment),
-            next((build.build.pk for build in builds if _is_of(build, newest)), None),
+            next((build.build.pk for build in builds if _builds_version(build, newest)), None),
         ),
     }
 
 
-def _lacks(version: EnvironmentVersion | None) -> list[str]:
+def _missing_programs(version: EnvironmentVersion | None) -> list[str]:
     """Return the notebook programs that are missing in a folder."""
     if version is None or not is_folder(version):
         return []
@@ -305,7 +305,7 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
     return rows
 
 
-def _is_of(row: BuildRow, version: EnvironmentVersion | None) -> bool:
+def _builds_version(row: BuildRow, version: EnvironmentVersion | None) -> bool:
     return version is not None and row.build.version_id == version.pk
 
 

@@ -68,7 +68,7 @@ def preview(
     kind, text = sources.checked(source_kind, source)
     present = environment.current
     if kind == SourceKind.FOLDER:
-        return _of_folder(actor, environment, text)
+        return _folder_preview(actor, environment, text)
     python = sources.python_of(python) if python else environment.python
     exact, lines = False, [_("It is the first version.")]
     if present is not None:
@@ -78,7 +78,7 @@ def preview(
     return Preview(against, exact, tuple(lines), reach, tuple(_when(environment, reach)))
 
 
-def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
+def _folder_preview(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
     """Return the preview of a folder on nodes, with what is missing in it."""
     folder = services.folder_there(actor, path)
     lines = [
@@ -185,7 +185,7 @@ def _when(environment: Environment, reach: Reach) -> list[str]:
     if not nodes:
         lines = [_("No node is there that could build it: it waits until one is.")]
     else:
-        took = _took(environment)
+        took = _last_build_s(environment)
         last = _(" The last build took %(time)s.") % {"time": format_duration(took)} if took else ""
         lines = [_("New workspaces get it as soon as the first node has built it.") + last]
         if len(nodes) > 1:
@@ -205,7 +205,7 @@ def _when(environment: Environment, reach: Reach) -> list[str]:
     return lines
 
 
-def _took(environment: Environment) -> float:
+def _last_build_s(environment: Environment) -> float:
     """Return the duration of its last successful build in seconds, or 0."""
     last = selectors.builds_of(environment).filter(state=BuildState.READY).first()
     if last is None or last.started_at is None or last.ended_at is None:

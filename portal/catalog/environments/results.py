@@ -70,7 +70,7 @@ FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
 """Failures without automatic retry: caused by the list, or cancelled."""
 
 
-def of_its_node(build: str, lease: str) -> bool:
+def is_from_build_node(build: str, lease: str) -> bool:
     """Return whether the message is from the build's node, under the current lease."""
     try:
         rows = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
@@ -84,8 +84,8 @@ def apply_progress(progress: EnvironmentProgress) -> bool:
     """Record progress and extend the lease. Returns False if the message is stale and was dropped."""
     now = timezone.now()
     with transaction.atomic():
-        build = _under_lease(progress.build, progress.lease)
-        if build is None or _too_long(build, now):
+        build = _leased_build(progress.build, progress.lease)
+        if build is None or _exceeds_limit(build, now):
             return False
         fields = ["state", "stage", "done", "total", "lease_expires_at"]
         if build.state == BuildState.QUEUED:
@@ -112,7 +112,7 @@ def apply_progress(progress: EnvironmentProgress) -> bool:
     return True
 
 
-def _under_lease(build: str, lease: str) -> EnvironmentBuild | None:
+def _leased_build(build: str, lease: str) -> EnvironmentBuild | None:
     try:
         build_id = UUID(build)
     except ValueError:
@@ -123,7 +123,7 @@ def _under_lease(build: str, lease: str) -> EnvironmentBuild | None:
     return row if row is not None and row.open else None
 
 
-def _too_long(build: EnvironmentBuild, now: datetime) -> bool:
+def _exceeds_limit(build: EnvironmentBuild, now: datetime) -> bool:
     """Return whether a build exceeds the limit; then it is given up even if it reports progress."""
     limit = timedelta(seconds=settings.BERTH_ENVIRONMENT_BUILD_S * 1.5 + 120)
     return build.started_at is not None and now - build.started_at > limit
@@ -144,12 +144,12 @@ def apply_built(result: EnvironmentBuilt) -> bool:
             return False
         _take_log(build, result)
         if result.failure is not None:
-            _failed(build, version, _reason_of(result, build, version))
-        elif not _sound(result, version):
+            _apply_failure(build, version, _reason_of(result, build, version))
+        elif not _is_valid(result, version):
             log.warning("what %s says it has built is not what it was asked for", build.node.name)
-            _failed(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
+            _apply_failure(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
         else:
-            _succeeded(build, version, result)
+            _apply_success(build, version, result)
     return True
 
 
@@ -162,7 +162,7 @@ def _take_log(build: EnvironmentBuild, result: EnvironmentBuilt) -> None:
         build.save(update_fields=["log", "log_dropped", "log_received"])
 
 
-def _sound(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
+def _is_valid(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
     """Return whether the digest matches the lock, and both match the request."""
     if version.source_kind == SourceKind.FOLDER:
         return result.digest == version.digest == digest_of_folder(version.source)
@@ -174,7 +174,7 @@ def _sound(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
     return not version.digest or version.digest == result.digest
 
 
-def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, result: EnvironmentBuilt) -> None:
+def _apply_success(build: EnvironmentBuild, version: EnvironmentVersion, result: EnvironmentBuilt) -> None:
     end(build, BuildState.READY, stage="", failure={}, started_at=build.started_at or timezone.now())
     first = version.state != VersionState.READY
     if first:
@@ -238,7 +238,7 @@ def _reason_of(result: EnvironmentBuilt, build: EnvironmentBuild, version: Envir
     )
 
 
-def _failed(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
+def _apply_failure(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
     """Close a failed build. A version that is ready on other nodes stays ready."""
     now = timezone.now()
     final = reason.code in FINAL
@@ -302,7 +302,7 @@ def silent(build_id: UUID) -> None:
             return
         if not build.open or builds.under_way(build, now):
             return
-        if build.attempts < MAX_ATTEMPTS and not _too_long(build, now):
+        if build.attempts < MAX_ATTEMPTS and not _exceeds_limit(build, now):
             # Messages under the old lease are stale from now on.
             build.state, build.lease, build.lease_expires_at = BuildState.QUEUED, "", None
             build.started_at, build.stage, build.done, build.total = None, "", 0, 0
@@ -316,4 +316,4 @@ def silent(build_id: UUID) -> None:
             )
             transaction.on_commit(lambda: builds.send_waiting(build.node_id))
             return
-        _failed(build, version, Reason(EnvironmentCode.NODE_DID_NOT_ANSWER, {"node": build.node.name}))
+        _apply_failure(build, version, Reason(EnvironmentCode.NODE_DID_NOT_ANSWER, {"node": build.node.name}))

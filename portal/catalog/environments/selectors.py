@@ -257,7 +257,7 @@ def programs_to_come(version: EnvironmentVersion) -> frozenset[str]:
     return sources.programs_of(version.source_kind, version.source, notebook=notebook)
 
 
-def _pending(digest: str) -> EnvironmentVersion | None:
+def _pending_version(digest: str) -> EnvironmentVersion | None:
     try:
         key = UUID(hex=digest.removeprefix(PENDING))
     except ValueError:
@@ -271,11 +271,11 @@ def _content(digest: str) -> Content:
     row = rows.order_by("-ready_at").values_list("programs", "cuda", "source_kind").first()
     # The content of a folder can change under the same digest, so it is not cached.
     if row is None or row[2] == SourceKind.FOLDER:
-        raise _NotKept(row)
+        raise _NotStored(row)
     return Content(digest, tuple(row[0]), row[1])
 
 
-class _NotKept(Exception):
+class _NotStored(Exception):
     """Carries the result of `_content` that must not be cached; None if there is none."""
 
     def __init__(self, row: tuple[list[str], str, str] | None) -> None:
@@ -286,11 +286,11 @@ class _NotKept(Exception):
 def content_of(digest: str) -> Content:
     """Return the content of a digest, cached. An unknown one has no programs."""
     if digest.startswith(PENDING):
-        version = _pending(digest)
+        version = _pending_version(digest)
         return Content(digest, tuple(sorted(programs_to_come(version))) if version is not None else (), "")
     try:
         return _content(digest)
-    except _NotKept as error:
+    except _NotStored as error:
         return Content(digest, *((tuple(error.row[0]), error.row[1]) if error.row else ((), "")))
 
 
@@ -318,7 +318,7 @@ def why_it_waits(digest: str) -> Reason | None:
             return Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": []})
         params = {"environment": progress.environment, "state": progress.state, "percent": progress.percent}
         return Reason(EnvironmentCode.ON_ITS_WAY, params)
-    version = _pending(digest)
+    version = _pending_version(digest)
     failed = not_installed(version.environment, version) if version is not None else None
     if failed is not None:
         return failed
@@ -410,7 +410,7 @@ def coming_of(environment: Environment) -> Coming:
 def progress_of_digest(digest: str) -> Progress | None:
     """Return the progress of a digest, under the name of the first environment that has it."""
     if digest.startswith(PENDING):
-        pending = _pending(digest)
+        pending = _pending_version(digest)
         return progress_of(pending.environment, pending) if pending is not None else None
     version = (
         EnvironmentVersion.objects.filter(digest=digest)

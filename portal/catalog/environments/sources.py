@@ -40,7 +40,7 @@ def python_of(text: str) -> str:
     """Return a supported Python version. Raises `InvalidInput`."""
     if text not in PYTHONS:
         params = {"known": list(PYTHONS)}
-        raise _refused("python", Reason(EnvironmentCode.BAD_PYTHON, params))
+        raise _source_error("python", Reason(EnvironmentCode.BAD_PYTHON, params))
     return text
 
 
@@ -50,33 +50,35 @@ def checked(kind: str, text: str) -> tuple[SourceKind, str]:
     A lock without hashes is stored as a requirements file.
     """
     if kind not in SourceKind.values:
-        raise _refused("source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)}))
+        raise _source_error(
+            "source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)})
+        )
     chosen = SourceKind(kind)
     if chosen == SourceKind.FOLDER:
         return chosen, _folder(text)
     text = strip_nul(text).replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
     limit = MAX_LOCK if chosen == SourceKind.LOCK else MAX_SOURCE
     if len(text.encode()) > limit - 1024:
-        raise _refused("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
+        raise _source_error("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
     if chosen == SourceKind.PYPROJECT:
         _check_pyproject(text)
         return chosen, text
     problems = []
     count = hashed = 0
-    for number, line in _numbered(text):
+    for number, line in _numbered_lines(text):
         count += 1
         hashed += "--hash" in line
         if (problem := _problem_of(line, lock=chosen == SourceKind.LOCK)) is not None:
             params = {"line": number, "text": problem[:MAX_SHOWN]}
             problems.append(Reason(EnvironmentCode.LINE_NOT_VALID, params))
     if problems:
-        raise _refused("source", *problems[:10])
+        raise _source_error("source", *problems[:10])
     if not count:
         code = EnvironmentCode.LOCK_EMPTY if chosen == SourceKind.LOCK else EnvironmentCode.NOTHING_ASKED_FOR
-        raise _refused("source", Reason(code))
+        raise _source_error("source", Reason(code))
     if chosen == SourceKind.LOCK and hashed < count:
         if len(text.encode()) > MAX_SOURCE - 1024:
-            raise _refused(
+            raise _source_error(
                 "source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": MAX_SOURCE // 1024 - 1})
             )
         chosen = SourceKind.REQUIREMENTS
@@ -88,9 +90,9 @@ def _folder(text: str) -> str:
     path = strip_nul(text).strip()
     path = path.rstrip("/") or path
     if not path:
-        raise _refused("source", Reason(EnvironmentCode.NO_FOLDER_NAMED))
+        raise _source_error("source", Reason(EnvironmentCode.NO_FOLDER_NAMED))
     if not is_plain(path):
-        raise _refused("source", Reason(EnvironmentCode.FOLDER_NOT_VALID, {"folder": path[:MAX_SHOWN]}))
+        raise _source_error("source", Reason(EnvironmentCode.FOLDER_NOT_VALID, {"folder": path[:MAX_SHOWN]}))
     return path
 
 
@@ -100,7 +102,7 @@ def lines_in(kind: str, text: str) -> list[str]:
         return _dependencies(text)
     if kind == SourceKind.FOLDER:
         return []
-    return [line.partition("--hash")[0].strip() for _, line in _numbered(text)]
+    return [line.partition("--hash")[0].strip() for _, line in _numbered_lines(text)]
 
 
 def names_in(kind: str, text: str) -> list[str]:
@@ -122,7 +124,9 @@ def requirements_in(kind: str, text: str) -> list[Requirement]:
     requirements: list[Requirement] = []
     if kind == SourceKind.FOLDER:
         return requirements
-    lines = _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered(text)]
+    lines = (
+        _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered_lines(text)]
+    )
     for line in lines:
         try:
             requirements.append(Requirement(line.partition("--hash")[0].strip()))
@@ -179,7 +183,7 @@ def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequen
     return "".join(f"{line}\n" for line in lines)
 
 
-def _numbered(text: str) -> Iterator[tuple[int, str]]:
+def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield logical lines without comments, each with the number of its first line."""
     gathered: list[str] = []
     first = 0
@@ -214,21 +218,21 @@ def _check_pyproject(text: str) -> None:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _refused("source", _not_read(str(error))) from error
+        raise _source_error("source", _unreadable_reason(str(error))) from error
     project = document.get("project")
     wanted = project.get("dependencies") if isinstance(project, dict) else None
     if not isinstance(wanted, list) or not all(isinstance(requirement, str) for requirement in wanted):
-        raise _refused("source", _not_read("[project] dependencies"))
+        raise _source_error("source", _unreadable_reason("[project] dependencies"))
     if not wanted:
-        raise _refused("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
+        raise _source_error("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
     for requirement in wanted:
         if _problem_of(requirement, lock=False) is not None:
-            raise _refused("source", _not_read(requirement))
+            raise _source_error("source", _unreadable_reason(requirement))
     # Package sources of any tool are configured by the site.
     tools = document.get("tool")
     uv = tools.get("uv") if isinstance(tools, dict) else None
     if uv:
-        raise _refused("source", _not_read("[tool.uv]"))
+        raise _source_error("source", _unreadable_reason("[tool.uv]"))
 
 
 def _dependencies(text: str) -> list[str]:
@@ -244,9 +248,9 @@ def _dependencies(text: str) -> list[str]:
     )
 
 
-def _not_read(problem: str) -> Reason:
+def _unreadable_reason(problem: str) -> Reason:
     return Reason(EnvironmentCode.PYPROJECT_NOT_READ, {"problem": problem.rstrip(".")[:MAX_SHOWN]})
 
 
-def _refused(field: str, *reasons: Reason) -> InvalidInput:
+def _source_error(field: str, *reasons: Reason) -> InvalidInput:
     return InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={field: list(reasons)})

@@ -31,7 +31,7 @@ PER_SWEEP = 200
 def sweep() -> None:
     """Handle lost builds, retry failed ones that are due, and distribute versions in use to nodes."""
     now = timezone.now()
-    for build_id in _silent(now):
+    for build_id in _silent_builds(now):
         results.silent(build_id)
     _resolve_wanted(now)
     _distribute(now)
@@ -41,7 +41,7 @@ def sweep() -> None:
         builds.send_waiting(node_id)
 
 
-def _silent(now: datetime) -> list[UUID]:
+def _silent_builds(now: datetime) -> list[UUID]:
     late = EnvironmentBuild.objects.filter(state__in=OPEN).filter(
         Q(state=BuildState.BUILDING) | ~Q(lease="") | Q(attempts__gte=builds.MAX_ATTEMPTS)
     )

@@ -141,7 +141,7 @@ class Access:
         if user is None:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
-            view = await self._resolved(name)
+            view = await self._load_view(name)
         if view is None or user not in view.user_ids:
             raise Refused(Refusal.FORBIDDEN, name, client)
         if by_token and view.reachable and not await self._entries.note(bearer, name, client):
@@ -163,7 +163,7 @@ class Access:
         if user is None:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
-            view = await self._resolved(name)
+            view = await self._load_view(name)
         if view is None or user not in view.user_ids:
             raise Refused(Refusal.FORBIDDEN, name, client)
         return view, user
@@ -191,7 +191,7 @@ class Access:
         if self.passes is None:
             return
         self.passes.start()
-        cookie, token = self._shown(client)
+        cookie, token = self._pass_credential(client)
         credential = cookie or token
         if not credential or not view.socket or view.gateway:
             return
@@ -199,7 +199,7 @@ class Access:
         if self.passes.has(name, credential) or not await self.memory.fresh():
             return
         # No await from here on, so that memory cannot change in between.
-        founded = self._founded(name, client)
+        founded = self._pass_from_memory(name, client)
         if founded is None:
             return
         new, for_s = founded
@@ -208,9 +208,9 @@ class Access:
         if believed is not None and believed[2]:
             self._go_on(new, client)
 
-    def _founded(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
+    def _pass_from_memory(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
         """Return the pass for requests like this one and its lifetime in seconds, from memory."""
-        cookie, token = self._shown(client)
+        cookie, token = self._pass_credential(client)
         entry = self.memory.get(workspace_views.key(name))
         if entry is None or not entry[0].reachable:
             return None
@@ -230,12 +230,12 @@ class Access:
         if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_GOING_ON:
             return
         task = asyncio.get_running_loop().create_task(
-            self._prolonged(self.passes, left, client), name="berth-token"
+            self._prolong(self.passes, left, client), name="berth-token"
         )
         self._going_on[place] = task
         task.add_done_callback(lambda _: self._going_on.pop(place, None))
 
-    async def _prolonged(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
+    async def _prolong(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
         """Check the token again before each end of the pass, for as long as the pass may live."""
         name, token = left.workspace, client.bearer
         while True:
@@ -252,14 +252,14 @@ class Access:
             if not await self.memory.fresh():
                 return
             # No await from here on, so that memory cannot change in between.
-            founded = self._founded(name, client)
+            founded = self._pass_from_memory(name, client)
             if founded is None or founded[0] != left:
                 passes.end(left)
                 return
             if not passes.prolong(left, for_s=founded[1]):
                 return
 
-    def _shown(self, client: ClientRequest) -> tuple[str, str]:
+    def _pass_credential(self, client: ClientRequest) -> tuple[str, str]:
         """Return the credential of a pass from the only cookie or, without cookies, the token; else empty."""
         sent = client.headers.get("cookie", ())
         cookies = client.session_cookies(self._cookie.name)
@@ -280,7 +280,7 @@ class Access:
             return None
         return believed[0], ACCOUNTS_KEY, believed[1]
 
-    async def _resolved(self, name: str) -> WorkspaceView | None:
+    async def _load_view(self, name: str) -> WorkspaceView | None:
         """Read the view from the database, and store it in Redis for the next request."""
         view = await self._resolve(name)
         if view is None:

@@ -62,7 +62,7 @@ class Bearers:
     async def look(self, token: str, name: str) -> str | None:
         """Look the token up now, even if a result is cached. Raises what `ask` raises."""
         key, began = _key(name, token), time.monotonic()
-        asking = asyncio.get_running_loop().create_task(self._asked(key, began, token, name))
+        asking = asyncio.get_running_loop().create_task(self._ask_and_keep(key, began, token, name))
         self._asking[key] = (began, asking)
         try:
             # Other requests may wait for the same lookup after this one was cancelled.
@@ -71,7 +71,7 @@ class Bearers:
             asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise
 
-    async def _asked(self, key: bytes, began: float, token: str, name: str) -> str | None:
+    async def _ask_and_keep(self, key: bytes, began: float, token: str, name: str) -> str | None:
         this = asyncio.current_task()
         try:
             user = await self._ask(token, name)

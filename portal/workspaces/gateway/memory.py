@@ -168,7 +168,7 @@ class Memory:
             try:
                 while True:
                     async with asyncio.timeout(SILENT_S):
-                        self._heard(await connection.read_response())
+                        self._handle_message(await connection.read_response())
             finally:
                 pinging.cancel()
                 await asyncio.gather(pinging, return_exceptions=True)
@@ -181,7 +181,7 @@ class Memory:
             await asyncio.sleep(PING_S)
             await connection.send_command("PING")
 
-    def _heard(self, message: Any) -> None:
+    def _handle_message(self, message: Any) -> None:
         """Handle a message: the answer to a ping, or a notification of changed keys."""
         if not isinstance(message, list) or not message:
             raise RedisConnectionError(f"not a message: {message!r}")

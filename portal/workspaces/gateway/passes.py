@@ -102,7 +102,7 @@ class Passes:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._shut()
+        self._end_all()
 
     @property
     def counting(self) -> bool:
@@ -126,7 +126,7 @@ class Passes:
                 os.mkdir(new.workspace, self._mode, dir_fd=self._held)
             os.close(os.open(new.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=self._held))
         except OSError as error:
-            self._failed(error)
+            self._disable(error)
             return
         loop = asyncio.get_running_loop()
         timer = loop.call_later(min(for_s, LONGEST_S), self._end, place)
@@ -162,7 +162,7 @@ class Passes:
         """End the passes that depend on `keys`, or all if it is `None`."""
         if keys is None:
             if self._passes:
-                self._shut()
+                self._end_all()
         else:
             for key in keys:
                 for place in tuple(self._by_key.get(key, ())):
@@ -188,7 +188,7 @@ class Passes:
             if last:
                 os.rmdir(ended.workspace, dir_fd=self._held)
         except OSError as error:
-            self._failed(error)
+            self._disable(error)
 
     async def _run(self) -> None:
         while True:
@@ -205,7 +205,7 @@ class Passes:
                     async with asyncio.timeout(BEAT_S if self._passes else None):
                         await self._soon.wait()
             except OSError as error:
-                self._failed(error)
+                self._disable(error)
                 await asyncio.sleep(BROKEN_S)
 
     def _open(self) -> None:
@@ -253,11 +253,11 @@ class Passes:
             if name.isdigit() and name not in seconds:
                 self._remove(name)
 
-    def _failed(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         log.warning("passes are off, every request is asked about: %s", error)
-        self._shut()
+        self._end_all()
 
-    def _shut(self) -> None:
+    def _end_all(self) -> None:
         """End all passes at once. The links of the seconds go first, which disables every pass."""
         for standing in self._passes.values():
             standing.timer.cancel()

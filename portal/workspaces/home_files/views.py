@@ -68,7 +68,7 @@ def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """List one page of a folder."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
-    _say_what_came(request)
+    _report_upload(request)
     number = request.GET.get("page", "1")
     page = min(MAX_PAGE, max(1, int(number))) if number.isascii() and number.isdecimal() else 1
     context = {**_context(workspace, path), "usage": home_limits.note_of(workspace), "page": page}
@@ -93,7 +93,7 @@ def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return shown
 
 
-def _say_what_came(request: SignedInRequest) -> None:
+def _report_upload(request: SignedInRequest) -> None:
     """Report the result of an upload, from the query of the URL that the browser was redirected to."""
     saved, refused = request.GET.get("saved", ""), request.GET.get("refused", "")
     if saved.isascii() and saved.isdecimal() and len(saved) < 6 and int(saved):
@@ -115,7 +115,7 @@ def download(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             actor=request.user, workspace=workspace, path=path, form=request.GET.get("as", "file")
         )
     except PortalError as error:
-        return _refused(request, workspace, _parent(path), error)
+        return _redirect_with_error(request, workspace, _parent(path), error)
     return redirect(url)
 
 
@@ -129,7 +129,7 @@ def upload(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     try:
         url = services.upload_form_url(actor=request.user, workspace=workspace, path=path, replace=replace)
     except PortalError as error:
-        return _refused(request, workspace, path, error)
+        return _redirect_with_error(request, workspace, path, error)
     context = {**_context(workspace, path), "url": url, "replace": replace}
     page = render(request, "home_files/upload.html", {**context, "usage": home_limits.note_of(workspace)})
     page._csp_update = {"form-action": [workspace.origin]}  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             services.make_folder(actor=request.user, workspace=workspace, path=wanted)
         except PortalError as error:
-            return _refused(request, workspace, path, error)
+            return _redirect_with_error(request, workspace, path, error)
         messages.success(request, _("The folder is made."))
     return redirect(services.page_url(workspace, path))
 
@@ -163,7 +163,7 @@ def rename(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             services.rename(actor=request.user, workspace=workspace, path=path, to=to)
         except PortalError as error:
-            return _refused(request, workspace, _parent(path), error)
+            return _redirect_with_error(request, workspace, _parent(path), error)
         messages.success(request, _("It has its new name."))
         return redirect(services.page_url(workspace, _parent(path)))
     context = {**_context(workspace, path), "back": services.page_url(workspace, _parent(path))}
@@ -181,7 +181,7 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             services.delete(actor=request.user, workspace=workspace, paths=[path])
         except PortalError as error:
-            return _refused(request, workspace, _parent(path), error)
+            return _redirect_with_error(request, workspace, _parent(path), error)
         messages.success(request, _("“%(name)s” is deleted.") % {"name": services.name_of(path)})
         return redirect(back)
     named = {"name": services.name_of(path)}
@@ -198,6 +198,8 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return render(request, "confirm.html", context)
 
 
-def _refused(request: SignedInRequest, workspace: Workspace, path: str, error: PortalError) -> HttpResponse:
+def _redirect_with_error(
+    request: SignedInRequest, workspace: Workspace, path: str, error: PortalError
+) -> HttpResponse:
     messages.error(request, error.sentence)
     return redirect(services.page_url(workspace, path))

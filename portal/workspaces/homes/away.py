@@ -190,7 +190,7 @@ def leave(archive: HomeArchive, reason: Reason | None) -> None:
 def answered(archive: HomeArchive, answer: HomeArchived) -> None:
     """Apply an answer about a home that is being emptied or left as it is."""
     if answer.placed:
-        _emptied(archive)
+        _record_emptied(archive)
     elif answer.refused and answer.do is ArchiveDo.EMPTY:
         code = ArchiveCode.GONE if answer.refused == "not_found" else ArchiveCode.CHANGED
         params = {"node": archive.node_name, "name": strip_nul(answer.about)[:300]}
@@ -211,7 +211,7 @@ def answered(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.save()
 
 
-def _emptied(archive: HomeArchive) -> None:
+def _record_emptied(archive: HomeArchive) -> None:
     """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
     end(archive, HomeArchiveState.READY, None)

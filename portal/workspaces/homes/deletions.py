@@ -130,7 +130,7 @@ def _send(pk: int) -> None:
     queue = node_commands.queue_of(deletion.node.pool, deletion.node.name)
     transaction.on_commit(partial(node_commands.send, "node.delete_home", queue, order=messages.dump(order)))
     if deletion.attempts > TOLD_AFTER and not deletion.problem:
-        _troubled(deletion, Reason(WorkspaceCode.NODE_SILENT))
+        _report_trouble(deletion, Reason(WorkspaceCode.NODE_SILENT))
 
 
 def backoff(attempts: int) -> timedelta:
@@ -154,9 +154,9 @@ def apply(answer: HomeDeleted) -> bool:
     deletion.lease, deletion.lease_expires_at = "", None
     if answer.failure is not None:
         deletion.save(update_fields=["lease", "lease_expires_at"])
-        _failed(deletion, answer.failure)
+        _apply_failure(deletion, answer.failure)
     elif answer.done:
-        _done(deletion)
+        _finish(deletion)
     else:
         # Partly deleted: continue at once.
         deletion.attempts, deletion.next_at = 0, timezone.now()
@@ -165,7 +165,7 @@ def apply(answer: HomeDeleted) -> bool:
     return True
 
 
-def _done(deletion: HomeDeletion) -> None:
+def _finish(deletion: HomeDeletion) -> None:
     events.record(
         actor=SYSTEM,
         kind=AuditKind.USER_HOME_DELETED,
@@ -179,7 +179,7 @@ def _done(deletion: HomeDeletion) -> None:
     deletion.delete()
 
 
-def _failed(deletion: HomeDeletion, failure: Failure) -> None:
+def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
     reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
     if not failure.retryable and failure.code != "stale":
         # Somebody has to act first: retry in an hour, and notify once.
@@ -187,10 +187,10 @@ def _failed(deletion: HomeDeletion, failure: Failure) -> None:
         deletion.next_at = timezone.now() + timedelta(seconds=MOST_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])
     if deletion.attempts >= TOLD_AFTER and not deletion.problem:
-        _troubled(deletion, reason)
+        _report_trouble(deletion, reason)
 
 
-def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
+def _report_trouble(deletion: HomeDeletion, reason: Reason) -> None:
     """Report once, in the audit log and to the administrators, that a home still exists."""
     text = message_of(reason)
     deletion.problem = text

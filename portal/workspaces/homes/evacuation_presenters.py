@@ -132,12 +132,12 @@ def _progress(row: HomeEvacuation) -> Progress:
         total=moved + left + stayed,
         facts=tuple(facts),
         trouble=stored_sentence(row.reason),
-        stayed=tuple(Stayed(row, _why(row)) for row in rows),
+        stayed=tuple(Stayed(row, _reason_text(row)) for row in rows),
         more_stayed=max(0, stayed - len(rows)),
     )
 
 
-def _why(move: HomeMove) -> str:
+def _reason_text(move: HomeMove) -> str:
     if move.state == HomeMoveState.CANCELLED:
         return _("Its move was cancelled.")
     return message_of(Reason.from_json(move.reason)) if move.reason else _("Its move failed.")

@@ -113,11 +113,11 @@ def homes_there(actor: User, node: Node) -> HomesThere:
         moving=counts["going"],
         kept=counts["kept"],
         targets=targets,
-        refused=_refused(node, counts["homes"] - counts["kept"], targets),
+        refused=_refusal(node, counts["homes"] - counts["kept"], targets),
     )
 
 
-def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
+def _refusal(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
     """Return why no home can be moved from the node, or `None`."""
     named = {"node": node.name}
     if not are_apart(node.pool):
@@ -222,7 +222,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
         homes=there.homes - there.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
-    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_named(evacuation)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_label(evacuation)}")
     home_moves.soon()
     return evacuation
 
@@ -245,7 +245,7 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
     evacuation.save()
     for pk in evacuation.moves.filter(state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         home_moves.cancel_move(actor=actor, move_id=pk)
-    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancels that {_named(evacuation)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancels that {_label(evacuation)}")
     return evacuation
 
 
@@ -370,7 +370,7 @@ def _conflict(reason: Reason) -> StateConflict:
     return StateConflict(reason, code=reason.code)
 
 
-def _named(evacuation: HomeEvacuation) -> str:
+def _label(evacuation: HomeEvacuation) -> str:
     return f"all home folders of {evacuation.source_name} be moved to {evacuation.target_name}"
 
 

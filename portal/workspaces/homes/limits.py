@@ -77,19 +77,19 @@ def _apply_one(
     notified, far_over = row.percent, not new and _grew_far_over(row, seen)
     level = level_of(seen, notified)
     over_since = (row.over_since or now) if level == STEPS[0] else None
-    if new or _moved(row, seen) or level != notified or over_since != row.over_since:
+    if new or _differs_enough(row, seen) or level != notified or over_since != row.over_since:
         row.used_mib, row.files, row.most_files = seen.used_mib, seen.files, seen.most_files
         row.hidden, row.percent, row.over_since = seen.hidden, level, over_since
         row.measured_at = now
         with transaction.atomic():
             row.save()
             if level > notified:
-                _tell(row)
+                _notify(row)
     if over_since is not None:
         _stop_growth(row, now, at_once=far_over)
 
 
-def _moved(row: HomeUsage, seen: Measured) -> bool:
+def _differs_enough(row: HomeUsage, seen: Measured) -> bool:
     """Return whether the measurement differs enough to be stored."""
     return (
         abs(seen.used_mib - row.used_mib) >= NOTED_MIB
@@ -222,7 +222,7 @@ def _sentence(row: HomeUsage) -> str:
     ) % {"amounts": amounts(row), "grace": format_duration(settings.BERTH_HOME_GRACE_S)}
 
 
-def _tell(row: HomeUsage) -> None:
+def _notify(row: HomeUsage) -> None:
     """Notify the owner about the reached threshold."""
     full = row.percent == STEPS[0]
     named = {"team": row.team.name, "percent": row.percent}

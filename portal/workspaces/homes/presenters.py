@@ -117,7 +117,7 @@ def move_row(actor: User, move: HomeMove) -> MoveRow:
         move,
         _amounts(move),
         done * 100 // total if total else 0,
-        _left(move),
+        _remaining_text(move),
         trouble,
         move.active and home_moves.may_move(actor, move.owner_id),
     )
@@ -129,7 +129,7 @@ def move_waited_for(workspace: Workspace) -> str:
         return ""
     of_home = HomeMove.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
     move = of_home.filter(state__in=ACTIVE_MOVES).order_by("asked_at").first()
-    return ", ".join(filter(None, (_amounts(move), _left(move)))) if move is not None else ""
+    return ", ".join(filter(None, (_amounts(move), _remaining_text(move)))) if move is not None else ""
 
 
 def _amounts(move: HomeMove) -> str:
@@ -140,7 +140,7 @@ def _amounts(move: HomeMove) -> str:
     return _("%(done)s of %(total)s") % {"done": _size(done >> 20), "total": _size(total >> 20)}
 
 
-def _left(move: HomeMove) -> str:
+def _remaining_text(move: HomeMove) -> str:
     """Return the estimated remaining time of the copy as text; empty while unknown."""
     if move.state != HomeMoveState.COPYING or move.started_at is None or not move.bytes_done:
         return ""
@@ -180,7 +180,7 @@ def remove_question(losses: Losses) -> dict[str, Any]:
     named = {"node": machine.name}
     question: dict[str, Any] = {
         "title": _("Remove %(node)s?") % named,
-        "loses": [_("its row in the list of machines"), *_given_up(losses)],
+        "loses": [_("its row in the list of machines"), *_loss_lines(losses)],
         "stays": [
             _("the name, which another machine may take"),
             _("what is on its disk: nothing is deleted there"),
@@ -200,7 +200,7 @@ def remove_question(losses: Losses) -> dict[str, Any]:
     return question
 
 
-def _given_up(losses: Losses) -> list[str]:
+def _loss_lines(losses: Losses) -> list[str]:
     lines = []
     if losses.workspace_count:
         line = ngettext(
@@ -208,14 +208,14 @@ def _given_up(losses: Losses) -> list[str]:
             "%(count)d workspaces, which end as lost without having been seen to end: %(names)s",
             losses.workspace_count,
         )
-        lines.append(line % _counted(losses.workspaces, losses.workspace_count))
+        lines.append(line % _names_with_count(losses.workspaces, losses.workspace_count))
     if losses.home_count:
         line = ngettext(
             "%(count)d home folder that lies only there, until its user begins with an empty one: %(names)s",
             "%(count)d home folders that lie only there, until their users begin with empty ones: %(names)s",
             losses.home_count,
         )
-        lines.append(line % _counted(losses.homes, losses.home_count))
+        lines.append(line % _names_with_count(losses.homes, losses.home_count))
     if losses.archive_count:
         line = ngettext(
             "%(count)d archive of a home folder, which lies there, too",
@@ -242,9 +242,9 @@ def _archived(losses: Losses) -> str:
         "archives on other machines of %(count)d home folders, to restore when they lie there: %(names)s",
         len(losses.archived),
     )
-    return line % _counted(losses.archived, len(losses.archived))
+    return line % _names_with_count(losses.archived, len(losses.archived))
 
 
-def _counted(names: Sequence[str], count: int) -> dict[str, Any]:
+def _names_with_count(names: Sequence[str], count: int) -> dict[str, Any]:
     shown = ", ".join(names[:SHOWN])
     return {"count": count, "names": shown + (", …" if count > SHOWN else "")}

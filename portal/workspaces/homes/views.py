@@ -85,7 +85,7 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
         messages.success(
             request, _("The home folder is being moved. What is started meanwhile waits for it.")
         )
-    return redirect(_back(request, place.owner_id))
+    return redirect(_homes_url(request, place.owner_id))
 
 
 @require_POST
@@ -99,10 +99,10 @@ def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
         messages.error(request, error.sentence)
         return redirect("workspaces:homes")
     messages.success(request, _("The move is cancelled. The home folder stays where it was."))
-    return redirect(_back(request, move.owner_id))
+    return redirect(_homes_url(request, move.owner_id))
 
 
-def _back(request: SignedInRequest, owner_id: UUID) -> str:
+def _homes_url(request: SignedInRequest, owner_id: UUID) -> str:
     return reverse("workspaces:homes") + ("" if owner_id == request.user.pk else "?all=1")
 
 

@@ -22,7 +22,7 @@ def _amounts(params: Params) -> Params:
     return {**params, **amounts}
 
 
-def _room(params: Params) -> Params:
+def _format_room(params: Params) -> Params:
     needed, free = (format_memory(params[name]) for name in ("needed_mib", "free_mib"))
     return {**params, "needed": needed, "free": free}
 
@@ -152,7 +152,7 @@ TEXTS: dict[StrEnum, Text] = {
     HomeMoveCode.NO_ROOM: Text(
         _("The home folder needs %(needed)s more on %(node)s, where %(free)s may be used."),
         _("Make room there, or choose another machine."),
-        prepare=_room,
+        prepare=_format_room,
     ),
     HomeMoveCode.REPORTED: Text("%(text)s"),
 }

@@ -32,7 +32,7 @@ def owned(items: Iterable[Found]) -> set[Found]:
     """Return the entries that have an owner, with a fixed number of queries."""
     items = set(items)
     by_name = {item for item in items if item.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
-    alive = _live({item.name for item in by_name})
+    alive = _live_names({item.name for item in by_name})
     homes = _homes({item.name for item in items if item.kind == OrphanKind.HOME})
     rests = {item for item in items if item.kind == OrphanKind.FOLDER and DELETING in item.name}
     return {
@@ -42,7 +42,7 @@ def owned(items: Iterable[Found]) -> set[Found]:
     }
 
 
-def _live(names: set[str]) -> set[str]:
+def _live_names(names: set[str]) -> set[str]:
     """Return the names of workspaces that are not deleted."""
     ids = {key: name for name in names if (key := _id_of(name)) is not None}
     if not ids:

@@ -195,7 +195,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
         raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
     _order(row)
-    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_words(row)} be removed")
+    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_label(row)} be removed")
     return row
 
 
@@ -243,12 +243,12 @@ def apply_removed(answer: LeftoverRemoved) -> bool:
         row.state, row.lease, row.lease_expires_at = OrphanState.FOUND, "", None
         row.problem = strip_nul(answer.failure.message)[:1000]
         row.save(update_fields=["state", "lease", "lease_expires_at", "problem"])
-        _record(SYSTEM, AuditKind.ORPHAN_NOT_REMOVED, row, f"could not remove {_words(row)}: {row.problem}")
+        _record(SYSTEM, AuditKind.ORPHAN_NOT_REMOVED, row, f"could not remove {_label(row)}: {row.problem}")
     elif not answer.done:
         _go_on(row)
     else:
         _end(row, OrphanState.REMOVED, timezone.now())
-        _record(SYSTEM, AuditKind.ORPHAN_REMOVED, row, f"removed {_words(row)}")
+        _record(SYSTEM, AuditKind.ORPHAN_REMOVED, row, f"removed {_label(row)}")
     return True
 
 
@@ -271,7 +271,7 @@ def sweep() -> None:
     late = Orphan.objects.filter(state=OrphanState.REMOVING, lease_expires_at__lte=now)
     due = Orphan.objects.filter(state=OrphanState.FOUND, kind__in=LISTED, problem="")
     for pk in _keys(late):
-        _again(pk, now)
+        _retry(pk, now)
     for row in due.select_related("pool").order_by("first_seen_at")[:500]:
         at = removed_at(row)
         if at is not None and at <= now:
@@ -286,7 +286,7 @@ def _keys(rows: Iterable[Orphan]) -> list[UUID]:
 
 
 @transaction.atomic
-def _again(pk: UUID, now: datetime) -> None:
+def _retry(pk: UUID, now: datetime) -> None:
     row = (
         Orphan.objects.select_for_update(of=("self",))
         .select_related("pool")
@@ -328,7 +328,7 @@ def _forget_unseen(now: datetime) -> None:
             _end(row, OrphanState.GONE, now)
 
 
-def _words(row: Orphan) -> str:
+def _label(row: Orphan) -> str:
     size = f" ({format_memory(row.size_mib)})" if row.size_mib is not None else ""
     return f"the {row.get_kind_display().lower()} {row.name} on {row.node}{size}, which nobody owns"
 

@@ -13,7 +13,7 @@ from portal.workspaces.secrets.models import Secret, SecretKind, columns_of
 Documents = dict[Any, dict[str, dict[str, Any]]]
 
 
-def of_all() -> tuple[Documents, Documents]:
+def all_documents() -> tuple[Documents, Documents]:
     """Return the secrets of teams and of templates, by the holder's key and then by name."""
     teams: Documents = {}
     templates: Documents = {}

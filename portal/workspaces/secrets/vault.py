@@ -100,7 +100,7 @@ def _read(session: requests.Session, path: str) -> Entry:
                     return _entry(_client(session, token), path)
                 except exceptions.Forbidden:
                     pass
-            raise _refused(session, token, path) from None
+            raise _denial_error(session, token, path) from None
     except exceptions.InvalidPath:
         raise StateConflict(Reason(SecretCode.VAULT_NO_SUCH_PATH, {"path": path})) from None
     except exceptions.InvalidRequest as error:
@@ -191,7 +191,7 @@ def _file(name: str) -> str:
     return text
 
 
-def _refused(session: requests.Session, token: str, path: str) -> StateConflict:
+def _denial_error(session: requests.Session, token: str, path: str) -> StateConflict:
     """Return the reason for a denial by Vault: the token or the path."""
     try:
         _client(session, token).auth.token.lookup_self()

@@ -22,7 +22,7 @@ def _amounts(params: Params) -> Params:
     }
 
 
-def _over(params: Params) -> Params:
+def _format_overuse(params: Params) -> Params:
     if seconds := params.get("ends_in_s"):
         follows = _now("after %(seconds)s s the process that holds most of it is ended") % {
             "seconds": seconds
@@ -32,7 +32,7 @@ def _over(params: Params) -> Params:
     return {**_amounts(params), "follows": follows}
 
 
-def _ended(params: Params) -> Params:
+def _format_ended_process(params: Params) -> Params:
     name = params.get("process", "")
     process = _now("its process “%(name)s”") % {"name": name} if name else _now("a process of it")
     return {**_amounts(params), "process": process}
@@ -42,17 +42,17 @@ TEXTS: dict[StrEnum, Text] = {
     ShareCode.OVER: Text(
         _("It holds %(used)s GiB of the memory of %(device)s, of which %(part)s GiB are its part."),
         _("Free some of it: %(follows)s."),
-        _over,
+        _format_overuse,
     ),
     ShareCode.ASKED: Text(
         _("It took %(used)s of its %(part)s GiB of the memory of %(device)s: %(process)s was asked to end."),
         _TAKE_LESS,
-        _ended,
+        _format_ended_process,
     ),
     ShareCode.KILLED: Text(
         _("It took %(used)s of its %(part)s GiB of the memory of %(device)s: %(process)s was ended."),
         _TAKE_LESS,
-        _ended,
+        _format_ended_process,
     ),
     ShareCode.BACK: Text(
         _("It holds %(used)s of its %(part)s GiB of the memory of %(device)s."), prepare=_amounts

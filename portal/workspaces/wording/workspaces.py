@@ -59,7 +59,7 @@ def _device_lost(params: Params) -> Params:
     return {"text": text % values, "next": following}
 
 
-def _used(params: Params) -> Params:
+def _format_names(params: Params) -> Params:
     return {**params, "names": names_joined(params["names"])}
 
 
@@ -241,6 +241,6 @@ TEXTS: dict[StrEnum, Text] = {
             "count",
         ),
         _("Switch it off, so that nobody chooses it any more, and delete it when they are gone."),
-        prepare=_used,
+        prepare=_format_names,
     ),
 }
