@@ -53,8 +53,8 @@ class TemplateFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
-    def words(self, queryset: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
-        return selectors.search(queryset, words)
+    def words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
+        return selectors.search(queryset, value)
 
 
 class FlavorFilter(filters.FilterSet):
@@ -63,8 +63,8 @@ class FlavorFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
-    def words(self, queryset: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
-        return selectors.search(queryset, words)
+    def words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
+        return selectors.search(queryset, value)
 
 
 class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
@@ -78,11 +78,11 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     change_serializer: ClassVar[Any]
 
     @abstractmethod
-    def _shown(self) -> QuerySet[Any]:
+    def _visible_entries(self) -> QuerySet[Any]:
         """Return all entries visible to the actor, enabled or not."""
 
     def get_queryset(self) -> QuerySet[Any]:
-        entries = self._shown()
+        entries = self._visible_entries()
         if self.action == "list" and "enabled" not in self.request.query_params:
             return entries.filter(enabled=True)
         return entries
@@ -102,7 +102,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         require_keep(request.user, entry)
         body.is_valid(raise_exception=True)
         entry = entries.change(
-            actor=request.user, entry=entry, given=body.validated_data, expected=etags.expected_by(request)
+            actor=request.user, entry=entry, values=body.validated_data, expected=etags.expected_by(request)
         )
         return self.answer(entry)
 
@@ -157,7 +157,7 @@ class TemplateViewSet(EntryViewSet):
         written = self.action in ("create", "partial_update", "restore")
         return TemplateWrittenSerializer if written else TemplateSerializer
 
-    def _shown(self) -> QuerySet[Template]:
+    def _visible_entries(self) -> QuerySet[Template]:
         return selectors.templates_for(self.request.user)
 
     def get_object(self) -> Template:
@@ -167,9 +167,9 @@ class TemplateViewSet(EntryViewSet):
         serializer = super().get_serializer(*args, **kwargs)
         shown = args[0] if args else []
         rows = shown if kwargs.get("many") else [shown] if isinstance(shown, Template) else []
-        kept = kept_ids(self.request.user, rows) if rows else frozenset()
+        ids = kept_ids(self.request.user, rows) if rows else frozenset()
         context: dict[str, Any] = serializer.context  # type: ignore[assignment]
-        context["kept"] = kept
+        context["kept"] = ids
         return serializer
 
     @operation(
@@ -186,8 +186,10 @@ class TemplateViewSet(EntryViewSet):
         slug = body.pop("team", None)
         with named_in("team"):
             team = team_by_slug(request.user, slug) if slug else None
-        made = entries.create(actor=request.user, model=Template, given=body, team=team)
-        return self.answer(made, status=201, Location=reverse("api:template-detail", args=[made.slug]))
+        template = entries.create(actor=request.user, model=Template, values=body, team=team)
+        return self.answer(
+            template, status=201, Location=reverse("api:template-detail", args=[template.slug])
+        )
 
     @operation(
         "Change a template",
@@ -254,7 +256,7 @@ class FlavorViewSet(EntryViewSet):
     change_serializer = FlavorChangeSerializer
     filterset_class = FlavorFilter
 
-    def _shown(self) -> QuerySet[Flavor]:
+    def _visible_entries(self) -> QuerySet[Flavor]:
         return selectors.flavors_for(self.request.user)
 
     def get_object(self) -> Flavor:
@@ -271,8 +273,8 @@ class FlavorViewSet(EntryViewSet):
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, FlavorCreateSerializer)
         with flavor_errors():
-            made = entries.create(actor=request.user, model=Flavor, given=body)
-        return self.answer(made, status=201, Location=reverse("api:flavor-detail", args=[made.slug]))
+            flavor = entries.create(actor=request.user, model=Flavor, values=body)
+        return self.answer(flavor, status=201, Location=reverse("api:flavor-detail", args=[flavor.slug]))
 
     @operation(
         "Change a flavor",

@@ -42,56 +42,56 @@ def fields_of(model: type[Template] | type[Flavor]) -> tuple[str, ...]:
 
 def document_of(entry: Template | Flavor) -> Document:
     """Return the entry's document. Reads `teams`, `successor`, `team`, `pool` and `environment`."""
-    found: Document = {"slug": entry.slug}
+    document: Document = {"slug": entry.slug}
     if isinstance(entry, Template):
-        found["team"] = entry.team.slug if entry.team is not None else None
-        found["environment"] = entry.environment.slug if entry.environment is not None else None
+        document["team"] = entry.team.slug if entry.team is not None else None
+        document["environment"] = entry.environment.slug if entry.environment is not None else None
     else:
-        found["pool"] = entry.pool.slug if entry.pool is not None else None
-    found |= {name: getattr(entry, name) for name in fields_of(type(entry))}
-    found["teams"] = sorted(team.slug for team in entry.teams.all()) if entry.restricted else None
-    found["successor"] = entry.successor.slug if entry.successor is not None else None
-    return found
+        document["pool"] = entry.pool.slug if entry.pool is not None else None
+    document |= {name: getattr(entry, name) for name in fields_of(type(entry))}
+    document["teams"] = sorted(team.slug for team in entry.teams.all()) if entry.restricted else None
+    document["successor"] = entry.successor.slug if entry.successor is not None else None
+    return document
 
 
 def document_of_new(entry: Template | Flavor) -> Document:
     """Return the document of an unsaved entry with defaults."""
-    found: Document = {name: getattr(entry, name) for name in fields_of(type(entry))}
+    document: Document = {name: getattr(entry, name) for name in fields_of(type(entry))}
     more = {"environment": None} if isinstance(entry, Template) else {"pool": None}
-    return {"slug": entry.slug, **found, **more, "teams": None, "successor": None}
+    return {"slug": entry.slug, **document, **more, "teams": None, "successor": None}
 
 
-def fill(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
+def fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
     """Write the fields of a full or partial document to an unsaved entry.
 
     `teams` lists the teams that may use it, or is None for everybody. Returns the teams to store, or None if
-    `given` has none. Raises `InvalidInput` for unknown names.
+    `values` has none. Raises `InvalidInput` for unknown names.
     """
     for name in fields_of(type(entry)):
-        if name in given:
-            setattr(entry, name, given[name])
-    if "environment" in given and isinstance(entry, Template):
-        entry.environment = _environment(entry, given["environment"])
-    if "pool" in given and isinstance(entry, Flavor):
-        entry.pool = _pool(given["pool"])
-    if "successor" in given:
-        entry.successor = _successor(entry, given["successor"])
-    if "teams" not in given:
+        if name in values:
+            setattr(entry, name, values[name])
+    if "environment" in values and isinstance(entry, Template):
+        entry.environment = _environment(entry, values["environment"])
+    if "pool" in values and isinstance(entry, Flavor):
+        entry.pool = _pool(values["pool"])
+    if "successor" in values:
+        entry.successor = _successor(entry, values["successor"])
+    if "teams" not in values:
         return None
-    entry.restricted = given["teams"] is not None
-    return _teams(given["teams"] or [])
+    entry.restricted = values["teams"] is not None
+    return _teams(values["teams"] or [])
 
 
-def _refused(field: str, reason: Reason) -> InvalidInput:
+def _field_error(field: str, reason: Reason) -> InvalidInput:
     return InvalidInput(reason, errors={field: [reason]})
 
 
 def _teams(slugs: list[str]) -> list[Team]:
     wanted = {strip_nul(slug) for slug in slugs}
-    found = list(Team.objects.filter(slug__in=wanted).order_by("slug"))
-    for slug in sorted(wanted - {team.slug for team in found}):
-        raise _refused("teams", Reason(CatalogCode.NO_SUCH_TEAM_NAMED, {"slug": slug}))
-    return found
+    teams = list(Team.objects.filter(slug__in=wanted).order_by("slug"))
+    for slug in sorted(wanted - {team.slug for team in teams}):
+        raise _field_error("teams", Reason(CatalogCode.NO_SUCH_TEAM_NAMED, {"slug": slug}))
+    return teams
 
 
 def _pool(slug: str | None) -> Pool | None:
@@ -99,7 +99,7 @@ def _pool(slug: str | None) -> Pool | None:
         return None
     pool = Pool.objects.filter(slug=strip_nul(slug), deleted_at=None).first()
     if pool is None:
-        raise _refused("pool", Reason(CatalogCode.NO_SUCH_POOL_NAMED, {"slug": slug}))
+        raise _field_error("pool", Reason(CatalogCode.NO_SUCH_POOL_NAMED, {"slug": slug}))
     return pool
 
 
@@ -107,10 +107,10 @@ def _environment(template: Template, slug: str | None) -> Environment | None:
     """Return an environment that all users of the template may use: a general one, or the same team's."""
     if not slug:
         return None
-    found = Environment.objects.filter(slug=strip_nul(slug)).first()
-    if found is None or not (found.team_id is None or found.team_id == template.team_id):
-        raise _refused("environment", Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
-    return found
+    environment = Environment.objects.filter(slug=strip_nul(slug)).first()
+    if environment is None or not (environment.team_id is None or environment.team_id == template.team_id):
+        raise _field_error("environment", Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
+    return environment
 
 
 def _successor(entry: Template | Flavor, slug: str | None) -> Template | Flavor | None:
@@ -120,14 +120,14 @@ def _successor(entry: Template | Flavor, slug: str | None) -> Template | Flavor 
     rows: Any = type(entry)._default_manager.filter(deleted_at=None, slug=strip_nul(slug))
     if isinstance(entry, Template):
         rows = rows.filter(team=None) | rows.filter(team=entry.team_id)
-    found: Template | Flavor | None = rows.first()
-    if found is None:
-        raise _refused("successor", Reason(CatalogCode.NO_SUCH_SUCCESSOR, {"slug": slug}))
-    later: Template | Flavor | None = found
+    successor: Template | Flavor | None = rows.first()
+    if successor is None:
+        raise _field_error("successor", Reason(CatalogCode.NO_SUCH_SUCCESSOR, {"slug": slug}))
+    later: Template | Flavor | None = successor
     seen = set()
     while later is not None and later.pk not in seen:
         if later.pk == entry.pk:
-            raise _refused("successor", Reason(CatalogCode.SUCCESSOR_CIRCLE, {"slug": slug}))
+            raise _field_error("successor", Reason(CatalogCode.SUCCESSOR_CIRCLE, {"slug": slug}))
         seen.add(later.pk)
         later = later.successor
-    return found
+    return successor

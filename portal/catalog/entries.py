@@ -44,7 +44,7 @@ def kind_of(model: type[Template] | type[Flavor]) -> SubjectKind:
 
 @transaction.atomic
 def create(
-    *, actor: User | SystemActor, model: type[E], given: Mapping[str, Any], team: Team | None = None
+    *, actor: User | SystemActor, model: type[E], values: Mapping[str, Any], team: Team | None = None
 ) -> E:
     """Create an entry from a document. With `team` it is a template of that team.
 
@@ -55,17 +55,17 @@ def create(
         require_manage_team(actor, team)
     else:
         require_operator(actor)
-    entry = model(slug=slug_for(strip_nul(str(given.get("slug", ""))), team))
+    entry = model(slug=slug_for(strip_nul(str(values.get("slug", ""))), team))
     if isinstance(entry, Template):
         entry.team = team
-    teams = _filled(entry, {name: value for name, value in given.items() if name not in documents.FIXED})
+    teams = _fill(entry, {name: value for name, value in values.items() if name not in documents.FIXED})
     try:
         with transaction.atomic():
             entry.save(force_insert=True)
     except IntegrityError as error:
         if not violates(error, model, f"{model._meta.model_name}_slug_unique"):
             raise
-        raise _taken(entry.slug) from error
+        raise _slug_taken_error(entry.slug) from error
     entry.teams.set(teams or [])
     entry = _read(model, entry)
     _keep(actor, entry, Act.CREATED)
@@ -75,17 +75,17 @@ def create(
 
 
 def draft(
-    *, actor: User | SystemActor, model: type[E], given: Mapping[str, Any], team: Team | None = None
+    *, actor: User | SystemActor, model: type[E], values: Mapping[str, Any], team: Team | None = None
 ) -> E:
     """Return the validated entry that `create` would write, unsaved. Raises as `create`."""
     if team is not None:
         require_manage_team(actor, team)
     else:
         require_operator(actor)
-    entry = model(slug=slug_for(strip_nul(str(given.get("slug", "draft"))) or "draft", team))
+    entry = model(slug=slug_for(strip_nul(str(values.get("slug", "draft"))) or "draft", team))
     if isinstance(entry, Template):
         entry.team = team
-    _filled(entry, {name: value for name, value in given.items() if name not in documents.FIXED})
+    _fill(entry, {name: value for name, value in values.items() if name not in documents.FIXED})
     return entry
 
 
@@ -94,11 +94,11 @@ def change(
     *,
     actor: User | SystemActor,
     entry: E,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> E:
-    """Change the fields in `given`. Running workspaces are unaffected until their next start.
+    """Change the fields in `values`. Running workspaces are unaffected until their next start.
 
     Writes nothing if they are equal. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
@@ -107,17 +107,17 @@ def change(
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     before, before_at = documents.document_of(row), row.updated_at
     for name in documents.FIXED:
-        if name in given and name in before and (given[name] or None) != (before[name] or None):
+        if name in values and name in before and (values[name] or None) != (before[name] or None):
             reason = Reason(CatalogCode.FIELD_FIXED, {"field": name})
             raise InvalidInput(reason, errors={name: [reason]})
-    teams = _filled(row, {name: given[name] for name in given if name not in documents.FIXED})
+    teams = _fill(row, {name: values[name] for name in values if name not in documents.FIXED})
     row.updated_at = timezone.now()
     row.save()
     if teams is not None:
         row.teams.set(teams)
     row = _read(type(row), row)
     after = documents.document_of(row)
-    changed = [each.field for each in history.differences(before, after)]
+    changed = [difference.field for difference in history.differences(before, after)]
     if not changed:
         # Restore the time of the last change.
         type(row).objects.filter(pk=row.pk).update(updated_at=before_at)
@@ -125,10 +125,10 @@ def change(
         return row
     act = Act.CHANGED if restored_from is None else Act.RESTORED
     _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
-    words = ", ".join(changed)
-    done = f"changed {words} of the {_noun(row)} {row.name}"
+    names = ", ".join(changed)
+    done = f"changed {names} of the {_noun(row)} {row.name}"
     if restored_from is not None:
-        done = f"restored version {restored_from} of the {_noun(row)} {row.name}: {words}"
+        done = f"restored version {restored_from} of the {_noun(row)} {row.name}: {names}"
     _record(actor, row, "changed", done, changed=changed)
     emit(EntryChanged(row))
     return row
@@ -140,8 +140,8 @@ def restore(*, actor: User | SystemActor, entry: E, number: int, expected: froze
     Raises as `change`, and `NotFound` if the version is not stored.
     """
     policies.require_keep(actor, entry)
-    kept = history.revision(kind_of(type(entry)), entry.pk, number)
-    return change(actor=actor, entry=entry, given=kept.data, expected=expected, restored_from=number)
+    revision = history.revision(kind_of(type(entry)), entry.pk, number)
+    return change(actor=actor, entry=entry, values=revision.data, expected=expected, restored_from=number)
 
 
 @transaction.atomic
@@ -158,7 +158,7 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
     before, before_at = documents.document_of(row), row.updated_at
     now = timezone.now()
     for other in cast(Any, row).predecessors.filter(deleted_at=None):
-        change(actor=actor, entry=other, given={"successor": None})
+        change(actor=actor, entry=other, values={"successor": None})
     row.enabled, row.deleted_at, row.updated_at = False, now, now
     row.save(update_fields=["enabled", "deleted_at", "updated_at"])
     _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
@@ -201,9 +201,9 @@ def slug_for(slug: str, team: Team | None) -> str:
     return slug
 
 
-def _filled(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
-    """Write `given` to the entry and validate it. Returns the teams that it names."""
-    teams = documents.fill(entry, given)
+def _fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
+    """Write `values` to the entry and validate it. Returns the teams that it names."""
+    teams = documents.fill(entry, values)
     if isinstance(entry, Template) and entry.team_id is not None:
         _check_team_fields(entry)
     try:
@@ -223,12 +223,12 @@ def _filled(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | 
 
 def _check_team_fields(template: Template) -> None:
     """Reject fields that a team's template cannot have, even by operators: its owners can change the rest."""
-    for field, given in (
+    for field, value in (
         ("service_workers", template.service_workers),
         ("teams", template.restricted),
         ("mounts", template.mounts),
     ):
-        if given:
+        if value:
             reason = Reason(CatalogCode.TEAM_FIELD_FIXED, {"field": field})
             raise InvalidInput(reason, errors={field: [reason]})
 
@@ -236,20 +236,18 @@ def _check_team_fields(template: Template) -> None:
 def _locked(entry: E) -> E:
     """Lock and return the current row. Raises `StateConflict` if it has been deleted."""
     model = type(entry)
-    found = (
-        model._default_manager.select_for_update(of=("self",)).filter(pk=entry.pk, deleted_at=None).first()
-    )
-    if found is None:
+    row = model._default_manager.select_for_update(of=("self",)).filter(pk=entry.pk, deleted_at=None).first()
+    if row is None:
         reason = Reason(CatalogCode.ENTRY_GONE, {"name": entry.name})
         raise StateConflict(reason)
-    return found
+    return row
 
 
 def _read(model: type[E], entry: E) -> E:
     return model._default_manager.get(pk=entry.pk)
 
 
-def _taken(slug: str) -> StateConflict:
+def _slug_taken_error(slug: str) -> StateConflict:
     reason = Reason(CatalogCode.SLUG_TAKEN, {"slug": slug})
     return StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]})
 
@@ -270,11 +268,11 @@ def _keep(actor: User | SystemActor, entry: Template | Flavor, act: Act, **more:
 
 
 def _record(
-    actor: User | SystemActor, entry: Template | Flavor, word: str, message: str, **more: Any
+    actor: User | SystemActor, entry: Template | Flavor, action: str, message: str, **more: Any
 ) -> None:
     events.record(
         actor=actor,
-        kind=AuditKind(f"{_noun(entry)}.{word}"),
+        kind=AuditKind(f"{_noun(entry)}.{action}"),
         team=entry.team if isinstance(entry, Template) else None,
         message=message,
         data={_noun(entry): entry.slug, **more},

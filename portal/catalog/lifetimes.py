@@ -41,8 +41,8 @@ def terms_of(template: Template, flavor: Flavor) -> LifetimeTerms:
 
 
 def _seconds(own_h: Iterable[int | None], site_h: int) -> int | None:
-    said = [hours for hours in own_h if hours is not None] or [site_h]
-    return min((hours * HOUR_S for hours in said if hours), default=None)
+    limits = [hours for hours in own_h if hours is not None] or [site_h]
+    return min((hours * HOUR_S for hours in limits if hours), default=None)
 
 
 def lifetime_of(
@@ -60,10 +60,10 @@ def lifetime_of(
         longest_s = max(terms.default_s, expected_s)
         return longest_s if terms.max_s is None else min(longest_s, terms.max_s)
     if asked_s < MIN_LIFETIME_S:
-        raise _refused(Reason(CatalogCode.LIFETIME_TOO_SHORT))
+        raise _lifetime_error(Reason(CatalogCode.LIFETIME_TOO_SHORT))
     most_s = MAX_LIFETIME_H * HOUR_S if terms.max_s is None else terms.max_s
     if asked_s > most_s:
-        raise _refused(Reason(CatalogCode.LIFETIME_TOO_LONG, {"asked_s": asked_s, "max_s": most_s}))
+        raise _lifetime_error(Reason(CatalogCode.LIFETIME_TOO_LONG, {"asked_s": asked_s, "max_s": most_s}))
     return asked_s
 
 
@@ -81,10 +81,10 @@ def expected_of(template: Template, flavor: Flavor, said_s: int | None = None) -
     Never longer than the maximum lifetime.
     """
     terms = terms_of(template, flavor)
-    found = said_s or round(flavor.expected_hours * 3600)
+    expected_s = said_s or round(flavor.expected_hours * 3600)
     most_s = terms.max_s if said_s else terms.default_s
-    return found if most_s is None else min(found, most_s)
+    return expected_s if most_s is None else min(expected_s, most_s)
 
 
-def _refused(reason: Reason) -> InvalidInput:
+def _lifetime_error(reason: Reason) -> InvalidInput:
     return InvalidInput(reason, errors={"lifetime_hours": [reason]})

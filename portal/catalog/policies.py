@@ -17,7 +17,7 @@ from portal.people.accounts.policies import require_manage_team, require_operato
 E = TypeVar("E", Template, Flavor)
 
 
-def _named(rows: QuerySet[E], teams: Any) -> Exists:
+def _names_team(rows: QuerySet[E], teams: Any) -> Exists:
     """Return a condition: one of the teams is among those that an entry names."""
     through: Any = rows.model.teams.through
     own = f"{rows.model._meta.model_name}_id"
@@ -26,7 +26,7 @@ def _named(rows: QuerySet[E], teams: Any) -> Exists:
 
 def _allowed(rows: QuerySet[E], teams: Any) -> Q:
     """Return the filter for rows that one of the teams may use."""
-    allowed = Q(restricted=False) | Q(_named(rows, teams))
+    allowed = Q(restricted=False) | Q(_names_team(rows, teams))
     if rows.model is Template:
         return (Q(team=None) & allowed) | Q(team__in=teams)
     return allowed

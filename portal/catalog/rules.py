@@ -67,68 +67,68 @@ class Finding:
 
 def template_problems(template: Template) -> Problems:
     """Return the problems that prevent saving a template."""
-    found: Problems = {}
-    _texts(template, ("name", "description", "program", "install_hint"), found)
+    problems: Problems = {}
+    _texts(template, ("name", "description", "program", "install_hint"), problems)
     if template.icon and template.icon not in ICONS:
-        found["icon"] = [Reason(CatalogCode.NO_SUCH_ICON, {"icon": template.icon, "known": list(ICONS)})]
+        problems["icon"] = [Reason(CatalogCode.NO_SUCH_ICON, {"icon": template.icon, "known": list(ICONS)})]
     for field in ("ready_path", "open_path"):
         path = getattr(template, field)
         if not _PATH.match(path) or ".." in path.split("?")[0].split("/"):
-            found[field] = [Reason(CatalogCode.PATH_INVALID, {"path": path})]
+            problems[field] = [Reason(CatalogCode.PATH_INVALID, {"path": path})]
     if template.egress == TemplateEgress.LIST:
         try:
             policy_of(template.egress, template.egress_allow)
         except InvalidSpec:
-            found["egress_allow"] = [Reason(CatalogCode.EGRESS_INVALID)]
+            problems["egress_allow"] = [Reason(CatalogCode.EGRESS_INVALID)]
     for field, reason in problems_of(template.git_url, template.git_ref, template.git_secret).items():
-        found[f"git_{field}"] = [reason]
+        problems[f"git_{field}"] = [reason]
     for reason in problems_of(template.dotfiles_url).values():
-        found["dotfiles_url"] = [reason]
+        problems["dotfiles_url"] = [reason]
     if not _are_mounts(template.mounts):
-        found["mounts"] = [Reason(CatalogCode.MOUNTS_INVALID, {"most": mounts.MOST})]
-    _argv(template.argv, found)
-    _env(template.env, found)
+        problems["mounts"] = [Reason(CatalogCode.MOUNTS_INVALID, {"most": mounts.MOST})]
+    _argv(template.argv, problems)
+    _env(template.env, problems)
     if not storable(template.startup) or "\0" in template.startup:
-        found["startup"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "startup"})]
-    if not found.keys() & {"argv", "env", "startup"}:
-        _together(template, found)
-    return found
+        problems["startup"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "startup"})]
+    if not problems.keys() & {"argv", "env", "startup"}:
+        _check_consistency(template, problems)
+    return problems
 
 
-def _are_mounts(words: Any) -> bool:
+def _are_mounts(value: Any) -> bool:
     """Return whether they are unique folder names as listed by nodes."""
-    if not isinstance(words, list) or len(words) > mounts.MOST:
+    if not isinstance(value, list) or len(value) > mounts.MOST:
         return False
-    if not all(isinstance(each, str) and mounts.WORD.fullmatch(each) for each in words):
+    if not all(isinstance(entry, str) and mounts.WORD.fullmatch(entry) for entry in value):
         return False
-    return len({mounts.inside(each) for each in words}) == len(words)
+    return len({mounts.inside(entry) for entry in value}) == len(value)
 
 
-def _argv(argv: Any, found: Problems) -> None:
+def _argv(argv: Any, problems: Problems) -> None:
     """Check that arguments are texts, the program first."""
     invalid = Reason(CatalogCode.ARGV_INVALID, {"most": MAX_ARGUMENTS})
     if (
         not isinstance(argv, list)
         or not 1 <= len(argv) <= MAX_ARGUMENTS
-        or not all(isinstance(each, str) for each in argv)
+        or not all(isinstance(argument, str) for argument in argv)
         or not argv[0].strip()
         or "{" in argv[0]
     ):
-        found["argv"] = [invalid]
-    elif any(len(each) > MAX_ARGUMENT for each in argv):
-        found["argv"] = [Reason(CatalogCode.TOO_LARGE, {"field": "argv", "most": MAX_ARGUMENT})]
-    elif not all(storable(each) for each in argv):
-        found["argv"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "argv"})]
+        problems["argv"] = [invalid]
+    elif any(len(argument) > MAX_ARGUMENT for argument in argv):
+        problems["argv"] = [Reason(CatalogCode.TOO_LARGE, {"field": "argv", "most": MAX_ARGUMENT})]
+    elif not all(storable(argument) for argument in argv):
+        problems["argv"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "argv"})]
 
 
-def _env(env: Any, found: Problems) -> None:
+def _env(env: Any, all_problems: Problems) -> None:
     """Check that names are valid for programs and not reserved."""
     if (
         not isinstance(env, Mapping)
         or len(env) > MAX_VARIABLES
         or not all(isinstance(value, str) for value in env.values())
     ):
-        found["env"] = [Reason(CatalogCode.ENV_INVALID, {"most": MAX_VARIABLES})]
+        all_problems["env"] = [Reason(CatalogCode.ENV_INVALID, {"most": MAX_VARIABLES})]
         return
     problems = []
     for name, value in env.items():
@@ -141,23 +141,23 @@ def _env(env: Any, found: Problems) -> None:
         elif not storable(value):
             problems.append(Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": name}))
     if problems:
-        found["env"] = problems
+        all_problems["env"] = problems
 
 
-def _together(template: Template, found: Problems) -> None:
+def _check_consistency(template: Template, problems: Problems) -> None:
     """Check placeholders, and texts that are certainly secrets."""
     for field, _where, text in _parts(template):
         # Scripts and code have braces of their own.
         if field == "env" or (field == "argv" and not re.search(r"[\n;()]", text)):
             for name in _PLACEHOLDER.findall(text):
                 if name not in PLACEHOLDERS:
-                    params = {"name": name, "known": [f"{{{each}}}" for each in PLACEHOLDERS]}
-                    found.setdefault(field, []).append(Reason(CatalogCode.PLACEHOLDER_UNKNOWN, params))
+                    params = {"name": name, "known": [f"{{{placeholder}}}" for placeholder in PLACEHOLDERS]}
+                    problems.setdefault(field, []).append(Reason(CatalogCode.PLACEHOLDER_UNKNOWN, params))
     for field, where, text in _parts(template):
         if _SECRET.search(text):
-            found.setdefault(field, []).append(Reason(CatalogCode.SECRET_FOUND, {"where": where}))
+            problems.setdefault(field, []).append(Reason(CatalogCode.SECRET_FOUND, {"where": where}))
     if not any("{port}" in text for _field, _where, text in _parts(template)):
-        found.setdefault("argv", []).append(Reason(CatalogCode.PORT_MISSING))
+        problems.setdefault("argv", []).append(Reason(CatalogCode.PORT_MISSING))
 
 
 def _parts(template: Template) -> Iterator[tuple[str, str, str]]:
@@ -172,21 +172,21 @@ def _parts(template: Template) -> Iterator[tuple[str, str, str]]:
 
 def template_warnings(template: Template) -> list[Finding]:
     """Return warnings about a valid template."""
-    found = []
+    findings = []
     for field, where, text in _parts(template):
         likely = bool(_SECRET_OPTION.search(text) or _URL_PASSWORD.search(text))
         if field == "env" and text and "{" not in text:
             likely = likely or is_secret_name(where)
         if likely:
-            found.append(Finding(field, Reason(CatalogCode.SECRET_LIKELY, {"where": where})))
+            findings.append(Finding(field, Reason(CatalogCode.SECRET_LIKELY, {"where": where})))
     if any("{token}" in argument for argument in template.argv):
-        found.append(Finding("argv", Reason(CatalogCode.TOKEN_IN_ARGV)))
+        findings.append(Finding("argv", Reason(CatalogCode.TOKEN_IN_ARGV)))
     if not any("{token}" in text or "{token_file}" in text for _field, _where, text in _parts(template)):
-        found.append(Finding("argv", Reason(CatalogCode.TOKEN_UNUSED)))
+        findings.append(Finding("argv", Reason(CatalogCode.TOKEN_UNUSED)))
     if template.environment is not None:
         lacking = why_not_in(template, template.environment)
-        found += [Finding("environment", lacking)] if lacking is not None else []
-    return found
+        findings += [Finding("environment", lacking)] if lacking is not None else []
+    return findings
 
 
 def lacks_program(template: Template, programs: Collection[str]) -> bool:
@@ -213,17 +213,17 @@ def why_not_in(
         return None
     version = environment.current
     if version is None:
-        found = coming or environments.coming_of(environment)
-        if found.version is not None and environment_policies.built_when_asked(environment):
-            if lacks_program(template, environments.programs_to_come(found.version)):
-                return _lacks(template, environment)
-            return environments.not_installed(environment, found.version)
-        waits = {"environment": environment.name, "state": found.progress.state}
-        return Reason(EnvironmentCode.NOT_READY, {**waits, "percent": found.progress.percent})
-    return _lacks(template, environment) if lacks_program(template, version.programs) else None
+        upcoming = coming or environments.coming_of(environment)
+        if upcoming.version is not None and environment_policies.built_when_asked(environment):
+            if lacks_program(template, environments.programs_to_come(upcoming.version)):
+                return _missing_program(template, environment)
+            return environments.not_installed(environment, upcoming.version)
+        waits = {"environment": environment.name, "state": upcoming.progress.state}
+        return Reason(EnvironmentCode.NOT_READY, {**waits, "percent": upcoming.progress.percent})
+    return _missing_program(template, environment) if lacks_program(template, version.programs) else None
 
 
-def _lacks(template: Template, environment: Environment) -> Reason:
+def _missing_program(template: Template, environment: Environment) -> Reason:
     lacking = {"environment": environment.name, "program": template.program, "template": template.name}
     return Reason(EnvironmentCode.LACKS_PROGRAM, lacking)
 
@@ -235,40 +235,43 @@ def is_secret_name(name: str) -> bool:
 
 def flavor_problems(flavor: Flavor) -> Problems:
     """Return the problems that prevent saving a flavor."""
-    found: Problems = {}
-    _texts(flavor, ("name", "description", "accelerator_model"), found)
+    problems: Problems = {}
+    _texts(flavor, ("name", "description", "accelerator_model"), problems)
     models = flavor.accelerator_models
     if (
         not isinstance(models, list)
         or len(models) > MAX_ACCELERATORS
         or not all(
-            isinstance(each, str) and 0 < len(each) <= 80 and _shown(each) and each.strip() == each
-            for each in models
+            isinstance(model, str)
+            and 0 < len(model) <= 80
+            and _is_displayable(model)
+            and model.strip() == model
+            for model in models
         )
         or len({*map(str, models)}) != len(models)
     ):
-        found["accelerator_models"] = [Reason(CatalogCode.MODELS_INVALID, {"most": MAX_ACCELERATORS})]
-        return found
+        problems["accelerator_models"] = [Reason(CatalogCode.MODELS_INVALID, {"most": MAX_ACCELERATORS})]
+        return problems
     if flavor.accelerator_model and models:
-        found["accelerator_models"] = [Reason(CatalogCode.MODEL_OR_MODELS)]
+        problems["accelerator_models"] = [Reason(CatalogCode.MODEL_OR_MODELS)]
     share = flavor.accelerator_milli != WHOLE_DEVICE_MILLI
     narrowed = flavor.accelerator_model or models or flavor.accelerator_memory_mib
     if not flavor.accelerator_count and (share or narrowed or flavor.mig_profile):
-        found["accelerator_count"] = [Reason(CatalogCode.ACCELERATOR_NEEDED)]
+        problems["accelerator_count"] = [Reason(CatalogCode.ACCELERATOR_NEEDED)]
     if flavor.mig_profile and (share or narrowed):
-        found["mig_profile"] = [Reason(CatalogCode.MIG_TAKES_WHOLE_INSTANCES)]
+        problems["mig_profile"] = [Reason(CatalogCode.MIG_TAKES_WHOLE_INSTANCES)]
     if share and flavor.nodes > 1:
-        found["nodes"] = [Reason(CatalogCode.SHARE_OF_SEVERAL_NODES)]
-    return found
+        problems["nodes"] = [Reason(CatalogCode.SHARE_OF_SEVERAL_NODES)]
+    return problems
 
 
-def _texts(entry: Template | Flavor, fields: tuple[str, ...], found: Problems) -> None:
+def _texts(entry: Template | Flavor, fields: tuple[str, ...], problems: Problems) -> None:
     for field in fields:
-        if not _shown(getattr(entry, field)):
-            found[field] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": field})]
+        if not _is_displayable(getattr(entry, field)):
+            problems[field] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": field})]
 
 
-def _shown(text: str) -> bool:
+def _is_displayable(text: str) -> bool:
     """Return whether the text is displayed as is: no control characters or changes of direction."""
     return storable(text) and not any(
         sign in _BIDI or unicodedata.category(sign) in ("Cc", "Cs") for sign in text

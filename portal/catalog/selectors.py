@@ -30,105 +30,107 @@ E = TypeVar("E", Template, Flavor)
 KNOWN_SHOWN = 20
 
 
-def _whole(rows: QuerySet[E]) -> QuerySet[E]:
+def _with_relations(rows: QuerySet[E]) -> QuerySet[E]:
     """Join everything that documents and responses need, with a constant number of queries."""
     beside = (
         ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
     )
-    found = rows.select_related(*beside).prefetch_related("teams")
+    queryset = rows.select_related(*beside).prefetch_related("teams")
     if rows.model is Template:
         # Only the name and programs of the environment's version are needed.
-        found = found.defer(*(f"environment__current__{name}" for name in ("source", "lock", "packages")))
-    return found
+        queryset = queryset.defer(
+            *(f"environment__current__{name}" for name in ("source", "lock", "packages"))
+        )
+    return queryset
 
 
 def templates_for(actor: User) -> QuerySet[Template]:
     """Return templates visible to the actor, enabled or not."""
-    return _whole(policies.visible_to(actor, Template.objects.all()))
+    return _with_relations(policies.visible_to(actor, Template.objects.all()))
 
 
 def flavors_for(actor: User) -> QuerySet[Flavor]:
     """Return flavors visible to the actor, enabled or not."""
-    return _whole(policies.visible_to(actor, Flavor.objects.all()))
+    return _with_relations(policies.visible_to(actor, Flavor.objects.all()))
 
 
 def templates_of(team: Team) -> QuerySet[Template]:
     """Return templates offered to a team."""
-    return _whole(policies.offered_to(team, Template.objects.all()))
+    return _with_relations(policies.offered_to(team, Template.objects.all()))
 
 
 def flavors_of(team: Team) -> QuerySet[Flavor]:
     """Return flavors offered to a team."""
-    return _whole(policies.offered_to(team, Flavor.objects.all()))
+    return _with_relations(policies.offered_to(team, Flavor.objects.all()))
 
 
 def all_templates() -> QuerySet[Template]:
     """Return all templates that are not deleted, for the portal's own use."""
-    return _whole(Template.objects.filter(deleted_at=None))
+    return _with_relations(Template.objects.filter(deleted_at=None))
 
 
 def all_flavors() -> QuerySet[Flavor]:
     """Return all flavors that are not deleted, for the portal's own use."""
-    return _whole(Flavor.objects.filter(deleted_at=None))
+    return _with_relations(Flavor.objects.filter(deleted_at=None))
 
 
-def search(rows: QuerySet[E], words: str) -> QuerySet[E]:
+def search(rows: QuerySet[E], query: str) -> QuerySet[E]:
     """Return those with every word in name, slug or description (or model, or program)."""
     more = "program" if rows.model is Template else "accelerator_model"
-    for word in strip_nul(words).split()[:10]:
+    for term in strip_nul(query).split()[:10]:
         rows = rows.filter(
-            Q(name__icontains=word)
-            | Q(slug__icontains=word)
-            | Q(description__icontains=word)
-            | Q(**{f"{more}__icontains": word})
+            Q(name__icontains=term)
+            | Q(slug__icontains=term)
+            | Q(description__icontains=term)
+            | Q(**{f"{more}__icontains": term})
         )
     return rows
 
 
 def template_seen(actor: User, slug: str) -> Template:
     """Return a visible template. Raises `NotFound`, also for invisible ones."""
-    found = templates_for(actor).filter(slug=strip_nul(slug)).first()
-    if found is None:
+    template = templates_for(actor).filter(slug=strip_nul(slug)).first()
+    if template is None:
         raise NotFound(_no_such_template(actor, slug))
-    return found
+    return template
 
 
 def flavor_seen(actor: User, slug: str) -> Flavor:
     """Return a visible flavor. Raises `NotFound`, also for invisible ones."""
-    found = flavors_for(actor).filter(slug=strip_nul(slug)).first()
-    if found is None:
+    flavor = flavors_for(actor).filter(slug=strip_nul(slug)).first()
+    if flavor is None:
         raise NotFound(_no_such_flavor(actor, slug))
-    return found
+    return flavor
 
 
 def template_by_slug(actor: User, slug: str) -> Template:
     """Return an enabled template named in a request. Raises `InvalidInput`."""
-    found = templates_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
-    if found is None:
+    template = templates_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
+    if template is None:
         reason = _no_such_template(actor, slug)
         raise InvalidInput(reason, errors={"template": [_choose(reason)]})
-    return found
+    return template
 
 
 def flavor_by_slug(actor: User, slug: str) -> Flavor:
     """Return an enabled flavor named in a request. Raises `InvalidInput`."""
-    found = flavors_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
-    if found is None:
+    flavor = flavors_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
+    if flavor is None:
         reason = _no_such_flavor(actor, slug)
         raise InvalidInput(reason, errors={"flavor": [_choose(reason)]})
-    return found
+    return flavor
 
 
 def _no_such_template(actor: User, slug: str) -> Reason:
     rows = templates_for(actor).filter(enabled=True)
-    known = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
-    return Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, "known": known})
+    slugs = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    return Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, "known": slugs})
 
 
 def _no_such_flavor(actor: User, slug: str) -> Reason:
     rows = flavors_for(actor).filter(enabled=True)
-    known = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
-    return Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, "known": known})
+    slugs = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    return Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, "known": slugs})
 
 
 def _choose(reason: Reason) -> Reason:

@@ -78,13 +78,13 @@ class ResourcesSerializer(serializers.Serializer[Any]):
     nodes = serializers.IntegerField(help_text="Number of nodes.")
     accelerators = AcceleratorsSerializer(help_text="Accelerators on each node.")
 
-    def to_representation(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        accelerators = held["accelerators"]
+    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, Any]:
+        accelerators = instance["accelerators"]
         return {
-            "cpu_milli": held["cpu_milli"],
-            "memory_mib": held["memory_mib"],
-            "disk_mib": held["disk_mib"],
-            "nodes": held["nodes"],
+            "cpu_milli": instance["cpu_milli"],
+            "memory_mib": instance["memory_mib"],
+            "disk_mib": instance["disk_mib"],
+            "nodes": instance["nodes"],
             "accelerators": {
                 "count": accelerators["count"],
                 "model": accelerators["model"],
@@ -99,8 +99,8 @@ class ResourcesSerializer(serializers.Serializer[Any]):
         }
 
 
-def _hours(words: str) -> serializers.IntegerField:
-    return serializers.IntegerField(allow_null=True, read_only=True, help_text=words)
+def _hours(help_text: str) -> serializers.IntegerField:
+    return serializers.IntegerField(allow_null=True, read_only=True, help_text=help_text)
 
 
 EXPECTED_WORDS = "How long such a workspace is expected to run, in hours, where nobody says otherwise."
@@ -249,12 +249,12 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
     message = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField(help_text="What to check, as a code and in words.")
 
-    def get_message(self, found: rules.Finding) -> str:
-        return message_of(found.reason)
+    def get_message(self, finding: rules.Finding) -> str:
+        return message_of(finding.reason)
 
     @extend_schema_field(ReasonSerializer)
-    def get_reason(self, found: rules.Finding) -> dict[str, Any]:
-        return found.reason.as_json()
+    def get_reason(self, finding: rules.Finding) -> dict[str, Any]:
+        return finding.reason.as_json()
 
 
 class TemplateWrittenSerializer(TemplateSerializer):
@@ -268,7 +268,7 @@ class TemplateWrittenSerializer(TemplateSerializer):
 
     @extend_schema_field(WarningSerializer(many=True))
     def get_warnings(self, template: Template) -> list[dict[str, Any]]:
-        return [WarningSerializer(each).data for each in rules.template_warnings(template)]
+        return [WarningSerializer(warning).data for warning in rules.template_warnings(template)]
 
 
 def _slugs(**options: Any) -> serializers.ListField:
@@ -277,12 +277,12 @@ def _slugs(**options: Any) -> serializers.ListField:
     )
 
 
-def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
+def _integer_field(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
     return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
 
 
-def _lifetime(words: str, **options: Any) -> serializers.IntegerField:
-    return _whole(0, MAX_LIFETIME_H, allow_null=True, help_text=words, **options)
+def _lifetime(help_text: str, **options: Any) -> serializers.IntegerField:
+    return _integer_field(0, MAX_LIFETIME_H, allow_null=True, help_text=help_text, **options)
 
 
 class EntryChangeSerializer(StrictSerializer):
@@ -338,7 +338,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         help_text="Minimum CUDA version, as `12.4`; empty for any.",
     )
     min_compute_capability = serializers.ChoiceField(
-        [(each, each) for each in COMPUTE_CAPABILITIES],
+        [(capability, capability) for capability in COMPUTE_CAPABILITIES],
         allow_blank=True,
         required=False,
         help_text="Minimum CUDA compute capability, as `8.0`; empty for any.",
@@ -472,7 +472,7 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
 class FlavorAcceleratorsSerializer(StrictSerializer):
     """Accelerators on each node, in a flavor to write."""
 
-    count = _whole(
+    count = _integer_field(
         0, MAX_ACCELERATORS, source="accelerator_count", help_text="Number on each node; 0 for none."
     )
     model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
@@ -483,13 +483,13 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         required=False,
         help_text="Several models of which any will do; then leave `model` empty.",
     )
-    share_milli = _whole(
+    share_milli = _integer_field(
         1,
         WHOLE_DEVICE_MILLI,
         source="accelerator_milli",
         help_text="Share of each accelerator, in thousandths. 1000 is a whole one.",
     )
-    memory_mib = _whole(source="accelerator_memory_mib")
+    memory_mib = _integer_field(source="accelerator_memory_mib")
     mig_profile = serializers.CharField(
         max_length=40,
         allow_blank=True,
@@ -508,10 +508,10 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
 class FlavorResourcesChangeSerializer(StrictSerializer):
     """Resources on each node in a change of a flavor; omitted fields stay."""
 
-    cpu_milli = _whole(100)
-    memory_mib = _whole(128)
-    disk_mib = _whole(help_text="Disk space in MiB.")
-    nodes = _whole(1, MAX_NODES, help_text="Number of nodes.")
+    cpu_milli = _integer_field(100)
+    memory_mib = _integer_field(128)
+    disk_mib = _integer_field(help_text="Disk space in MiB.")
+    nodes = _integer_field(1, MAX_NODES, help_text="Number of nodes.")
     accelerators = FlavorAcceleratorsSerializer(
         source="*", required=False, help_text="Accelerators on each node."
     )
@@ -522,8 +522,8 @@ class FlavorResourcesChangeSerializer(StrictSerializer):
 class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):
     """Resources on each node in a new flavor."""
 
-    cpu_milli = _whole(100, required=True)
-    memory_mib = _whole(128, required=True)
+    cpu_milli = _integer_field(100, required=True)
+    memory_mib = _integer_field(128, required=True)
 
 
 def _paths(serializer: serializers.Serializer[Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -543,7 +543,8 @@ def flavor_errors(prefix: str = "") -> Iterator[None]:
         paths = dict(_paths(FlavorResourcesSerializer(), "resources."))
         errors = error.extra.get("errors", {})
         error.extra["errors"] = {
-            prefix + paths[column] if column in paths else column: found for column, found in errors.items()
+            prefix + paths[column] if column in paths else column: reasons
+            for column, reasons in errors.items()
         }
         raise
 
@@ -567,7 +568,7 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         required=False,
         help_text=EXPECTED_WORDS,
     )
-    price_cents = _whole(
+    price_cents = _integer_field(
         0,
         MAX_PRICE_CENTS,
         allow_null=True,

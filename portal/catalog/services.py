@@ -25,15 +25,15 @@ def ensure_starting_catalog() -> None:
         if not Template.objects.filter(slug=template["slug"]).exists():
             Template.objects.create(**template)
     for flavor in FLAVORS:
-        _ensure(**flavor)
+        _ensure_flavor(**flavor)
 
 
 def prefer_environment(*, template: str, environment: str) -> None:
     """Set a template's default environment if it has none."""
-    found = Environment.objects.filter(slug=environment, team=None).first()
+    shared_environment = Environment.objects.filter(slug=environment, team=None).first()
     entry = Template.objects.filter(slug=template, environment=None).first()
-    if found is not None and entry is not None:
-        entry.environment = found
+    if shared_environment is not None and entry is not None:
+        entry.environment = shared_environment
         entry.save(update_fields=["environment"])
 
 
@@ -51,7 +51,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
     """
     for model, (most, cpu_milli, memory_mib) in _models(pool).items():
         for count, cpu, memory in accelerator_sizes(most, cpu_milli, memory_mib):
-            _ensure(
+            _ensure_flavor(
                 slug=f"{_slug(pool)}{_word(model)}-x{count}",
                 name=f"{count} × {model}",
                 cpu_milli=cpu,
@@ -62,7 +62,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
                 position=200 + count,
             )
     for profile, (most, cpu_milli, memory_mib) in _profiles(pool).items():
-        _ensure(
+        _ensure_flavor(
             slug=f"{_slug(pool)}mig-{_word(profile)}",
             name=f"MIG {profile}",
             cpu_milli=max(cpu_milli * 9 // (most * 10) // 1000 * 1000, 1000),
@@ -74,7 +74,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
             position=190,
         )
     if pool.simulated:
-        _ensure(
+        _ensure_flavor(
             slug=f"{_slug(pool)}cpu",
             name=f"Simulated CPU in {pool.slug}",
             cpu_milli=1000,
@@ -98,7 +98,7 @@ def accelerator_sizes(most: int, cpu_milli: int, memory_mib: int) -> Iterator[tu
 
 def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
     """Return by model: maximum devices on one node, and that node's CPU and memory."""
-    found: dict[str, tuple[int, int, int]] = {}
+    models: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
         counts: dict[str, int] = {}
         for device in node.devices.all():
@@ -106,22 +106,22 @@ def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
             if device.present and device.kind == DeviceKind.GPU.value and not device.mig_mode:
                 counts[device.model] = counts.get(device.model, 0) + 1
         for model, count in counts.items():
-            best = found.get(model)
+            best = models.get(model)
             if best is None or count > best[0]:
-                found[model] = (count, node.cpu_milli, node.memory_mib)
-    return found
+                models[model] = (count, node.cpu_milli, node.memory_mib)
+    return models
 
 
 def _profiles(pool: Pool) -> dict[str, tuple[int, int, int]]:
     """Return by MIG profile: devices of any kind on the largest node, and its CPU and memory."""
-    found: dict[str, tuple[int, int, int]] = {}
+    profiles: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
         there = [device for device in node.devices.all() if device.present and not device.mig_mode]
         for profile in {device.mig_profile for device in there if device.mig_profile}:
-            best = found.get(profile)
+            best = profiles.get(profile)
             if best is None or len(there) > best[0]:
-                found[profile] = (len(there), node.cpu_milli, node.memory_mib)
-    return found
+                profiles[profile] = (len(there), node.cpu_milli, node.memory_mib)
+    return profiles
 
 
 def _slug(pool: Pool) -> str:
@@ -134,7 +134,7 @@ def _word(model: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40] or "accelerator"
 
 
-def _ensure(*, slug: str, **fields: Any) -> None:
+def _ensure_flavor(*, slug: str, **fields: Any) -> None:
     """Create the flavor unless the slug exists, also as a deleted flavor."""
     slug = slug[:60].strip("-")
     if not Flavor.objects.filter(slug=slug).exists():

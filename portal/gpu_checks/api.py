@@ -326,9 +326,9 @@ class GpuCheckSchema(ApiView):
         return Response(schema(), content_type="application/schema+json")
 
 
-def _hours(words: str) -> serializers.IntegerField:
+def _hours(help_text: str) -> serializers.IntegerField:
     return serializers.IntegerField(
-        min_value=0, max_value=settings.MAX_HOURS, required=False, help_text=words
+        min_value=0, max_value=settings.MAX_HOURS, required=False, help_text=help_text
     )
 
 

@@ -48,7 +48,7 @@ def of(device: Device) -> Baselines:
     others = alike.exclude(pk=device.pk)
     fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
     if not device.node.pool.simulated:
-        fleet = _agreed(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
+        fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
     fleet.pop("free_mib", None)
     own = GpuCheckRun.objects.filter(_PASSED, device=device).order_by("-created_at").first()
     if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
@@ -93,36 +93,36 @@ def _last_figures(devices: QuerySet[Device], software: str, which: Q) -> list[di
         which, device=OuterRef("device"), level=OuterRef("level"), created_at__gt=OuterRef("created_at")
     )
     runs = GpuCheckRun.objects.filter(which, device__in=devices).filter(~Exists(later))
-    found: defaultdict[UUID, dict[str, float]] = defaultdict(dict)
+    figures_by_device: defaultdict[UUID, dict[str, float]] = defaultdict(dict)
     newest_first = runs.only("device", "measures").order_by("-created_at")
     for run in newest_first[: MAX_DEVICES * len(CheckLevel)]:
         if software_of(run) == software:
-            found[run.device_id] = figures(run) | found[run.device_id]
-    return list(found.values())
+            figures_by_device[run.device_id] = figures(run) | figures_by_device[run.device_id]
+    return list(figures_by_device.values())
 
 
 def figures(run: GpuCheckRun) -> dict[str, float]:
     """Return a run's figures by name."""
     return {
-        name: float(each["value"])
-        for name, each in run.measures.items()
-        if isinstance(each, dict) and isinstance(each.get("value"), int | float)
+        name: float(measure["value"])
+        for name, measure in run.measures.items()
+        if isinstance(measure, dict) and isinstance(measure.get("value"), int | float)
     }
 
 
 def _medians(of: list[dict[str, float]], enough: int) -> dict[str, float]:
-    names = {name for each in of for name in each}
-    values = {name: [each[name] for each in of if name in each] for name in names}
-    return {name: median(found) for name, found in sorted(values.items()) if len(found) >= enough}
+    names = {name for entry in of for name in entry}
+    values = {name: [entry[name] for entry in of if name in entry] for name in names}
+    return {name: median(series) for name, series in sorted(values.items()) if len(series) >= enough}
 
 
-def _agreed(of: list[dict[str, float]], model: str) -> dict[str, float]:
+def _agreed_medians(of: list[dict[str, float]], model: str) -> dict[str, float]:
     """Return the values that enough devices agree on, for figures without a datasheet."""
-    found = {}
-    for name in sorted({name for each in of for name in each if lacks_datasheet(name, model)}):
-        values = [each[name] for each in of if name in each]
+    medians = {}
+    for name in sorted({name for entry in of for name in entry if lacks_datasheet(name, model)}):
+        values = [entry[name] for entry in of if name in entry]
         middle = median(values)
         near = [value for value in values if abs(value - middle) <= AGREE * middle]
         if len(near) >= ENOUGH_DEVICES:
-            found[name] = median(near)
-    return found
+            medians[name] = median(near)
+    return medians

@@ -29,20 +29,20 @@ log = logging.getLogger(__name__)
 NOTICE = "workspace.device_error"
 
 
-def apply(found: DeviceErrors) -> int:
+def apply(report: DeviceErrors) -> int:
     """Cordon the devices of the node that the errors affect, and return the number of valid errors.
 
     Never raises for the content of a report; errors about unknown devices are logged and ignored. Idempotent.
     """
     gpus = {
         _slot(str(device.facts.get("pci_bus_id") or "")): device
-        for device in Device.objects.filter(_of(found), kind=DeviceKind.GPU.value, present=True)
+        for device in Device.objects.filter(_device_filter(report), kind=DeviceKind.GPU.value, present=True)
         .select_related("node", "node__pool")
         .order_by("pk")
     }
-    node = found.node.encode("unicode_escape").decode()
+    node = report.node.encode("unicode_escape").decode()
     counted = 0
-    for error in found.errors:
+    for error in report.errors:
         consequence = of_xid(error.xid, error.line)
         device = gpus.get(_slot(error.slot))
         if consequence is None or device is None:
@@ -54,9 +54,9 @@ def apply(found: DeviceErrors) -> int:
     return counted
 
 
-def _of(found: DeviceErrors) -> Q:
-    pool = Q(node__pool__slug=found.pool) if found.pool else Q()
-    return pool & Q(node__name=found.node, node__pool__deleted_at=None)
+def _device_filter(report: DeviceErrors) -> Q:
+    pool = Q(node__pool__slug=report.pool) if report.pool else Q()
+    return pool & Q(node__name=report.node, node__pool__deleted_at=None)
 
 
 def _slot(bus: str) -> str:
@@ -83,30 +83,30 @@ def _act(device: Device, consequence: Consequence) -> None:
 
 def _is_out_for(device: Device, consequence: Consequence) -> bool:
     """Return whether the current recovery already covers this one, as errors may come in bursts."""
-    known = tuple(Action)
+    actions = tuple(Action)
     return (
         device.cordoned
-        and device.recovery in known
-        and known.index(Action(device.recovery)) >= known.index(consequence.action)
+        and device.recovery in actions
+        and actions.index(Action(device.recovery)) >= actions.index(consequence.action)
     )
 
 
 def _holders(device: Device) -> QuerySet[Workspace]:
     """Return workspaces with the GPU, a share of it or an instance on it."""
-    its = Q(device=device) | Q(device__parent_uuid=device.uuid, device__node=device.node_id)
-    grants = AllocatedDevice.objects.filter(its, active=True)
-    held = Workspace.objects.filter(state__in=ENDS, pk__in=grants.values("allocation__workspace"))
-    return held.select_related("owner").order_by("pk")
+    condition = Q(device=device) | Q(device__parent_uuid=device.uuid, device__node=device.node_id)
+    grants = AllocatedDevice.objects.filter(condition, active=True)
+    workspaces = Workspace.objects.filter(state__in=ENDS, pk__in=grants.values("allocation__workspace"))
+    return workspaces.select_related("owner").order_by("pk")
 
 
 def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Workspace]) -> None:
     """Notify each holder once per start, even after it was read, as errors may continue for hours."""
     for workspace in workspaces:
         url = f"/workspaces/{workspace.pk}/"
-        told = Notification.objects.filter(user=workspace.owner_id, kind=NOTICE, url=url)
+        notifications = Notification.objects.filter(user=workspace.owner_id, kind=NOTICE, url=url)
         if workspace.placed_at is not None:
-            told = told.filter(at__gte=workspace.placed_at)
-        if told.exists():
+            notifications = notifications.filter(at__gte=workspace.placed_at)
+        if notifications.exists():
             continue
         title = gettext("%(device)s, which %(workspace)s uses, has reported an error") % {
             "device": display_name(device),

@@ -37,11 +37,11 @@ def end_all(event: InventoryApplied) -> int:
     Call it outside of transactions that hold locks. Each workspace has its own transaction and lock, so a
     failure does not block the others.
     """
-    held = _vanished().filter(
+    grants = _lost_allocations().filter(
         allocation__workspace__state__in=ENDS, allocation__node__pool=event.pool, allocation__released_at=None
     )
     ended = 0
-    for workspace_id in sorted(set(held.values_list("allocation__workspace_id", flat=True))):
+    for workspace_id in sorted(set(grants.values_list("allocation__workspace_id", flat=True))):
         try:
             ended += end(workspace_id)
         except (NotFound, StateConflict):
@@ -58,8 +58,8 @@ def end(workspace_id: UUID) -> bool:
     workspace = locked(workspace_id)
     if workspace.state not in ENDS:
         return False
-    its = _vanished().filter(allocation__workspace=workspace, allocation__released_at=None)
-    grants = list(its.select_related("device", "allocation__node").order_by("device__index", "pk"))
+    rows = _lost_allocations().filter(allocation__workspace=workspace, allocation__released_at=None)
+    grants = list(rows.select_related("device", "allocation__node").order_by("device__index", "pk"))
     if not grants:
         return False
     names = [_name(grant) for grant in grants]
@@ -97,7 +97,7 @@ def _notify(workspace: Workspace, names: list[str]) -> None:
     )
 
 
-def _vanished() -> QuerySet[AllocatedDevice]:
+def _lost_allocations() -> QuerySet[AllocatedDevice]:
     """Return allocations of devices that are missing or now on another node."""
     elsewhere = ~Q(device__node=F("allocation__node"))
     return AllocatedDevice.objects.filter(Q(device__present=False) | elsewhere, active=True)

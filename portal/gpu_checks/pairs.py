@@ -56,22 +56,22 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
         return under_way
     if (refused := refusal(node, other)) is not None:
         raise StateConflict(refused, code=ProblemCode.LINK_NOT_CHECKABLE)
-    address, first, second = _ends(node, other)
+    address, first, second = _link_ends(node, other)
     port = _port(address)
     assert port is not None
-    devices = {each.pk: _take(each) for each in sorted((node, other), key=lambda each: each.pk)}
+    devices = {end.pk: _take(end) for end in sorted((node, other), key=lambda end: end.pk)}
     both = [
         runs.make_run(
-            actor=actor, device=devices[each.pk], kind=CheckKind.PAIR, cause=CheckCause.OPERATOR,
-            what=f"a check of the link of {display_name(devices[each.pk])} to {far.name}",
+            actor=actor, device=devices[end.pk], kind=CheckKind.PAIR, cause=CheckCause.OPERATOR,
+            subject=f"a check of the link of {display_name(devices[end.pk])} to {far.name}",
         )
-        for each, far in ((first, second), (second, first))
+        for end, far in ((first, second), (second, first))
     ]  # fmt: skip
     for rank, run in enumerate(both):
         far = both[1 - rank]
         meeting = Meeting(
             rank=rank, address=address, port=port, partner=far.device.node.name,
-            port_gb_s=min(map(_carries, (first, second))),
+            port_gb_s=min(map(_bandwidth_of, (first, second))),
         )  # fmt: skip
         run.partner, run.plan = far, {"meeting": messages.dump(meeting)}
         run.save(update_fields=["partner", "plan"])
@@ -84,10 +84,10 @@ def refusal(node: Node, other: Node) -> Reason | None:
         return Reason(CheckCode.LINK_NEEDS_TWO_NODES, {"node": node.name})
     if not (node.pool.runs_on_node or node.pool.simulated):
         return Reason(CheckCode.LINK_NOT_BY_DRIVER, {"pool": node.pool.name})
-    for each in (node, other):
-        if (refused := _refusal_of_end(each)) is not None:
+    for end in (node, other):
+        if (refused := _refusal_of_end(end)) is not None:
             return refused
-    address, _, _ = _ends(node, other)
+    address, _, _ = _link_ends(node, other)
     if not address and not node.pool.simulated:
         return Reason(CheckCode.LINK_NO_ADDRESS, {"node": node.name, "other": other.name})
     if _port(address) is None:
@@ -116,35 +116,35 @@ def choice(node: Node) -> tuple[list[Node], Reason | None]:
     The number of queries is constant. Whether a node is busy with other checks is only detected on request.
     """
     rows = Node.objects.filter(pool=node.pool_id, retired=False).exclude(pk=node.pk).order_by("name")
-    others = [each for each in rows if RDMA in each.provides]
+    others = [row for row in rows if RDMA in row.provides]
     if not others:
         return [], Reason(CheckCode.LINK_NO_OTHER_NODE, {"node": node.name})
     idle = set(idle_on(others).values_list("node_id", flat=True))
-    ready = [each for each in others if each.online and each.pk in idle]
+    ready = [row for row in others if row.online and row.pk in idle]
     refused = _refusal_of_end(node) or (None if ready else refusal(node, others[0]))
     return ([], refused) if refused is not None else (ready, None)
 
 
 def idle_on(nodes: Collection[Node]) -> QuerySet[Device]:
     """Return whole GPUs of these nodes that have passed a check and are free for placement."""
-    held = AllocatedDevice.objects.filter(active=True, device__node__in=nodes)
+    allocated = AllocatedDevice.objects.filter(active=True, device__node__in=nodes)
     return Device.objects.filter(
         node__in=nodes, kind=DeviceKind.GPU.value, present=True, healthy=True, cordoned=False, checking=False,
         mig_mode=False, unscrubbed=False, passed_at__isnull=False,
-    ).exclude(pk__in=held.values("device"))  # fmt: skip
+    ).exclude(pk__in=allocated.values("device"))  # fmt: skip
 
 
 def _node(node_id: UUID) -> Node:
-    found = Node.objects.select_related("pool").filter(pk=node_id, retired=False).first()
-    if found is None:
+    node = Node.objects.select_related("pool").filter(pk=node_id, retired=False).first()
+    if node is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))
-    return found
+    return node
 
 
 def _take(node: Node) -> Device:
     """Return an idle GPU of the node under lock, skipping locked ones."""
-    found = idle_on([node]).select_related("node", "node__pool").order_by("index")
-    device = found.select_for_update(of=("self",), skip_locked=True).first()
+    candidates = idle_on([node]).select_related("node", "node__pool").order_by("index")
+    device = candidates.select_for_update(of=("self",), skip_locked=True).first()
     if device is None:
         raise StateConflict(
             Reason(CheckCode.LINK_NO_IDLE_GPU, {"node": node.name}), code=ProblemCode.LINK_NOT_CHECKABLE
@@ -152,7 +152,7 @@ def _take(node: Node) -> Device:
     return device
 
 
-def _ends(node: Node, other: Node) -> tuple[str, Node, Node]:
+def _link_ends(node: Node, other: Node) -> tuple[str, Node, Node]:
     """Return the address where both meet, the node that listens there, and the node that connects."""
     for first, second in ((node, other), (other, node)):
         if address := address_of(first):
@@ -173,10 +173,10 @@ def _port(address: str) -> int | None:
     """Return a port that no open check uses at the address, or `None`. Requires `PlacementLock`."""
     open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, state__in=OPEN)
     meetings = [plan.get("meeting", {}) for plan in open_runs.values_list("plan", flat=True)]
-    taken = {each.get("port") for each in meetings if each.get("address") == address}
+    taken = {meeting.get("port") for meeting in meetings if meeting.get("address") == address}
     return next((port for port in settings.BERTH_CHECK_PORTS if port not in taken), None)
 
 
-def _carries(node: Node) -> float:
+def _bandwidth_of(node: Node) -> float:
     """Return the bandwidth of its slowest active RDMA port in GB/s; 0 if unknown."""
-    return slowest_port_gb_s(messages.load(each, RdmaPort) for each in node.facts.get("rdma") or ())
+    return slowest_port_gb_s(messages.load(port, RdmaPort) for port in node.facts.get("rdma") or ())

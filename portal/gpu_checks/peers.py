@@ -41,7 +41,7 @@ def choose(device: Device) -> list[Device]:
 
 def _free(device: Device) -> QuerySet[Device]:
     """Return the other whole GPUs of its pool that are free for placement."""
-    held = AllocatedDevice.objects.filter(active=True, device__node__pool=device.node.pool_id)
+    allocated = AllocatedDevice.objects.filter(active=True, device__node__pool=device.node.pool_id)
     return (
         Device.objects.filter(
             node__pool=device.node.pool_id, node__online=True, node__cordoned=False,
@@ -49,7 +49,7 @@ def _free(device: Device) -> QuerySet[Device]:
             mig_mode=False, unscrubbed=False,
         )
         .exclude(pk=device.pk)
-        .exclude(pk__in=held.values("device"))
+        .exclude(pk__in=allocated.values("device"))
     )  # fmt: skip
 
 
@@ -67,9 +67,9 @@ def hold(run: GpuCheckRun, its_peers: Collection[Device]) -> None:
 
 def release(run: GpuCheckRun) -> None:
     """Free the peers of an ending run after the transaction commits."""
-    held = sorted(run.peers.values_list("pk", flat=True))
-    if held:
-        transaction.on_commit(partial(release_unheld, held))
+    peer_ids = sorted(run.peers.values_list("pk", flat=True))
+    if peer_ids:
+        transaction.on_commit(partial(release_unheld, peer_ids))
 
 
 def release_unheld(devices: Collection[UUID]) -> None:

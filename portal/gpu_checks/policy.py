@@ -67,7 +67,7 @@ def run() -> int:
 
 
 def _of_pool(pool: Pool, now: datetime) -> int:
-    devices = list(_idle(pool))
+    devices = list(_idle_devices(pool))
     if not devices:
         return 0
     wishes = sorted(_wishes(pool, devices, now), key=lambda wish: wish.rank)
@@ -122,7 +122,7 @@ def _ask(wish: Wish) -> bool:
     return True
 
 
-def _idle(pool: Pool) -> QuerySet[Device]:
+def _idle_devices(pool: Pool) -> QuerySet[Device]:
     """Return idle devices without an open run, except partitioned GPUs."""
     devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
     if not pool.check_every_hours:
@@ -131,14 +131,14 @@ def _idle(pool: Pool) -> QuerySet[Device]:
         devices = devices.filter(out | Q(unscrubbed=True))
     return (
         devices.exclude(Q(mig_mode=True, kind=DeviceKind.GPU.value))
-        .exclude(pk__in=_held(pool))
+        .exclude(pk__in=_allocated_devices(pool))
         .select_related("node", "node__pool")
         .defer("facts", "node__facts")
         .order_by("node__name", "index")
     )
 
 
-def _held(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
+def _allocated_devices(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
     return AllocatedDevice.objects.filter(active=True, device__node__pool=pool).values("device")
 
 
@@ -152,7 +152,7 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     if not pool.check_every_hours:
         return
     last = _last_checks(pool)
-    returned = _returned(pool, now)
+    returned = _return_times(pool, now)
     every = timedelta(hours=pool.check_every_hours)
     level = CheckLevel(pool.check_level)
     for device in devices:
@@ -183,15 +183,17 @@ def _last_checks(pool: Pool) -> dict[UUID, Checked]:
     rows = decided.annotate(
         last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
     )
-    found = {device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows}
+    checked_by_device = {
+        device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows
+    }
     lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
-        before = found.get(device_id, Checked(at, at))
-        found[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
-    return found
+        before = checked_by_device.get(device_id, Checked(at, at))
+        checked_by_device[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
+    return checked_by_device
 
 
-def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:
+def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
     """Return when devices came back recently, by UUID, from the audit log."""
     targets = EventTarget.objects.filter(
         kind=TargetKind.DEVICE,
@@ -208,11 +210,11 @@ def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
         proof = proof_that_lifts(device.cordon_cause)
         if proof is None or device.recovery not in proof.passes_by_itself:
             continue
-        if now >= _again_at(device, proof.kind):
+        if now >= _recheck_at(device, proof.kind):
             yield Wish(2, device, proof.kind, proof.recheck_level, CheckCause.RECHECK)
 
 
-def _again_at(device: Device, kind: CheckKind) -> datetime:
+def _recheck_at(device: Device, kind: CheckKind) -> datetime:
     """Return the time of the next recheck: 5, 10, 20, … minutes after the last failure."""
     ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(state__in=OPEN)
     failures = 0

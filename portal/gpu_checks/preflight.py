@@ -49,12 +49,12 @@ def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
     The caller holds their locks and has written their allocations. Raises nothing, because it runs within a
     scheduling cycle.
     """
-    by_key = {each.pk: each for each in workspaces if may_have_checks(each)}
+    by_key = {workspace.pk: workspace for workspace in workspaces if may_have_checks(workspace)}
     if not by_key:
         return set()
     holders: dict[UUID, list[UUID]] = {}
-    held = AllocatedDevice.objects.filter(active=True, allocation__workspace__in=by_key)
-    for device_id, workspace_id in held.values_list("device_id", "allocation__workspace_id"):
+    grants = AllocatedDevice.objects.filter(active=True, allocation__workspace__in=by_key)
+    for device_id, workspace_id in grants.values_list("device_id", "allocation__workspace_id"):
         holders.setdefault(device_id, []).append(workspace_id)
     rows = (
         Device.objects.select_for_update(of=("self",))
@@ -64,7 +64,7 @@ def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
     )
     waits: set[UUID] = set()
     for device in rows:
-        if _shared(device, holders[device.pk]) or not _stale(device, now):
+        if _is_shared(device, holders[device.pk]) or not _is_stale(device, now):
             continue
         workspace = by_key[holders[device.pk][0]]
         runs.make_run(
@@ -88,21 +88,21 @@ def hold_shares(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
     `scrub_after` lock the device, so the later one detects the conflict. The caller holds the locks of the
     workspaces, has written their allocations, and sends them no command; `proceed` releases them.
     """
-    keys = [each.pk for each in workspaces]
+    keys = [workspace.pk for workspace in workspaces]
     if not keys:
         return set()
     devices = _shares_of(keys).values("device")
     rows = Device.objects.select_for_update(of=("self",)).filter(pk__in=devices).order_by("pk")
-    out = [each.pk for each in rows if each.checking or each.unscrubbed]
+    out = [row.pk for row in rows if row.checking or row.unscrubbed]
     if not out:
         return set()
-    held = _shares_of(keys).filter(device__in=out)
-    found = set(held.values_list("allocation__workspace_id", flat=True))
-    Workspace.objects.filter(pk__in=found).update(checks_began_at=now)
-    for each in workspaces:
-        if each.pk in found:
-            each.checks_began_at = now
-    return found
+    shares = _shares_of(keys).filter(device__in=out)
+    held_back = set(shares.values_list("allocation__workspace_id", flat=True))
+    Workspace.objects.filter(pk__in=held_back).update(checks_began_at=now)
+    for workspace in workspaces:
+        if workspace.pk in held_back:
+            workspace.checks_began_at = now
+    return held_back
 
 
 def _shares_of(workspaces: Iterable[UUID]) -> QuerySet[AllocatedDevice]:
@@ -110,13 +110,13 @@ def _shares_of(workspaces: Iterable[UUID]) -> QuerySet[AllocatedDevice]:
     return shares.filter(allocation__workspace__in=list(workspaces))
 
 
-def _shared(device: Device, asked: Sequence[UUID]) -> bool:
+def _is_shared(device: Device, workspace_ids: Sequence[UUID]) -> bool:
     """Return whether another workspace uses the device, so that it cannot be checked."""
-    others = device.allocated.filter(active=True).exclude(allocation__workspace=asked[0])
-    return len(asked) > 1 or others.exists()
+    others = device.allocated.filter(active=True).exclude(allocation__workspace=workspace_ids[0])
+    return len(workspace_ids) > 1 or others.exists()
 
 
-def _stale(device: Device, now: datetime) -> bool:
+def _is_stale(device: Device, now: datetime) -> bool:
     """Return whether its last pass is too old and another check may help."""
     pool = device.node.pool
     since = now - timedelta(hours=pool.hand_out_max_age_hours)
@@ -135,13 +135,13 @@ def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
     """Return the preflight checks of the workspace's current placement."""
     if workspace.placed_at is None:
         return GpuCheckRun.objects.none()
-    held = AllocatedDevice.objects.filter(active=True, allocation__workspace=workspace)
+    grants = AllocatedDevice.objects.filter(active=True, allocation__workspace=workspace)
     return GpuCheckRun.objects.filter(
         workspace=workspace,
         kind=CheckKind.CHECK,
         cause=CheckCause.HAND_OUT,
         created_at__gte=workspace.placed_at,
-        device__in=held.values("device"),
+        device__in=grants.values("device"),
     )
 
 
@@ -162,17 +162,17 @@ def proceed(event: PreflightDue) -> None:
         another(workspace, Reason(CheckCode.SHARE_WITHDRAWN))
         return
     changes = list(repartitions.of(workspace).filter(state__in=OPEN).order_by("device_id"))
-    if any(each.report and results.conclude_change(each.pk) for each in changes):
+    if any(change.report and results.conclude_change(change.pk) for change in changes):
         # Concluding has already continued the workspace, and its row has changed.
         return
     under_way = changes or list(runs_of(workspace).filter(state__in=OPEN).order_by("device_id"))
     deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
     until = (workspace.checks_began_at or now) + timedelta(seconds=deadline_s)
     if under_way and now < until:
-        _look_again(workspace, until)
+        _schedule_recheck(workspace, until)
         return
-    for each in under_way:
-        run = runs.locked_run(each.pk)
+    for row in under_way:
+        run = runs.locked_run(row.pk)
         if run.open:
             results.give_up(run, Reason(CheckCode.NO_VERDICT, {"within_s": deadline_s}))
     _start_if_good(workspace)
@@ -197,10 +197,10 @@ def _start_if_good(workspace: Workspace) -> None:
 
 def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
     """Record that these wait for changes of MIG layouts; their checks come afterwards."""
-    its = list(workspaces)
-    Workspace.objects.filter(pk__in=[each.pk for each in its]).update(checks_began_at=now)
-    for each in its:
-        each.checks_began_at = now
+    rows = list(workspaces)
+    Workspace.objects.filter(pk__in=[row.pk for row in rows]).update(checks_began_at=now)
+    for row in rows:
+        row.checks_began_at = now
 
 
 def _layouts_stand(workspace: Workspace) -> bool:
@@ -221,16 +221,16 @@ def _layouts_stand(workspace: Workspace) -> bool:
 
 def _conclude(workspace: Workspace) -> bool:
     """Return whether the workspace may start: all its checks have ended and none has failed."""
-    its = list(runs_of(workspace).select_related("device", "device__node"))
-    bad = [run for run in its if run.verdict in BAD]
-    unknown = [run for run in its if not run.open and run.verdict not in GOOD | BAD]
+    check_runs = list(runs_of(workspace).select_related("device", "device__node"))
+    bad = [run for run in check_runs if run.verdict in BAD]
+    unknown = [run for run in check_runs if not run.open and run.verdict not in GOOD | BAD]
     if bad:
         another(workspace, _check_failed(bad))
         return False
     if unknown and workspace.pool is not None and workspace.pool.check_required:
         another(workspace, _check_failed(unknown, unknown=True))
         return False
-    if any(run.open for run in its):
+    if any(run.open for run in check_runs):
         return False
     for run in unknown:
         events.record(
@@ -243,8 +243,8 @@ def _conclude(workspace: Workspace) -> bool:
     return True
 
 
-def _check_failed(its: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reason:
-    devices = [display_name(run.device) for run in its]
+def _check_failed(check_runs: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reason:
+    devices = [display_name(run.device) for run in check_runs]
     return Reason(CheckCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
 
 
@@ -270,7 +270,7 @@ def another(workspace: Workspace, reason: Reason) -> None:
     reconcile.release(workspace, used=False)
 
 
-def _look_again(workspace: Workspace, until: datetime) -> None:
+def _schedule_recheck(workspace: Workspace, until: datetime) -> None:
     notice = workspace.preempting
     due = min(until, notice.preempt_at) if notice is not None else until
     if workspace.next_reconcile_at != due:

@@ -25,8 +25,8 @@ def begin(changes: Mapping[UUID, Sequence[MigRepartition]], workspaces: Iterable
 
     The caller is a scheduling cycle: it holds the workspaces' locks and the right to allocate capacity.
     """
-    by_key = {each.pk: each for each in workspaces}
-    plans = {change.parent_uuid: (key, change) for key, its in changes.items() for change in its}
+    by_key = {workspace.pk: workspace for workspace in workspaces}
+    plans = {change.parent_uuid: (key, change) for key, group in changes.items() for change in group}
     rows = (
         Device.objects.select_for_update(of=("self",))
         .select_related("node", "node__pool")
@@ -56,7 +56,7 @@ def of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 
 def to_conclude(pool: Pool) -> list[UUID]:
     """Return the open runs of a pool that their nodes have reported as done."""
-    found = GpuCheckRun.objects.filter(
+    rows = GpuCheckRun.objects.filter(
         kind=CheckKind.REPARTITION, state__in=OPEN, device__node__pool=pool
     ).exclude(report={})
-    return list(found.order_by("pk").values_list("pk", flat=True))
+    return list(rows.order_by("pk").values_list("pk", flat=True))

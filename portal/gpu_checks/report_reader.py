@@ -68,13 +68,13 @@ class Unsound(Exception):
 def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     """Return the result of a check."""
     if answer.failure is not None:
-        return _failed(answer)
+        return _failed_reading(answer)
     try:
-        report = _sound(answer, run)
+        report = _load_report(answer, run)
     except Unsound as problem:
-        return _refused(run, problem)
-    tests = tuple(messages.load(each, TestResult) for each in report["tests"])
-    findings = tuple(messages.load(each, Finding) for each in report["findings"])
+        return _invalid_reading(run, problem)
+    tests = tuple(messages.load(entry, TestResult) for entry in report["tests"])
+    findings = tuple(messages.load(entry, Finding) for entry in report["findings"])
     pretended = bool(report["simulated"]) and run.device.node.pool.simulated
     decided, action = judging.decide(findings, tests, simulated=False)
     worked_out = CheckVerdict(decided.value)
@@ -90,11 +90,11 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
         measures=_measures(tests, run, _software(report)),
-        between_peers=tuple(each for test in tests for each in wrong_pairs.of(test.detail, own=False)),
+        between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
         unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
-            each.code.startswith(HEALTH_OF_THE_GPU) and each.severity in (Severity.FAIL, Severity.HUNG)
-            for each in findings
+            finding.code.startswith(HEALTH_OF_THE_GPU) and finding.severity in (Severity.FAIL, Severity.HUNG)
+            for finding in findings
         ),
     )
 
@@ -104,15 +104,15 @@ def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bo
     measured = {test.name for test in tests if test.required and test.status == Status.MEASURED}
     codes = {f"test_{name}" for name in measured}
     others = [test for test in tests if test.name not in measured]
-    kept = [each for each in findings if each.code not in codes]
-    decided, _ = judging.decide([*kept, *judging.of_tests(others)], others, simulated=False)
+    remaining = [finding for finding in findings if finding.code not in codes]
+    decided, _ = judging.decide([*remaining, *judging.of_tests(others)], others, simulated=False)
     return bool(measured) and decided == Verdict.PASS
 
 
 def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     """Return the result of a scrub."""
     if answer.failure is not None:
-        return _failed(answer)
+        return _failed_reading(answer)
     try:
         _check_size(answer.report)
         try:
@@ -124,7 +124,7 @@ def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         if result.simulated != run.device.node.pool.simulated:
             raise Unsound("a simulated result says nothing about a device")
     except Unsound as problem:
-        return _refused(run, problem)
+        return _invalid_reading(run, problem)
     verdict, action = _SCRUBS[result.verdict]
     prefix = "Simulated. " if result.simulated else ""
     return Reading(
@@ -151,7 +151,7 @@ _SCRUBS: dict[ScrubVerdict, tuple[CheckVerdict, str]] = {
 }
 
 
-def _failed(answer: CheckAnswer) -> Reading:
+def _failed_reading(answer: CheckAnswer) -> Reading:
     """Return the result of a run that the node could not run or that hung."""
     assert answer.failure is not None
     verdict = CheckVerdict.HUNG if answer.failure.code == "hung" else CheckVerdict.INCONCLUSIVE
@@ -159,7 +159,7 @@ def _failed(answer: CheckAnswer) -> Reading:
     return Reading(verdict, action, answer.failure.message, of_the_parent=verdict == CheckVerdict.HUNG)
 
 
-def _refused(run: GpuCheckRun, problem: Unsound) -> Reading:
+def _invalid_reading(run: GpuCheckRun, problem: Unsound) -> Reading:
     noun = handler_of(run.kind).noun
     log.warning("the report of %s of %s is not taken: %s", noun, run.device.uuid, problem)
     summary = message_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(problem)}))[:500]
@@ -174,7 +174,7 @@ def _check_size(report: dict[str, Any] | None) -> None:
         raise Unsound(f"it has {size // 1024} KiB, more than {MAX_BYTES // 1024}")
 
 
-def _sound(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
+def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
     report = answer.report
     _check_size(report)
     assert report is not None
@@ -188,8 +188,8 @@ def _sound(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
     if report["simulated"] != run.device.node.pool.simulated:
         raise Unsound("a simulated report says nothing about a device")
     try:
-        for each in report["tests"]:
-            wrong_pairs.of(each["detail"], own=False)
+        for test in report["tests"]:
+            wrong_pairs.of(test["detail"], own=False)
     except (KeyError, TypeError, ValueError) as error:
         raise Unsound("it names pairs of devices as no check does") from error
     return report
@@ -207,24 +207,24 @@ def _software(report: dict[str, Any]) -> str:
 
 def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) -> dict[str, Any]:
     """Return the judged figures by name with their limits, for trends."""
-    found: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     for test in tests:
-        for each in test.judgements:
-            found[each.metric] = {
-                "value": each.value,
-                "unit": each.unit,
-                "status": each.status.value,
-                "fail_below": each.fail_below,
-                "warn_below": each.warn_below,
-                "against": each.against,
+        for judgement in test.judgements:
+            measures[judgement.metric] = {
+                "value": judgement.value,
+                "unit": judgement.unit,
+                "status": judgement.status.value,
+                "fail_below": judgement.fail_below,
+                "warn_below": judgement.warn_below,
+                "against": judgement.against,
                 "test": test.name,
             }
         if "free_mib" in test.measures:
-            found["free_mib"] = _free(test.measures["free_mib"], run) | {
+            measures["free_mib"] = _free(test.measures["free_mib"], run) | {
                 "test": test.name,
                 baselines.SOFTWARE: software,
             }
-    return found
+    return measures
 
 
 def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:

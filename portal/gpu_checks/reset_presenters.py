@@ -43,7 +43,7 @@ def question(actor: User, device: Device, action: str) -> dict[str, Any]:
     return {
         "title": _("Reset %(name)s?") % {"name": name},
         "device": device,
-        "loses": list(_ends(device)),
+        "loses": list(_consequences(device)),
         "stays": [
             _("its cordon, until it passes the check that follows at once"),
             _("what runs on other GPUs of %(node)s") % {"node": node},
@@ -53,13 +53,13 @@ def question(actor: User, device: Device, action: str) -> dict[str, Any]:
         "action": action,
         "yes": _("Reset %(name)s") % {"name": name},
         "back": reverse("fleet:device", args=[device.pk]),
-        "holders": _affected(actor, resets.holders_of(device)),
+        "holders": _affected_rows(actor, resets.holders_of(device)),
         "reboot": REBOOT,
-        "on_node": _affected(actor, resets.workspaces_on(device.node)),
+        "on_node": _affected_rows(actor, resets.workspaces_on(device.node)),
     }
 
 
-def _ends(device: Device) -> Iterable[str]:
+def _consequences(device: Device) -> Iterable[str]:
     if device.node.pool.simulated:
         yield _("nothing: the GPU is simulated, and nothing is reset")
         return
@@ -77,7 +77,7 @@ def _ends(device: Device) -> Iterable[str]:
         }
 
 
-def _affected(actor: User, workspaces: QuerySet[Workspace]) -> list[AffectedWorkspace]:
+def _affected_rows(actor: User, workspaces: QuerySet[Workspace]) -> list[AffectedWorkspace]:
     """Return the workspaces, by name only if they are visible to `actor`."""
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True))
     return [_affected_workspace(workspace, workspace.pk in visible) for workspace in workspaces]

@@ -120,20 +120,24 @@ def siblings(device: Device) -> QuerySet[Device]:
     """Return the GPUs linked with it. Some machines reset them together or not at all."""
     if not device.island:
         return Device.objects.none()
-    its = Device.objects.filter(node=device.node_id, island=device.island, present=True)
-    return its.exclude(Q(pk=device.pk) | Q(kind=DeviceKind.MIG.value)).order_by("index")
+    rows = Device.objects.filter(node=device.node_id, island=device.island, present=True)
+    return rows.exclude(Q(pk=device.pk) | Q(kind=DeviceKind.MIG.value)).order_by("index")
 
 
 def workspaces_on(node: Node) -> QuerySet[Workspace]:
     """Return the workspaces that a reboot of the node would end."""
-    held = Allocation.objects.filter(node=node, released_at=None)
-    return Workspace.objects.filter(pk__in=held.values("workspace")).select_related("owner").order_by("name")
+    allocations = Allocation.objects.filter(node=node, released_at=None)
+    return (
+        Workspace.objects.filter(pk__in=allocations.values("workspace"))
+        .select_related("owner")
+        .order_by("name")
+    )
 
 
 def holders_of(device: Device) -> QuerySet[Workspace]:
-    held = device.allocated.filter(active=True)
-    its = Workspace.objects.filter(pk__in=held.values("allocation__workspace"))
-    return its.select_related("owner").order_by("name")
+    grants = device.allocated.filter(active=True)
+    workspaces = Workspace.objects.filter(pk__in=grants.values("allocation__workspace"))
+    return workspaces.select_related("owner").order_by("name")
 
 
 def check_again(device_id: UUID) -> None:

@@ -40,14 +40,14 @@ from provisioning.check_messages import CheckAnswer
 MAX_PROGRESS_LENGTH = 500
 
 
-def of_its_node(run: str, lease: str) -> bool:
+def is_from_run_node(run: str, lease: str) -> bool:
     """Return whether the message comes from the node that was asked, under the run's current lease."""
     try:
-        found = GpuCheckRun.objects.filter(pk=UUID(run), lease=lease).select_related("device__node__pool")
+        rows = GpuCheckRun.objects.filter(pk=UUID(run), lease=lease).select_related("device__node__pool")
     except ValueError:
         return False
-    held = found.first() if lease else None
-    return held is not None and node_messages.is_of(held.device.node.pool, held.device.node.name)
+    row = rows.first() if lease else None
+    return row is not None and node_messages.is_of(row.device.node.pool, row.device.node.name)
 
 
 def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:
@@ -60,33 +60,33 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
         "lease_expires_at": now + timedelta(seconds=SILENT_S),
         "progress": _progress(progress),
     }
-    its = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
-    if its.filter(state=RunState.QUEUED).update(**fields, started_at=now):
+    rows = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
+    if rows.filter(state=RunState.QUEUED).update(**fields, started_at=now):
         live.publish_check(run_id)
         return True
-    run = its.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
-    if run is None or _too_long(run, now):
+    run = rows.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
+    if run is None or _exceeds_limit(run, now):
         # A run that reports progress forever is also given up, once its lease has expired.
         return False
-    if not its.filter(state=RunState.RUNNING).update(**fields):
+    if not rows.filter(state=RunState.RUNNING).update(**fields):
         return False
     live.publish_check(run_id)
     return True
 
 
-def _too_long(run: GpuCheckRun, now: datetime) -> bool:
+def _exceeds_limit(run: GpuCheckRun, now: datetime) -> bool:
     return run.started_at is not None and now - run.started_at > hard_limit(run)
 
 
 def _progress(sent: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+    cleaned: dict[str, Any] = {}
     for name in ("phase", "test", "text"):
-        kept[name] = strip_nul(str(sent.get(name, "")))[:MAX_PROGRESS_LENGTH]
+        cleaned[name] = strip_nul(str(sent.get(name, "")))[:MAX_PROGRESS_LENGTH]
     for name in ("done", "total", "elapsed_ms"):
         value = sent.get(name, 0)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        kept[name] = min(max(value, 0), 2**31) if whole else 0
-    return kept
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        cleaned[name] = min(max(value, 0), 2**31) if is_count else 0
+    return cleaned
 
 
 def apply_answer(answer: CheckAnswer) -> bool:
@@ -144,7 +144,7 @@ def silent(run_id: UUID) -> bool:
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
         repeatable = handler_of(run.kind).repeatable(run)
-        if repeatable and run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
+        if repeatable and run.attempts < MAX_ATTEMPTS and not _exceeds_limit(run, now):
             # Messages under the old lease are dropped from now on.
             run.state, run.lease = RunState.QUEUED, ""
             run.lease_expires_at = run.started_at = None
@@ -158,11 +158,11 @@ def silent(run_id: UUID) -> bool:
 
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result. Without a result there is no pass."""
-    handler, words = handler_of(run.kind), sentence_of(reason)
-    end(run, RunState.LOST, summary=words)
+    handler, text = handler_of(run.kind), sentence_of(reason)
+    end(run, RunState.LOST, summary=text)
     name = display_name(run.device)
-    record(run, run.device, "lost", f"has no result of the {handler.noun} of {name}: {words}")
-    handler.lost(run, words)
+    record(run, run.device, "lost", f"has no result of the {handler.noun} of {name}: {text}")
+    handler.lost(run, text)
 
 
 # --- waiting workspaces ----------------------------------------------------------------------------

@@ -152,11 +152,11 @@ def make_run(
     workspace: Workspace | None = None,
     plan: Mapping[str, Any] | None = None,
     its_peers: Collection[Device] = (),
-    what: str = "",
+    subject: str = "",
 ) -> GpuCheckRun:
     """Queue a run for a locked device without an open run, and send it after the transaction commits.
 
-    `its_peers` are locked and idle. `what` is the text for the audit log; empty for the default.
+    `its_peers` are locked and idle. `subject` is the text for the audit log; empty for the default.
     """
     run = GpuCheckRun.objects.create(
         device=device,
@@ -173,8 +173,8 @@ def make_run(
     if its_peers:
         peers.hold(run, its_peers)
     emit(NodesChanged((device.node_id,)))
-    what = what or f"{handler_of(kind).described(level)} of {display_name(device)}"
-    record(run, device, "asked", f"asks for {what}", actor=actor)
+    subject = subject or f"{handler_of(kind).described(level)} of {display_name(device)}"
+    record(run, device, "asked", f"asks for {subject}", actor=actor)
     send_on_commit(device.node_id)
     return run
 
@@ -187,14 +187,14 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
     if run.state != RunState.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
         raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
     both = [run] if run.partner is None else [run, run.partner]
-    if any(each.state == RunState.RUNNING for each in both):
+    if any(row.state == RunState.RUNNING for row in both):
         raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
-    for each in both:
-        if not each.open:
+    for row in both:
+        if not row.open:
             continue
-        end(each, RunState.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
-        what = f"cancels the {handler_of(each.kind).noun} of {display_name(each.device)}"
-        record(each, each.device, "cancelled", what, actor=actor)
+        end(row, RunState.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
+        message = f"cancels the {handler_of(row.kind).noun} of {display_name(row.device)}"
+        record(row, row.device, "cancelled", message, actor=actor)
     return run
 
 
@@ -219,13 +219,13 @@ def send_waiting(node_id: UUID) -> int:
         .filter(device__node=node, state__in=OPEN)
         .order_by("created_at")
     )
-    busy = sum(1 for run in runs if _under_way(run, now))
+    busy = sum(1 for run in runs if _is_under_way(run, now))
     # A preflight check delays a start, and a scrub may soon; scheduled checks can wait.
     urgent = {CheckCause.HAND_OUT: 0, CheckCause.RECLAIM: 1}
-    waiting = [run for run in runs if run.state == RunState.QUEUED and not _under_way(run, now)]
+    waiting = [run for run in runs if run.state == RunState.QUEUED and not _is_under_way(run, now)]
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
     sent = 0
-    reserved = any(handler_of(run.kind).alone_on_node and _under_way(run, now) for run in runs)
+    reserved = any(handler_of(run.kind).alone_on_node and _is_under_way(run, now) for run in runs)
     for run in waiting:
         if reserved or run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
             # `sweep_lost` handles runs without attempts left.
@@ -239,7 +239,7 @@ def send_waiting(node_id: UUID) -> int:
     return sent
 
 
-def _under_way(run: GpuCheckRun, now: datetime) -> bool:
+def _is_under_way(run: GpuCheckRun, now: datetime) -> bool:
     return bool(run.lease) and run.lease_expires_at is not None and run.lease_expires_at > now
 
 
@@ -285,20 +285,20 @@ def hard_limit(run: GpuCheckRun) -> timedelta:
 
 def locked_run(run_id: UUID) -> GpuCheckRun:
     """Return the run and its device under lock, and those of its partner. Raises `NotFound`."""
-    its = GpuCheckRun.objects.filter(pk=run_id)
-    ids = its.values_list("pk", "device_id", "partner_id", "partner__device_id")
+    rows = GpuCheckRun.objects.filter(pk=run_id)
+    ids = rows.values_list("pk", "device_id", "partner_id", "partner__device_id")
     pk, device_id, partner_id, far_id = ids.first() or (None, None, None, None)
     if pk is None or device_id is None:
         raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
     # Always in the same order, because answers for both ends may arrive at the same time.
-    devices = {each: locked_device(each) for each in sorted(filter(None, (device_id, far_id)))}
+    devices = {key: locked_device(key) for key in sorted(filter(None, (device_id, far_id)))}
     both = GpuCheckRun.objects.select_for_update(of=("self",)).filter(pk__in=filter(None, (pk, partner_id)))
-    found = {each.pk: each for each in both.order_by("pk")}
-    for each in found.values():
-        each.device = devices[each.device_id]
-    run = found[pk]
+    runs_by_pk = {row.pk: row for row in both.order_by("pk")}
+    for row in runs_by_pk.values():
+        row.device = devices[row.device_id]
+    run = runs_by_pk[pk]
     if partner_id is not None:
-        run.partner, found[partner_id].partner = found[partner_id], run
+        run.partner, runs_by_pk[partner_id].partner = runs_by_pk[partner_id], run
     return run
 
 
@@ -339,5 +339,5 @@ def record(
 
 def busy_on_nodes(nodes: Collection[UUID]) -> Counter[UUID]:
     """Return the number of open runs per node."""
-    found = GpuCheckRun.objects.filter(device__node__in=nodes, state__in=OPEN)
-    return Counter(found.values_list("device__node_id", flat=True))
+    rows = GpuCheckRun.objects.filter(device__node__in=nodes, state__in=OPEN)
+    return Counter(rows.values_list("device__node_id", flat=True))

@@ -55,15 +55,15 @@ def before(run: GpuCheckRun) -> list[GpuCheckRun]:
 def device_by_name(name: str) -> Device:
     """Return a device by id or by the driver's UUID. Raises `NotFound`."""
     devices = Device.objects.select_related("node", "node__pool")
-    found = devices.filter(uuid=name).first()
-    if found is None:
+    device = devices.filter(uuid=name).first()
+    if device is None:
         try:
-            found = devices.filter(pk=UUID(name)).first()
+            device = devices.filter(pk=UUID(name)).first()
         except ValueError:
-            found = None
-    if found is None:
+            device = None
+    if device is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
-    return found
+    return device
 
 
 def open_run_on(device: Device) -> GpuCheckRun | None:
@@ -74,9 +74,9 @@ def open_run_on(device: Device) -> GpuCheckRun | None:
 
 def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
     """Return which of these devices are reserved as peers, with the device being checked; one query."""
-    checking = [each.pk for each in devices if each.checking]
-    held = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__state__in=OPEN)
-    rows = held.select_related("gpucheckrun__device__node")
+    checking = [device.pk for device in devices if device.checking]
+    links = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__state__in=OPEN)
+    rows = links.select_related("gpucheckrun__device__node")
     return {row.device_id: row.gpucheckrun.device for row in rows}
 
 

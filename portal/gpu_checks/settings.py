@@ -87,14 +87,14 @@ def _give_all(pool: Pool) -> None:
 
 def from_form(data: Any) -> dict[str, Any]:
     """Return the settings in a form. Raises `InvalidInput` for hours that are not whole numbers."""
-    found: dict[str, Any] = {"check_level": data.get("check_level", CheckLevel.STANDARD)}
+    values: dict[str, Any] = {"check_level": data.get("check_level", CheckLevel.STANDARD)}
     for name in ("check_every_hours", "hand_out_max_age_hours"):
         text = str(data.get(name, "")).strip()
         if not (text.isascii() and text.isdigit() and len(text) < 9):
             raise InvalidInput(
                 Reason(CheckCode.HOURS_NOT_WHOLE), errors={name: [Reason(CheckCode.WRITE_HOURS)]}
             )
-        found[name] = int(text)
+        values[name] = int(text)
     for name in ("check_required", "scrub_required", "mig_repartition"):
-        found[name] = name in data
-    return found
+        values[name] = name in data
+    return values

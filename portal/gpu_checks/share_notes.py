@@ -70,36 +70,36 @@ MESSAGES = {
 Grants = Mapping[tuple[str, int, str], tuple[UUID, Device]]
 
 
-def apply(found: ShareNotes) -> int:
+def apply(report: ShareNotes) -> int:
     """Apply reports about workspaces that hold a share of the device on the node, and return their number.
 
     Never raises for the content of a report; invalid ones are logged and ignored. A repeated report only
     updates the time.
     """
-    grants = _grants(found)
+    grants = _grants(report)
     by_workspace: dict[UUID, list[tuple[ShareNote, Device]]] = {}
-    for note in found.notes:
-        held = grants.get((note.workspace_id, note.generation, note.uuid))
-        if held is None or not _sound(note):
-            node, step = (text.encode("unicode_escape").decode() for text in (found.node, note.step))
+    for note in report.notes:
+        grant = grants.get((note.workspace_id, note.generation, note.uuid))
+        if grant is None or not _is_plausible(note):
+            node, step = (text.encode("unicode_escape").decode() for text in (report.node, note.step))
             log.warning("a note of a shared GPU (%s) of %s is left out", step, node)
             continue
-        workspace_id, device = held
+        workspace_id, device = grant
         by_workspace.setdefault(workspace_id, []).append((note, device))
-    return sum(_of_workspace(key, by_workspace[key]) for key in sorted(by_workspace))
+    return sum(_apply_to_workspace(key, by_workspace[key]) for key in sorted(by_workspace))
 
 
-def _grants(found: ShareNotes) -> Grants:
+def _grants(report: ShareNotes) -> Grants:
     """Return the shares on the node by workspace, generation and device."""
     rows = AllocatedDevice.objects.filter(
         active=True,
         milli__lt=WHOLE_DEVICE_MILLI,
-        device__node__name=found.node,
+        device__node__name=report.node,
         device__node__pool__deleted_at=None,
-        device__uuid__in={note.uuid for note in found.notes},
+        device__uuid__in={note.uuid for note in report.notes},
     ).select_related("allocation", "device__node")
-    if found.pool:
-        rows = rows.filter(device__node__pool__slug=found.pool)
+    if report.pool:
+        rows = rows.filter(device__node__pool__slug=report.pool)
     return {
         (str(row.allocation.workspace_id), row.allocation.generation, row.device.uuid): (
             row.allocation.workspace_id,
@@ -109,7 +109,7 @@ def _grants(found: ShareNotes) -> Grants:
     }
 
 
-def _sound(note: ShareNote) -> bool:
+def _is_plausible(note: ShareNote) -> bool:
     """Return whether the report is plausible."""
     if note.step not in CODES:
         return False
@@ -118,50 +118,50 @@ def _sound(note: ShareNote) -> bool:
 
 
 @transaction.atomic
-def _of_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Device]]) -> int:
+def _apply_to_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Device]]) -> int:
     try:
         workspace = locked(workspace_id)
     except NotFound:
         return 0
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace_id)
-    kept: dict[str, Any] = status.gpu_shares
-    if kept.get("generation") != workspace.generation:
-        kept = {"generation": workspace.generation, "devices": {}, "told": {}}
+    shares: dict[str, Any] = status.gpu_shares
+    if shares.get("generation") != workspace.generation:
+        shares = {"generation": workspace.generation, "devices": {}, "told": {}}
     counted = 0
     for note, device in notes:
         if note.generation == workspace.generation:
-            _take_in(workspace, kept, note, device)
+            _take_in(workspace, shares, note, device)
             counted += 1
     if counted:
-        status.gpu_shares = kept
+        status.gpu_shares = shares
         status.save(update_fields=["gpu_shares"])
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, NOTICE))
     return counted
 
 
-def _take_in(workspace: Workspace, kept: dict[str, Any], note: ShareNote, device: Device) -> None:
+def _take_in(workspace: Workspace, shares: dict[str, Any], note: ShareNote, device: Device) -> None:
     now = timezone.now()
     code = CODES[ShareStep(note.step)]
-    before: Mapping[str, Any] = kept["devices"].get(device.uuid, {})
+    before: Mapping[str, Any] = shares["devices"].get(device.uuid, {})
     was = ShareCode(before["code"]) if before else ShareCode.BACK
     goes_on = was in OVER and code in OVER
     reason = Reason(code, _params(note, device, code))
-    told = bool(before.get("told"))
+    notified = bool(before.get("told"))
     if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not was and not goes_on):
         # The end is only reported if the overuse was.
-        may = told if code is ShareCode.BACK else _has_room(kept["told"], KINDS[code], now)
+        may = notified if code is ShareCode.BACK else _has_room(shares["told"], KINDS[code], now)
         if may:
             _record(workspace, device, reason)
         if code in OVER:
-            told = may or (told and goes_on)
+            notified = may or (notified and goes_on)
     ends = code is ShareCode.OVER and note.ends_in_s
-    kept["devices"][device.uuid] = {
+    shares["devices"][device.uuid] = {
         "code": code.value,
         "params": dict(reason.params),
         "since": before["since"] if goes_on or (code is was and before) else now.isoformat(),
         "at": now.isoformat(),
         "ends_at": (now + timedelta(seconds=min(note.ends_in_s, MAX_ENDS_IN_S))).isoformat() if ends else "",
-        "told": told and code in OVER,
+        "told": notified and code in OVER,
     }
 
 
@@ -181,15 +181,17 @@ def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
 
 def shown_name(process: str) -> str:
     """Return a program's name for display: printable and short, because the program chooses it."""
-    return "".join(each if each.isprintable() else "?" for each in process[:NAME_LENGTH]).strip()
+    return "".join(
+        character if character.isprintable() else "?" for character in process[:NAME_LENGTH]
+    ).strip()
 
 
-def _has_room(told: dict[str, list[float]], kind: AuditKind, now: datetime) -> bool:
+def _has_room(sent_at: dict[str, list[float]], kind: AuditKind, now: datetime) -> bool:
     """Count an entry of this kind, and return whether the hourly limit allows it."""
     at = now.timestamp()
-    lately = [each for each in told.get(kind, []) if at - WITHIN.total_seconds() < each <= at]
+    lately = [sent for sent in sent_at.get(kind, []) if at - WITHIN.total_seconds() < sent <= at]
     room = len(lately) < MOST_TOLD[kind]
-    told[kind.value] = [*lately, at] if room else lately
+    sent_at[kind.value] = [*lately, at] if room else lately
     return room
 
 

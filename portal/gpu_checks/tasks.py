@@ -19,15 +19,15 @@ def check_gpus() -> None:
 
 @app.task(name="control.gpu_check_progress", from_nodes=True)
 def gpu_check_progress(run: str, lease: str, progress: dict[str, Any]) -> None:
-    if results.of_its_node(run, lease):
+    if results.is_from_run_node(run, lease):
         results.apply_progress(run_id=UUID(run), lease=lease, progress=progress)
 
 
 @app.task(name="control.apply_gpu_check", from_nodes=True)
 def apply_gpu_check(answer: dict[str, Any]) -> None:
-    found = received(answer, CheckAnswer, of="a GPU check")
-    if found is not None and results.of_its_node(found.run, found.lease):
-        results.apply_answer(found)
+    message = received(answer, CheckAnswer, of="a GPU check")
+    if message is not None and results.is_from_run_node(message.run, message.lease):
+        results.apply_answer(message)
 
 
 @app.task(name="control.apply_device_errors", from_nodes=True)

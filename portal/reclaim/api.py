@@ -34,7 +34,7 @@ class KeepSerializer(StrictSerializer):
 class SignalSerializer(serializers.Serializer[Any]):
     """A measured value; null if not measured, which counts as active."""
 
-    kind = serializers.ChoiceField([each.value for each in SignalKind], help_text="What is measured.")
+    kind = serializers.ChoiceField([kind.value for kind in SignalKind], help_text="What is measured.")
     value = serializers.FloatField(
         allow_null=True,
         help_text="`gpu`: percent, `cpu`: cores, `traffic`: bytes a second by the gateway, else how many.",

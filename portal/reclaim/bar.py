@@ -33,13 +33,13 @@ def describe(external_name: str) -> dict[str, Any] | None:
 
     `ends` is None without an end. Its `extend` is the label of the button, empty if there is none.
     """
-    found = summary_of(external_name)
-    if found is None:
+    summary = summary_of(external_name)
+    if summary is None:
         return None
     workspace = _workspace(external_name)
     life = presenters.life_of(workspace, None) if workspace is not None else None
     if life is None or life.stops_at is None:
-        return {**found, "ends": None}
+        return {**summary, "ends": None}
     near = life.stops_at - timezone.now() <= NEAR
     button = ""
     if life.idle:
@@ -52,14 +52,14 @@ def describe(external_name: str) -> dict[str, Any] | None:
             text = _("%(why)s Its app restarts without them: kernels lose their variables, files stay.")
         text %= {"why": life.why}
         say = {"tone": "bad", "text": text, "at": life.stops_at.isoformat()}
-        found = {**found, "messages": [say, *found["messages"]]}
+        summary = {**summary, "messages": [say, *summary["messages"]]}
     ends = {
         "at": life.stops_at.isoformat(),
         "left": _("%(left)s left") % {"left": format_time_left(life.left_s)},
         "near": near,
         "extend": button,
     }
-    return {**found, "ends": ends}
+    return {**summary, "ends": ends}
 
 
 def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
@@ -91,5 +91,5 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
 
 
 def _workspace(external_name: str) -> Workspace | None:
-    found = Workspace.objects.select_related("flavor", "owner", "team", "template", "status")
-    return found.filter(pk=workspace_uuid(external_name)).first()
+    workspaces = Workspace.objects.select_related("flavor", "owner", "team", "template", "status")
+    return workspaces.filter(pk=workspace_uuid(external_name)).first()

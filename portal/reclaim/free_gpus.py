@@ -38,13 +38,13 @@ def run() -> int:
     for workspace, verdict in zip(waiting, admission.assess_attached(waiting), strict=True):
         if verdict.outcome is not Outcome.FITS_NOW or verdict.pool is None or verdict.pool.pk in notified:
             continue
-        if _tell(workspace):
+        if _notify(workspace):
             notified.add(verdict.pool.pk)
     return len(notified)
 
 
 @transaction.atomic
-def _tell(workspace: Workspace) -> bool:
+def _notify(workspace: Workspace) -> bool:
     """Notify the user and clear the flag in one transaction. False if it was changed meanwhile."""
     still = Workspace.objects.filter(pk=workspace.pk, gpu_awaited=True, state=State.RUNNING)
     if not still.update(gpu_awaited=False):

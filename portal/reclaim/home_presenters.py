@@ -87,9 +87,9 @@ def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None =
 def _line(
     actor: User, place: homes.SeenHome, stay: HomeStay | None, archive: HomeArchive | None, rules: PolicySet
 ) -> HomeLine | None:
-    held = rules.home_rules(place.pool_id, place.team_id)
+    home_rules = rules.home_rules(place.pool_id, place.team_id)
     away = archive is not None and archive.away_at is not None
-    limit_s = held.limit_s(archived=away)
+    limit_s = home_rules.limit_s(archived=away)
     if archive is None and limit_s is None:
         return None
     current = stay is not None and stay.archive == place.away
@@ -102,31 +102,31 @@ def _line(
     may = may_move(actor, place.owner_id)
     quiet = archive is None or not archive.open
     if away:
-        words = _("Archived for %(used)s.") % amounts
+        text = _("Archived for %(used)s.") % amounts
         if deletable:
-            words = _("Archived for %(used)s: an administrator may delete it for good now.") % amounts
+            text = _("Archived for %(used)s: an administrator may delete it for good now.") % amounts
         elif limit_s is not None:
-            words = _("Archived for %(used)s of %(limit)s; then an administrator may delete it for good.")
-            words = words % amounts
+            text = _("Archived for %(used)s of %(limit)s; then an administrator may delete it for good.")
+            text = text % amounts
         after = _("Nothing is lost: it is restored when you start a workspace there, or by one click.")
         if deletable:
             after = _("It can be restored until it is deleted.")
     else:
-        words = _("Not used for %(used)s of %(limit)s; archived in %(left)s.") % amounts if limit_s else ""
+        text = _("Not used for %(used)s of %(limit)s; archived in %(left)s.") % amounts if limit_s else ""
         after = _("It is restored when it is needed again. Keep it, and it counts as used now.")
         if standing.unused_s < homes.DAY_S:
-            words = _("Archived after %(limit)s without use.") % amounts if limit_s else ""
+            text = _("Archived after %(limit)s without use.") % amounts if limit_s else ""
     progress, percent = _progress(archive)
     return HomeLine(
         place=place,
         archive=archive,
-        words=words,
+        words=text,
         after=after,
         warned=standing.warned_s is not None,
         goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",
         progress=progress,
         percent=percent,
-        trouble=_trouble(archive) if away else "",
+        trouble=_failure_text(archive) if away else "",
         used_s=standing.unused_s,
         limit_s=limit_s,
         due_at=timezone.now() + timedelta(seconds=left_s) if left_s is not None else None,
@@ -144,11 +144,11 @@ def _progress(archive: HomeArchive | None) -> tuple[str, int | None]:
     done = filesizeformat(archive.bytes_done)
     if not total or archive.bytes_done > total:
         return done, None
-    words = _("%(done)s of %(total)s") % {"done": done, "total": filesizeformat(total)}
-    return words, archive.bytes_done * 100 // total
+    text = _("%(done)s of %(total)s") % {"done": done, "total": filesizeformat(total)}
+    return text, archive.bytes_done * 100 // total
 
 
-def _trouble(archive: HomeArchive | None) -> str:
+def _failure_text(archive: HomeArchive | None) -> str:
     if archive is not None and archive.reason and not archive.active:
         with contextlib.suppress(LookupError):
             return sentence_of(Reason.from_json(archive.reason))

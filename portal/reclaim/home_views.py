@@ -26,7 +26,7 @@ from portal.workspaces.models import HomePlace
 ROWS_PER_PAGE = 50
 
 
-def _back(request: SignedInRequest, place: HomePlace) -> str:
+def _homes_url(request: SignedInRequest, place: HomePlace) -> str:
     return reverse("workspaces:homes") + ("" if place.owner_id == request.user.pk else "?all=1")
 
 
@@ -42,7 +42,7 @@ def keep(request: SignedInRequest, home_id: int) -> HttpResponse:
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("The home folder is kept. It counts as used now."))
-    return redirect(_back(request, place))
+    return redirect(_homes_url(request, place))
 
 
 @require_POST
@@ -57,7 +57,7 @@ def restore(request: SignedInRequest, home_id: int) -> HttpResponse:
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("It is being restored. What you start meanwhile waits for it."))
-    return redirect(_back(request, place))
+    return redirect(_homes_url(request, place))
 
 
 @require_safe

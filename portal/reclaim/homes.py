@@ -69,11 +69,11 @@ class Looked:
 def present() -> QuerySet[Any]:
     """Return homes that can be archived, with their archive and whether one is being made."""
     same = {"owner": OuterRef("owner"), "team": OuterRef("team"), "node": OuterRef("node")}
-    kept = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
+    archived = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
     goes_on = HomeArchive.objects.filter(**same, empties=True, open=True, away_at=None)
     rows = HomePlace.objects.filter(owner__deleted_at=None, node__retired=False)
     rows = rows.select_related("owner", "team", "pool", "node")
-    return rows.annotate(away=Subquery(kept), goes_on=Exists(goes_on))
+    return rows.annotate(away=Subquery(archived), goes_on=Exists(goes_on))
 
 
 def run() -> Looked:
@@ -83,7 +83,7 @@ def run() -> Looked:
         elapsed_s = _elapsed_s(now)
         rules = policy_set()
         verdicts = [
-            (place, verdict_of(place, standing, rules)) for place, standing in _advanced(elapsed_s)
+            (place, verdict_of(place, standing, rules)) for place, standing in _advance_homes(elapsed_s)
             if not place.goes_on
         ]  # fmt: skip
         steps: dict[HomeStep, list[tuple[SeenHome, HomeVerdict]]] = {step: [] for step in HomeStep}
@@ -114,7 +114,7 @@ def _elapsed_s(now: datetime) -> float:
     return 0.0 if new else (now - last.at).total_seconds()
 
 
-def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
+def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     """Return the updated state of each home, and store it."""
     places = [place for place in present() if home_places.are_apart(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
@@ -157,11 +157,11 @@ def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
     for place, verdict in warned:
         left = in_days(verdict.left_s or 0)
-        words = f"tells {place.owner.username} that {_named(place)} "
+        prefix = f"tells {place.owner.username} that {_home_label(place)} "
         if place.away is None:
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}is archived in {left}")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}is archived in {left}")
         else:
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}may be deleted in {left}")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}may be deleted in {left}")
     events.notify_each(kind="home.unused_warned", notes=[_note(place, verdict) for place, verdict in warned])
 
 
@@ -201,7 +201,7 @@ def archive_if_due(place_id: int) -> bool:
             away.begin(place_id=place_id)
             # If archiving fails, it is announced again with the full notice.
             HomeStay.objects.filter(pk=place_id).update(warned_s=None, warned_at=None)
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_named(place)}, unused")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_home_label(place)}, unused")
             return True
     except (HomeStay.DoesNotExist, HomePlace.DoesNotExist, PortalError) as error:
         log.info("home %s is not archived now: %s", place_id, error)
@@ -240,12 +240,12 @@ def keep(*, actor: User, place_id: int) -> SeenHome:
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
     HomeStay.objects.select_for_update().filter(pk=place_id).first()
     away.keep(place_id=place_id)
-    kept = home(actor, place_id)
+    row = home(actor, place_id)
     HomeStay.objects.filter(pk=place_id).update(
-        used_at=kept.used_at, archive=kept.away, unused_s=0, warned_s=None, warned_at=None
+        used_at=row.used_at, archive=row.away, unused_s=0, warned_s=None, warned_at=None
     )
-    _record(kept, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_named(kept)}")
-    return kept
+    _record(row, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_home_label(row)}")
+    return row
 
 
 def restore(*, actor: User, place_id: int) -> SeenHome:
@@ -311,7 +311,7 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
     return len(present_homes), due
 
 
-def _named(place: HomePlace) -> str:
+def _home_label(place: HomePlace) -> str:
     return f"the home folder {name_of(place)} on {place.node.name}"
 
 

@@ -27,7 +27,7 @@ class ReclaimNotice(models.Model):
     )
     generation = models.PositiveIntegerField()
     ends_version = models.PositiveIntegerField()
-    cause = models.CharField(max_length=16, choices=[(each.value, each.value) for each in Cause])
+    cause = models.CharField(max_length=16, choices=[(cause.value, cause.value) for cause in Cause])
     warned_at = models.DateTimeField()
     due_at = models.DateTimeField(db_index=True)
     reason = models.JSONField(default=dict)
@@ -184,9 +184,9 @@ MAX_NOTICE_MINUTES = 24 * 60
 MAX_DAYS = 3650
 
 
-def _minutes(most: int, words: Any) -> Any:
+def _minutes(most: int, help_text: Any) -> Any:
     return models.PositiveIntegerField(
-        null=True, blank=True, validators=[MaxValueValidator(most)], help_text=words
+        null=True, blank=True, validators=[MaxValueValidator(most)], help_text=help_text
     )
 
 

@@ -84,7 +84,7 @@ _resources = msgspec.json.Decoder(_Resources).decode
 _decode_seen = msgspec.json.Decoder(Seen).decode
 
 
-def _seen(text: str) -> Seen:
+def _parse_heartbeat(text: str) -> Seen:
     """Parse a heartbeat. Treats malformed rows as unmeasured, so that they do not block others."""
     try:
         return _decode_seen(text)
@@ -98,7 +98,7 @@ def is_accelerated(resources: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ActivityRecord:
     """The stored state of a start before an observation."""
 
     generation: int
@@ -132,13 +132,15 @@ class Look:
     changes: list[Activity] = field(default_factory=list)
     spells: list[IdleSpell] = field(default_factory=list)
 
-    def add(self, row: Activity, kept: Kept | None) -> None:
-        (self.fresh if kept is None else self.changed).append(row)
-        same = kept is not None and kept.generation == row.generation
-        if kept is None or not same or kept.active != row.active:
+    def add(self, row: Activity, record: ActivityRecord | None) -> None:
+        (self.fresh if record is None else self.changed).append(row)
+        same = record is not None and record.generation == row.generation
+        if record is None or not same or record.active != row.active:
             self.changes.append(row)
-        if kept is not None and (not same or row.idle_s < kept.idle_s or row.gpu_idle_s < kept.gpu_idle_s):
-            self.spells.extend(ended_spells(row.workspace_id, kept, row if same else None))
+        if record is not None and (
+            not same or row.idle_s < record.idle_s or row.gpu_idle_s < record.gpu_idle_s
+        ):
+            self.spells.extend(ended_spells(row.workspace_id, record, row if same else None))
 
 
 def run() -> int:
@@ -151,12 +153,12 @@ def run() -> int:
     for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
         *COLUMNS
     ).iterator(chunk_size=2000):
-        kept = Kept(*before) if before[0] is not None else None
-        figures = _seen(seen)
+        record = ActivityRecord(*before) if before[0] is not None else None
+        figures = _parse_heartbeat(seen)
         report = report_of(is_accelerated(resources), activity, heartbeat_at, figures, idle_since)
-        row = observed(pk, generation, kept, report)
+        row = observed(pk, generation, record, report)
         if row is not None:
-            look.add(row, kept)
+            look.add(row, record)
             if figures.progress:
                 rates.append(pacing.ReportedRates(pk, generation, report.at_s, figures.progress))
     WorkspaceActivity.objects.bulk_create(
@@ -220,7 +222,7 @@ def _keep_changes(rows: Sequence[Activity]) -> None:
     # Without a transaction, SQLite would commit each row separately.
     with transaction.atomic(), connection.cursor() as cursor:
         # All names are from the model.
-        names, places = ", ".join(quote(each) for each in columns), ", ".join(["%s"] * len(columns))
+        names, places = ", ".join(quote(column) for column in columns), ", ".join(["%s"] * len(columns))
         statement = f"INSERT INTO {quote(meta.db_table)} ({names}) VALUES ({places})"  # noqa: S608
         cursor.executemany(statement, values)
 
@@ -231,15 +233,15 @@ def report_of(
     """Return the last heartbeat in the engine's form."""
     kernels, terminals, traffic = seen.kernels or Used(), seen.terminals or Used(), seen.traffic_bytes
     percents = [gpu.utilization_percent for gpu in seen.gpus or ()]
-    measured = [each for each in percents if each is not None]
-    whole = bool(percents) and len(measured) == len(percents) and seen.gpus_stale_s is None
+    measured = [percent for percent in percents if percent is not None]
+    complete = bool(percents) and len(measured) == len(percents) and seen.gpus_stale_s is None
     return Report(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
         has_kernels=activity in WITH_KERNELS,
         # For unknown apps, terminals count only if there are any.
         has_terminals=bool(activity) or terminals.count is not None,
-        gpu_percent=max(measured) if whole else None,
+        gpu_percent=max(measured) if complete else None,
         gpu_idle_since_s=idle_since.timestamp() if idle_since is not None else None,
         cpu_seconds=seen.cpu_seconds,
         kernels=kernels.count,
@@ -253,10 +255,12 @@ def report_of(
     )
 
 
-def observed(workspace_id: UUID, generation: int, kept: Kept | None, report: Report) -> Activity | None:
+def observed(
+    workspace_id: UUID, generation: int, record: ActivityRecord | None, report: Report
+) -> Activity | None:
     """Return the row after this report, or None if there is no new one."""
-    same = kept is not None and kept.generation == generation
-    before = clock_of(kept) if kept is not None and same else None
+    same = record is not None and record.generation == generation
+    before = clock_of(record) if record is not None and same else None
     clock, signals = observe(before, report)
     if before is not None and clock is before:
         return None
@@ -273,40 +277,40 @@ def observed(workspace_id: UUID, generation: int, kept: Kept | None, report: Rep
     )
 
 
-def clock_of(kept: Kept) -> IdleClock | None:
+def clock_of(record: ActivityRecord) -> IdleClock | None:
     """Return the clock of a row, or None if it is malformed."""
     try:
-        return IdleClock(_report(kept.report), kept.idle_s, kept.gpu_idle_s)
+        return IdleClock(_report(record.report), record.idle_s, record.gpu_idle_s)
     except msgspec.MsgspecError:
         return None
 
 
 def active_of(signals: Iterable[Signal]) -> str:
     """Return the active kinds in stored form."""
-    return ",".join(sorted(each.kind.value for each in signals if each.active))
+    return ",".join(sorted(signal.kind.value for signal in signals if signal.active))
 
 
-def ended_spells(workspace_id: UUID, kept: Kept, after: Activity | None) -> list[IdleSpell]:
+def ended_spells(workspace_id: UUID, record: ActivityRecord, after: Activity | None) -> list[IdleSpell]:
     """Return the idle periods that ended at the previous report. `after` is None at a stop."""
-    clock = clock_of(kept)
+    clock = clock_of(record)
     if clock is None:
         return []
-    found = []
+    spells = []
     for kind, seen_s, now_s in (
-        (SpellKind.ALL, kept.idle_s, after.idle_s if after is not None else 0.0),
-        (SpellKind.GPU, kept.gpu_idle_s, after.gpu_idle_s if after is not None else 0.0),
+        (SpellKind.ALL, record.idle_s, after.idle_s if after is not None else 0.0),
+        (SpellKind.GPU, record.gpu_idle_s, after.gpu_idle_s if after is not None else 0.0),
     ):
         if seen_s >= SPELL_S and now_s < seen_s:
-            found.append(
+            spells.append(
                 IdleSpell(
                     workspace_id=workspace_id,
-                    generation=kept.generation,
+                    generation=record.generation,
                     kind=kind,
                     began_at=datetime.fromtimestamp(clock.last.at_s - seen_s, UTC),
                     ended_at=datetime.fromtimestamp(clock.last.at_s, UTC),
                 )
             )
-    return found
+    return spells
 
 
 def forget() -> None:
@@ -315,9 +319,11 @@ def forget() -> None:
         WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
         WorkspaceActivity.objects.exclude(generation=F("workspace__generation")),
     ):
-        rows = list(strays.values_list("workspace_id", *Kept.__dataclass_fields__))
+        rows = list(strays.values_list("workspace_id", *ActivityRecord.__dataclass_fields__))
         if rows:
-            spells = [each for pk, *kept in rows for each in ended_spells(pk, Kept(*kept), None)]
+            spells = [
+                spell for pk, *fields in rows for spell in ended_spells(pk, ActivityRecord(*fields), None)
+            ]
             IdleSpell.objects.bulk_create(spells, batch_size=WRITTEN_AT_ONCE)
             for first in range(0, len(rows), WRITTEN_AT_ONCE):
                 gone = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
@@ -353,24 +359,24 @@ def present(workspace: Workspace) -> Activity | None:
 
     None if nothing is known of this start.
     """
-    found = (
+    values = (
         WorkspaceActivity.objects.filter(workspace=workspace.pk, generation=workspace.generation)
         .values_list(*Activity.__dataclass_fields__)
         .first()
     )
-    row = Activity(*found) if found is not None else None
+    row = Activity(*values) if values is not None else None
     status = workspace.status
     if row is None or status.heartbeat_at is None:
         return row
-    kept = Kept(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+    record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
     report = report_of(
         bool(workspace.resources["accelerators"]["count"]),
         workspace.template.activity,
         status.heartbeat_at,
-        _seen(json.dumps(status.activity)),
+        _parse_heartbeat(json.dumps(status.activity)),
         status.gpu_idle_since,
     )
-    newer = observed(workspace.pk, workspace.generation, kept, report)
+    newer = observed(workspace.pk, workspace.generation, record, report)
     if newer is not None:
         newer.kept_until = row.kept_until
     return newer or row

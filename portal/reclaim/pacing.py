@@ -53,21 +53,21 @@ def note(reports: Sequence[ReportedRates]) -> int:
 
 def _note(reports: Sequence[ReportedRates]) -> int:
     rows = WorkPace.objects.filter(workspace__in=[report.workspace_id for report in reports])
-    kept = {
+    rows_by_pk = {
         pk: (generation, paces_of(text))
         for pk, generation, text in rows.values_list("workspace_id", "generation", "paces")
     }
     # A running start does not change its placement.
-    known = {
+    pairs = {
         (pk, generation): max(paces.values(), key=lambda pace: pace.at_s).place
-        for pk, (generation, paces) in kept.items()
+        for pk, (generation, paces) in rows_by_pk.items()
         if paces
     }
-    fresh = [report for report in reports if (report.workspace_id, report.generation) not in known]
-    places = known | _places(fresh) if fresh else known
+    fresh = [report for report in reports if (report.workspace_id, report.generation) not in pairs]
+    places = pairs | _places(fresh) if fresh else pairs
     changed = []
     for report in reports:
-        generation, before = kept.get(report.workspace_id, (-1, {}))
+        generation, before = rows_by_pk.get(report.workspace_id, (-1, {}))
         place = places.get((report.workspace_id, report.generation))
         if place is None:
             continue
@@ -101,10 +101,10 @@ def _places(reports: Sequence[ReportedRates]) -> dict[tuple[UUID, int], Location
     rows = Allocation.objects.filter(
         workspace__in=[report.workspace_id for report in reports], released_at=None
     ).values_list("pk", "workspace_id", "generation", "node__name", "cpu_milli", "memory_mib")
-    held: dict[tuple[UUID, int], list[Any]] = {}
+    rows_by_key: dict[tuple[UUID, int], list[Any]] = {}
     for row in rows:
-        held.setdefault((row[1], row[2]), []).append(row)
-    single = {key: allocations[0] for key, allocations in held.items() if len(allocations) == 1}
+        rows_by_key.setdefault((row[1], row[2]), []).append(row)
+    single = {key: allocations[0] for key, allocations in rows_by_key.items() if len(allocations) == 1}
     devices: dict[int, list[tuple[str, str, int, int]]] = {}
     parts = AllocatedDevice.objects.filter(allocation__in=[row[0] for row in single.values()], active=True)
     for allocation, uuid, model, milli, memory in parts.values_list(
@@ -165,10 +165,10 @@ def progress_of(workspace: Workspace) -> list[Progress]:
     if not isinstance(rates, dict):
         return []
     row = WorkPace.objects.filter(workspace=workspace, generation=workspace.generation).first()
-    kept = paces_of(row.paces) if row is not None else {}
+    paces = paces_of(row.paces) if row is not None else {}
     progress = []
     for name, rate in sorted(rates.items()):
-        pace = kept.get(name)
+        pace = paces.get(name)
         best = pace.here.rate if pace is not None else None
         other = pace.elsewhere if pace is not None else None
         percent = int(100 * rate / other.rate) if other is not None else None

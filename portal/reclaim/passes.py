@@ -209,7 +209,7 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
         workspace.generation,
         workspace.ends_version,
     )
-    known = activity if activity is not None and activity.generation == workspace.generation else None
+    current = activity if activity is not None and activity.generation == workspace.generation else None
     return Candidate(
         pk=workspace.pk,
         generation=workspace.generation,
@@ -222,10 +222,10 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
         notice=Notice(Cause(row.cause), row.warned_at.timestamp(), row.due_at.timestamp())
         if row is not None and holds
         else None,
-        observed_at=known.observed_at if known is not None else None,
-        idle_s=known.idle_s if known is not None else 0.0,
-        gpu_idle_s=known.gpu_idle_s if known is not None else 0.0,
-        kept_until=known.kept_until if known is not None else None,
+        observed_at=current.observed_at if current is not None else None,
+        idle_s=current.idle_s if current is not None else 0.0,
+        gpu_idle_s=current.gpu_idle_s if current is not None else 0.0,
+        kept_until=current.kept_until if current is not None else None,
     )
 
 
@@ -238,13 +238,13 @@ def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
 def run_state_of(candidate: Candidate, now: datetime, site: Site) -> RunState:
     """Return the engine's input. Idle times are unknown without a recent observation."""
     seen_at, kept_until, ready_at = candidate.observed_at, candidate.kept_until, candidate.ready_at
-    known = seen_at is not None and observing.is_fresh(seen_at, now)
+    is_fresh = seen_at is not None and observing.is_fresh(seen_at, now)
     accelerated = candidate.scope_keys.accelerated
     return RunState(
         ends_at_s=candidate.ends_at.timestamp() if candidate.ends_at is not None else None,
         lifetime_s=candidate.lifetime_s,
-        idle_s=candidate.idle_s if known else None,
-        gpu_idle_s=candidate.gpu_idle_s if known and accelerated else None,
+        idle_s=candidate.idle_s if is_fresh else None,
+        gpu_idle_s=candidate.gpu_idle_s if is_fresh and accelerated else None,
         kept_until_s=kept_until.timestamp() if kept_until is not None else None,
         began_s=site.began_s(ready_at) if ready_at is not None else None,
         spent=accelerated and candidate.team in site.spent,
@@ -329,8 +329,8 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
         workspace = workspaces.get(candidate.pk)
         if workspace is None or workspace.pk in there:
             continue
-        said = (workspace.generation, workspace.ends_version)
-        if said != (candidate.generation, candidate.ends_version):
+        version = (workspace.generation, workspace.ends_version)
+        if version != (candidate.generation, candidate.ends_version):
             continue
         assert verdict.due_at_s is not None
         assert verdict.cause is not None
@@ -346,7 +346,7 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
             )
         )
     ReclaimNotice.objects.bulk_create(rows)
-    _tell(rows)
+    _notify(rows)
     events.record_all(
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_RECLAIM_WARNED,
@@ -362,7 +362,7 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     return len(rows)
 
 
-def _tell(rows: Sequence[ReclaimNotice]) -> None:
+def _notify(rows: Sequence[ReclaimNotice]) -> None:
     events.notify_each(
         kind="workspace.reclaim_warned",
         notes=[
@@ -401,7 +401,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
                 return None
             reason = reason_of_stop(verdict)
             ReclaimNotice.objects.filter(workspace=workspace_id).delete()
-            if verdict.step is Step.RELEASE and _released(workspace, reason):
+            if verdict.step is Step.RELEASE and _release_gpus(workspace, reason):
                 return Step.RELEASE
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
             if verdict.cause is Cause.SCHEDULE:
@@ -417,7 +417,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
         return None
 
 
-def _released(workspace: Workspace, reason: Reason) -> bool:
+def _release_gpus(workspace: Workspace, reason: Reason) -> bool:
     """Release its GPUs and notify its user. Returns False if it cannot continue without them."""
     try:
         with transaction.atomic():

@@ -86,7 +86,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         body = dict(body_of(request, ReclaimPolicyCreateSerializer))
-        row = services.create(actor=request.user, target=body.pop("for"), given=body)
+        row = services.create(actor=request.user, target=body.pop("for"), values=body)
         return self.answer(row, status=201, Location=reverse("api:reclaimpolicy-detail", args=[row.pk]))
 
     @operation(
@@ -105,7 +105,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
         row = services.change(
             actor=request.user,
             policy_id=row.pk,
-            given=body.validated_data,
+            values=body.validated_data,
             expected=etags.expected_by(request),
         )
         return self.answer(row)
@@ -171,7 +171,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     @action(detail=False, methods=["post"], url_path="preview")
     def preview(self, request: UserRequest) -> Response:
         body = dict(body_of(request, ReclaimPolicyCreateSerializer))
-        row = services.draft(actor=request.user, target=body.pop("for"), given=body)
+        row = services.draft(actor=request.user, target=body.pop("for"), values=body)
         return Response(ReclaimPreviewSerializer(previews.preview(row)).data)
 
 

@@ -32,7 +32,7 @@ MAX_HOLIDAYS = 400
 
 def document_of(row: ReclaimPolicy) -> Document:
     """Return the values of a policy without its target. Times of day are texts such as 19:00."""
-    return {name: _plain(getattr(row, name)) for name in FIELDS}
+    return {name: _as_json(getattr(row, name)) for name in FIELDS}
 
 
 def all_documents() -> dict[str, Document]:
@@ -41,20 +41,20 @@ def all_documents() -> dict[str, Document]:
     return {row.target: document_of(row) for row in sorted(rows, key=lambda row: row.target)}
 
 
-def as_kept(given: Mapping[str, Any]) -> Document:
+def as_kept(values: Mapping[str, Any]) -> Document:
     """Return the given fields in stored form: days and holidays sorted and unique."""
-    found = dict(given)
+    document = dict(values)
     for name in ("days", "holidays"):
-        if isinstance(found.get(name), list):
-            found[name] = _ordered(found[name])
-    return found
+        if isinstance(document.get(name), list):
+            document[name] = _sort_values(document[name])
+    return document
 
 
-def _ordered(value: list[Any]) -> list[Any]:
+def _sort_values(value: list[Any]) -> list[Any]:
     return sorted(set(value), key=DAYS.index if _days(value) else str)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     return value.isoformat("minutes") if isinstance(value, time) else value
 
 
@@ -69,10 +69,10 @@ def target_of(text: str) -> dict[str, Any]:
     }
     if text == PolicyScope.SITE:
         return {"scope": PolicyScope.SITE}
-    found = rows[kind].filter(slug=slug).first() if kind in rows and "\0" not in slug else None
-    if found is None:
+    match = rows[kind].filter(slug=slug).first() if kind in rows and "\0" not in slug else None
+    if match is None:
         raise unknown_target(text)
-    return {"scope": kind, kind: found}
+    return {"scope": kind, kind: match}
 
 
 def unknown_target(text: str) -> InvalidInput:
@@ -81,13 +81,13 @@ def unknown_target(text: str) -> InvalidInput:
     return InvalidInput(reason, errors={"for": [reason]})
 
 
-def fill(row: ReclaimPolicy, given: Mapping[str, Any]) -> None:
-    """Write the fields in `given` to an unsaved row. Raises `InvalidInput`."""
+def fill(row: ReclaimPolicy, values: Mapping[str, Any]) -> None:
+    """Write the fields in `values` to an unsaved row. Raises `InvalidInput`."""
     problems: dict[str, list[Any]] = {}
     for name in FIELDS:
-        if name not in given:
+        if name not in values:
             continue
-        value = given[name]
+        value = values[name]
         if name in TIMES and isinstance(value, str):
             try:
                 value = time.fromisoformat(value).replace(second=0, microsecond=0, tzinfo=None)
@@ -95,7 +95,7 @@ def fill(row: ReclaimPolicy, given: Mapping[str, Any]) -> None:
                 problems[name] = [Reason(LifetimeCode.POLICY_HOURS_INCOMPLETE)]
                 continue
         if name in ("days", "holidays"):
-            value = _ordered(value or [])
+            value = _sort_values(value or [])
         setattr(row, name, value if name != "zone" else (value or ""))
     problems |= {name: [Reason(code)] for name, code in _problems(row).items()}
     if problems:
@@ -107,36 +107,36 @@ def fill(row: ReclaimPolicy, given: Mapping[str, Any]) -> None:
 
 
 def _days(value: Any) -> bool:
-    return isinstance(value, list) and all(each in DAYS for each in value)
+    return isinstance(value, list) and all(day in DAYS for day in value)
 
 
 def _problems(row: ReclaimPolicy) -> dict[str, LifetimeCode]:
-    found = {}
+    problems = {}
     if row.zone and row.zone not in available_timezones():
-        found["zone"] = LifetimeCode.POLICY_ZONE_UNKNOWN
+        problems["zone"] = LifetimeCode.POLICY_ZONE_UNKNOWN
     if not _days(row.days):
-        found["days"] = LifetimeCode.POLICY_DAYS_UNKNOWN
+        problems["days"] = LifetimeCode.POLICY_DAYS_UNKNOWN
     elif (row.work_from or row.stop_at) and not (row.days and row.zone):
-        found["days"] = LifetimeCode.POLICY_DAYS_MISSING
-    whole = row.work_from is not None and row.work_until is not None and row.work_from < row.work_until
+        problems["days"] = LifetimeCode.POLICY_DAYS_MISSING
+    has_span = row.work_from is not None and row.work_until is not None and row.work_from < row.work_until
     hours = row.work_from is not None or row.work_until is not None or row.after_hours_minutes is not None
-    if hours and not (whole and (row.after_hours_minutes or row.stop_at)):
-        found["work_until"] = LifetimeCode.POLICY_HOURS_INCOMPLETE
+    if hours and not (has_span and (row.after_hours_minutes or row.stop_at)):
+        problems["work_until"] = LifetimeCode.POLICY_HOURS_INCOMPLETE
     if row.start_at is not None and (row.stop_at is None or row.start_at == row.stop_at):
-        found["start_at"] = LifetimeCode.POLICY_START_WITHOUT_STOP
-    if len(row.holidays) > MAX_HOLIDAYS or not all(_is_date(each) for each in row.holidays):
-        found["holidays"] = LifetimeCode.POLICY_HOLIDAYS_UNKNOWN
+        problems["start_at"] = LifetimeCode.POLICY_START_WITHOUT_STOP
+    if len(row.holidays) > MAX_HOLIDAYS or not all(_is_date(holiday) for holiday in row.holidays):
+        problems["holidays"] = LifetimeCode.POLICY_HOLIDAYS_UNKNOWN
     if row.scope == PolicyScope.TEAM and row.notice_minutes is not None:
         # A longer notice would weaken limits; a shorter one is not a team's decision.
-        found["notice_minutes"] = LifetimeCode.POLICY_NOT_FOR_TEAM
+        problems["notice_minutes"] = LifetimeCode.POLICY_NOT_FOR_TEAM
     if row.scope == PolicyScope.TEAM and row.delete_days is not None:
-        found["delete_days"] = LifetimeCode.POLICY_NOT_FOR_TEAM
+        problems["delete_days"] = LifetimeCode.POLICY_NOT_FOR_TEAM
     if row.scope in (PolicyScope.TEMPLATE, PolicyScope.FLAVOR):
         of_homes = (name for name in ("archive_days", "delete_days") if getattr(row, name) is not None)
-        found |= dict.fromkeys(of_homes, LifetimeCode.POLICY_NOT_FOR_HOMES)
+        problems |= dict.fromkeys(of_homes, LifetimeCode.POLICY_NOT_FOR_HOMES)
     if all(document_of(row)[name] in (None, "", []) for name in (*LIMITS, "work_from", "stop_at")):
-        found["idle_gpu_minutes"] = LifetimeCode.POLICY_SAYS_NOTHING
-    return found
+        problems["idle_gpu_minutes"] = LifetimeCode.POLICY_SAYS_NOTHING
+    return problems
 
 
 def _is_date(value: Any) -> bool:

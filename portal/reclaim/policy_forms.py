@@ -49,7 +49,7 @@ class Dates(forms.CharField):
         return text.replace(",", " ").split()
 
 
-def _whole(name: str, most: int, hint: Any) -> forms.IntegerField:
+def _integer_field(name: str, most: int, hint: Any) -> forms.IntegerField:
     field = forms.IntegerField(
         label=LABELS[name], min_value=0, max_value=most, required=False, help_text=hint
     )
@@ -71,24 +71,28 @@ class PolicyForm(forms.Form):
     """The fields of a policy. With `targets` (choices) it is for a new one. A team's has no notice."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
-    idle_minutes = _whole("idle_minutes", MAX_MINUTES, _("For workspaces without GPUs. 0: never."))
-    idle_gpu_minutes = _whole("idle_gpu_minutes", MAX_MINUTES, _("For workspaces with GPUs. 0: never."))
-    gpu_unused_minutes = _whole(
+    idle_minutes = _integer_field("idle_minutes", MAX_MINUTES, _("For workspaces without GPUs. 0: never."))
+    idle_gpu_minutes = _integer_field(
+        "idle_gpu_minutes", MAX_MINUTES, _("For workspaces with GPUs. 0: never.")
+    )
+    gpu_unused_minutes = _integer_field(
         "gpu_unused_minutes", MAX_MINUTES, _("All its GPUs at 0 %, whatever else it does. 0: never.")
     )
-    release_gpu_minutes = _whole(
+    release_gpu_minutes = _integer_field(
         "release_gpu_minutes",
         MAX_MINUTES,
         _("Without work: instead of stopping, its app restarts without GPUs. 0: never."),
     )
-    longest_hours = _whole("longest_hours", MAX_LIFETIME_H, _("Extensions included. 0: no limit."))
-    notice_minutes = _whole(
+    longest_hours = _integer_field("longest_hours", MAX_LIFETIME_H, _("Extensions included. 0: no limit."))
+    notice_minutes = _integer_field(
         "notice_minutes", MAX_NOTICE_MINUTES, _("At least. No idle limit is shorter than it.")
     )
-    archive_days = _whole(
+    archive_days = _integer_field(
         "archive_days", MAX_DAYS, _("Without use by the user, who is notified first. 0: never.")
     )
-    delete_days = _whole("delete_days", MAX_DAYS, _("By an administrator only, each by itself. 0: never."))
+    delete_days = _integer_field(
+        "delete_days", MAX_DAYS, _("By an administrator only, each by itself. 0: never.")
+    )
     stop_when_spent = forms.TypedChoiceField(
         label=LABELS["stop_when_spent"],
         required=False,
@@ -111,7 +115,7 @@ class PolicyForm(forms.Form):
     )
     work_from = _time("work_from")
     work_until = _time("work_until")
-    after_hours_minutes = _whole("after_hours_minutes", MAX_MINUTES, _("Only where that is shorter."))
+    after_hours_minutes = _integer_field("after_hours_minutes", MAX_MINUTES, _("Only where that is shorter."))
     stop_at = _time("stop_at", _("After 15 minutes without use. Work goes on."))
     start_at = _time("start_at", _("What was stopped so, on these days but not on holidays."))
     holidays = Dates(

@@ -73,8 +73,8 @@ def settings_row() -> PolicyRow:
     return PolicyRow("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
 
 
-def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
-    """Return the values of a policy as pairs of label and text; with `whole`, lists each holiday."""
+def says(terms: Terms, *, in_full: bool = False) -> list[tuple[str, str]]:
+    """Return the values of a policy as pairs of label and text; with `in_full`, lists each holiday."""
     lines = []
 
     def limit(label: str, seconds: int | None, never: str) -> None:
@@ -91,16 +91,16 @@ def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
     limit(_("Unused home folders are archived after"), terms.archive_s, _("never"))
     limit(_("Archived home folders may be deleted after"), terms.delete_s, _("never"))
     if terms.stop_when_spent is not None:
-        words = _("what has GPUs stops") if terms.stop_when_spent else _("it runs on")
-        lines.append((_("When GPU-hours are spent"), words))
+        text = _("what has GPUs stops") if terms.stop_when_spent else _("it runs on")
+        lines.append((_("When GPU-hours are spent"), text))
     if terms.week is not None:
         lines.append((_("Hours"), presenters.week_words(terms.week)))
     if terms.week is not None and terms.week.holidays:
         days = len(terms.week.holidays)
-        words = ngettext("on %(days)s day", "on %(days)s days", days) % {"days": days}
-        if whole:
-            words = ", ".join(holiday.isoformat() for holiday in sorted(terms.week.holidays))
-        lines.append((_("Holidays"), words))
+        text = ngettext("on %(days)s day", "on %(days)s days", days) % {"days": days}
+        if in_full:
+            text = ", ".join(holiday.isoformat() for holiday in sorted(terms.week.holidays))
+        lines.append((_("Holidays"), text))
     return lines
 
 
@@ -208,17 +208,17 @@ def preview_words(preview: Preview) -> str:
     else:
         whom = _("interrupted nobody")
     if preview.releases == preview.stops:
-        words = _(
+        text = _(
             "It would have released the GPUs of %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s."
         )
     elif preview.releases:
-        words = _(
+        text = _(
             "It would have stopped, or released the GPUs of, %(workspaces)s, freed %(hours)s GPU-hours, and "
             "%(whom)s."
         )
     else:
-        words = _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.")
-    return words % {
+        text = _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.")
+    return text % {
         "workspaces": workspaces % {"count": preview.workspaces},
         "hours": format_number(preview.gpu_hours, 1 if preview.gpu_hours < 10 else 0),
         "whom": whom % {"count": preview.interrupted},

@@ -15,9 +15,9 @@ from portal.reclaim.models import MAX_DAYS, MAX_MINUTES, MAX_NOTICE_MINUTES, Rec
 TARGET = "`site`, or kind and short name: `pool:…`, `template:…`, `flavor:…`, `team:…`."
 
 
-def _limit(most: int, words: str) -> serializers.IntegerField:
+def _limit(most: int, help_text: str) -> serializers.IntegerField:
     return serializers.IntegerField(
-        min_value=0, max_value=most, allow_null=True, required=False, help_text=words
+        min_value=0, max_value=most, allow_null=True, required=False, help_text=help_text
     )
 
 
@@ -92,7 +92,7 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
     }
 
     def validate_holidays(self, value: list[Any]) -> list[str]:
-        return [each.isoformat() for each in value]
+        return [holiday.isoformat() for holiday in value]
 
 
 class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):

@@ -30,22 +30,22 @@ from portal.reclaim.models import ReclaimPolicy
 TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team")
 
 
-def draft(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
+def draft(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
     """Return the validated policy that `create` or `change` would write, unsaved. Raises as they do."""
-    fixed = _fixed(actor, target)
+    fixed = _target_columns(actor, target)
     row = ReclaimPolicy.objects.filter(**fixed).first() or ReclaimPolicy(**fixed)
-    documents.fill(row, given)
+    documents.fill(row, values)
     return row
 
 
-def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
+def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
     """Create a policy for `target` (`site`, `flavor:a100-full`, …).
 
     Raises `NotAllowed`, `InvalidInput`, and `StateConflict` if one exists.
     """
-    fixed = _fixed(actor, target)
+    fixed = _target_columns(actor, target)
     row = ReclaimPolicy(**fixed, updated_at=timezone.now())
-    documents.fill(row, given)
+    documents.fill(row, values)
     try:
         with transaction.atomic():
             row.save(force_insert=True)
@@ -59,12 +59,12 @@ def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) 
     return row
 
 
-def put(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
+def put(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
     """Create the policy for `target`, or change the given fields of the existing one. Raises as both do."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is None:
-        return create(actor=actor, target=target, given=given)
-    return change(actor=actor, policy_id=row.pk, given=given)
+        return create(actor=actor, target=target, values=values)
+    return change(actor=actor, policy_id=row.pk, values=values)
 
 
 def delete_for(*, actor: User | SystemActor, target: str) -> None:
@@ -79,31 +79,31 @@ def change(
     *,
     actor: User | SystemActor,
     policy_id: UUID,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> ReclaimPolicy:
-    """Change the fields in `given`. Writes nothing if they are equal.
+    """Change the fields in `values`. Writes nothing if they are equal.
 
     Raises `NotAllowed`, `NotFound`, `InvalidInput`, `PreconditionFailed`.
     """
     row = _locked(actor, policy_id, expected)
-    if given.get("for", row.target) != row.target:
+    if values.get("for", row.target) != row.target:
         reason = Reason(LifetimeCode.POLICY_TARGET_FIXED)
         raise InvalidInput(reason, errors={"for": [reason]})
     before, before_at = documents.document_of(row), row.updated_at
-    documents.fill(row, given)
-    changed = [each.field for each in history.differences(before, documents.document_of(row))]
+    documents.fill(row, values)
+    changed = [difference.field for difference in history.differences(before, documents.document_of(row))]
     if not changed:
         return row
     row.updated_at = timezone.now()
     row.save()
     act = Act.CHANGED if restored_from is None else Act.RESTORED
     _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
-    words = f"changed {', '.join(changed)} of the {row}"
+    message = f"changed {', '.join(changed)} of the {row}"
     if restored_from is not None:
-        words = f"restored version {restored_from} of the {row}: {', '.join(changed)}"
-    _record(actor, row, AuditKind.RECLAIM_POLICY_CHANGED, words, changed=changed)
+        message = f"restored version {restored_from} of the {row}: {', '.join(changed)}"
+    _record(actor, row, AuditKind.RECLAIM_POLICY_CHANGED, message, changed=changed)
     return row
 
 
@@ -111,8 +111,10 @@ def restore(
     *, actor: User | SystemActor, policy_id: UUID, number: int, expected: frozenset[str] = etags.ANY
 ) -> ReclaimPolicy:
     """Restore a stored version. Raises as `change`, and `NotFound` for the version."""
-    kept = history.revision(SubjectKind.RECLAIM, policy_id, number)
-    return change(actor=actor, policy_id=policy_id, given=kept.data, expected=expected, restored_from=number)
+    revision = history.revision(SubjectKind.RECLAIM, policy_id, number)
+    return change(
+        actor=actor, policy_id=policy_id, values=revision.data, expected=expected, restored_from=number
+    )
 
 
 @transaction.atomic
@@ -124,7 +126,7 @@ def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[st
     row.delete()
 
 
-def _fixed(actor: User | SystemActor, target: str) -> dict[str, Any]:
+def _target_columns(actor: User | SystemActor, target: str) -> dict[str, Any]:
     """Return the columns of a target whose policy the actor may write. Invisible teams do not exist."""
     fixed = documents.target_of(target)
     team = fixed.get("team")

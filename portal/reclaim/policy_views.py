@@ -34,13 +34,13 @@ from portal.reclaim.policy_forms import PolicyForm, initial_of, is_team, zones
 MAX_TARGET = 100
 
 
-def _visible(request: SignedInRequest) -> QuerySet[ReclaimPolicy]:
+def _visible_policies(request: SignedInRequest) -> QuerySet[ReclaimPolicy]:
     rows = ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team")
     return policies.visible_to(request.user, rows)
 
 
 def _policy(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
-    row = _visible(request).filter(pk=policy_id).first()
+    row = _visible_policies(request).filter(pk=policy_id).first()
     if row is None:
         raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
     return row
@@ -57,14 +57,14 @@ def _kept_by_reader(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
 def listing(request: SignedInRequest) -> HttpResponse:
     """List all visible policies and the site's settings. With `for`, redirect to that policy if it exists."""
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET]
-    found = list(_visible(request))
-    there = next((row for row in found if row.target == target), None)
+    policies = list(_visible_policies(request))
+    there = next((row for row in policies if row.target == target), None)
     if there is not None:
         return redirect(presenters.url_of(there))
     targets = presenters.targets(request.user)
     context = {
         "target": target if target in presenters.flat(targets) else "",
-        "rows": presenters.rows(found),
+        "rows": presenters.rows(policies),
         "settings_row": presenters.settings_row(),
         "may_make": bool(targets),
     }
@@ -79,7 +79,7 @@ def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     context = {
         "row": row,
         "name": presenters.name_of(row),
-        "says": presenters.says(effective.terms_of(row), whole=True),
+        "says": presenters.says(effective.terms_of(row), in_full=True),
         "keeps": policies.may_keep(request.user, row),
         "versions": presenters.versions(request.user, row),
     }
@@ -99,24 +99,24 @@ def preview(request: SignedInRequest) -> HttpResponse:
     form = PolicyForm(request.GET, of_team=is_team(target))
     context: dict[str, Any] = {"preview": None, "problem": ""}
     if form.is_valid():
-        context |= _previewed(request, target, form)
+        context |= _preview_context(request, target, form)
     else:
         context["problem"] = " ".join(str(text) for texts in form.errors.values() for text in texts)
     return render(request, "reclaim/policy_preview.html", context)
 
 
-def _previewed(request: SignedInRequest, target: str, form: PolicyForm) -> dict[str, Any]:
+def _preview_context(request: SignedInRequest, target: str, form: PolicyForm) -> dict[str, Any]:
     """Return the preview of a valid form, or the errors."""
     try:
-        draft = services.draft(actor=request.user, target=target, given=form.given())
+        draft = services.draft(actor=request.user, target=target, values=form.given())
     except NotAllowed:
         raise
     except PortalError as error:
         add_problems(form, error.field_errors, error.sentence)
         problems = [str(text) for texts in form.errors.values() for text in texts]
         return {"preview": None, "problem": " ".join(problems)}
-    found = previews.preview(draft)
-    return {"preview": found, "words": presenters.preview_words(found), "problem": ""}
+    result = previews.preview(draft)
+    return {"preview": result, "words": presenters.preview_words(result), "problem": ""}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -128,7 +128,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         require_operator(request.user)
     data = request.POST if request.method == "POST" else None
     target = strip_nul((data or request.GET).get("for", ""))[:MAX_TARGET]
-    there = next((row for row in _visible(request) if target and row.target == target), None)
+    there = next((row for row in _visible_policies(request) if target and row.target == target), None)
     if there is not None and data is None:
         return redirect(presenters.url_of(there))
     initial = {**initial_of(documents.document_of(ReclaimPolicy())), "for": target}
@@ -138,10 +138,12 @@ def new(request: SignedInRequest) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "target": target, "zones": zones()}
     if data is not None and form.is_valid():
         if "preview" in data:
-            context |= _previewed(request, form.cleaned_data["for"], form)
+            context |= _preview_context(request, form.cleaned_data["for"], form)
         else:
             try:
-                row = services.create(actor=request.user, target=form.cleaned_data["for"], given=form.given())
+                row = services.create(
+                    actor=request.user, target=form.cleaned_data["for"], values=form.given()
+                )
                 messages.success(request, _("The policy is there. It holds from the next minute on."))
                 return redirect(presenters.url_of(row))
             except PortalError as error:
@@ -161,13 +163,13 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     context: dict[str, Any] = {"row": row, "form": form, "target": row.target, "zones": zones()}
     if data is not None and form.is_valid():
         if "preview" in data:
-            context |= _previewed(request, row.target, form)
+            context |= _preview_context(request, row.target, form)
         else:
             try:
                 services.change(
                     actor=request.user,
                     policy_id=row.pk,
-                    given=form.given(),
+                    values=form.given(),
                     expected=etags.expected_by(request),
                 )
                 messages.success(request, _("The policy is changed. It holds from the next minute on."))
@@ -208,7 +210,7 @@ def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpResponse:
     """Confirm, then restore a version. The page shows the changes."""
     row = _kept_by_reader(request, policy_id)
-    kept = history.revision(SubjectKind.RECLAIM, row.pk, number)
+    revision = history.revision(SubjectKind.RECLAIM, row.pk, number)
     if request.method == "POST":
         try:
             services.restore(
@@ -219,8 +221,11 @@ def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpRespo
         else:
             messages.success(request, _("The policy is as in version %(number)s.") % {"number": number})
         return redirect(presenters.url_of(row))
-    found = presenters.changes_in_words(history.differences(documents.document_of(row), kept.data))
-    changes = [f"{each.label}: {each.before[:200]} → {each.after[:200]}" for each in found]
+    differences = presenters.changes_in_words(history.differences(documents.document_of(row), revision.data))
+    changes = [
+        f"{difference.label}: {difference.before[:200]} → {difference.after[:200]}"
+        for difference in differences
+    ]
     context = {
         "title": _("Restore version %(number)s of the policy for: %(name)s?")
         % {"number": number, "name": presenters.name_of(row)},

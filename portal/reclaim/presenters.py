@@ -110,25 +110,25 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
         if kind not in NAMES:
             continue
         if value is None:
-            words = _("not measured, counts as work") if signal["active"] else _("not measured for long")
+            text = _("not measured, counts as work") if signal["active"] else _("not measured for long")
         elif kind == SignalKind.GPU:
-            words = _("%(value)s %% now; work from %(threshold)s %%") % signal
+            text = _("%(value)s %% now; work from %(threshold)s %%") % signal
         elif kind == SignalKind.CPU:
-            words = _("%(value).2f cores; work from %(threshold).2f") % signal
+            text = _("%(value).2f cores; work from %(threshold).2f") % signal
         elif kind == SignalKind.TRAFFIC:
             rates = {name: format_number(signal[name] / 1000, 1) for name in ("value", "threshold")}
-            words = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
+            text = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
         elif kind == SignalKind.TERMINALS:
-            words = _("used") if value else _("not used")
+            text = _("used") if value else _("not used")
         elif kind == SignalKind.KERNELS and signal["active"] and not value:
-            words = _("used since the last look")
+            text = _("used since the last look")
         else:
-            words = (
+            text = (
                 _("%(value)d busy") % signal
                 if kind == SignalKind.KERNELS
                 else _("%(value)d running") % signal
             )
-        facts.append(Fact(str(NAMES[kind]), words, signal["active"]))
+        facts.append(Fact(str(NAMES[kind]), text, signal["active"]))
     return tuple(facts)
 
 

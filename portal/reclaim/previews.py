@@ -77,7 +77,7 @@ def preview(draft: ReclaimPolicy) -> Preview:
     replayed: extensions, spent GPU-hours, and requested ends. Five queries.
     """
     every, due = _homes(draft)
-    return replace(_replayed(draft), homes=every, homes_due=due)
+    return replace(_replay_starts(draft), homes=every, homes_due=due)
 
 
 def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
     return homes.count_due(policies, pool=draft.pool_id, team=draft.team_id)
 
 
-def _replayed(draft: ReclaimPolicy) -> Preview:
+def _replay_starts(draft: ReclaimPolicy) -> Preview:
     now = timezone.now()
     recorded = LastPass.objects.filter(pk=1).values_list("recorded_since", flat=True).first()
     since = now - timedelta(days=DAYS)
@@ -101,7 +101,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
     spells = _spells({(row["workspace"], row["generation"]) for row in starts}, since)
-    kept = _kept({row["workspace"] for row in starts}, since)
+    kept_spells = _keep_periods({row["workspace"] for row in starts}, since)
     stops, releases, hours, stopped = 0, 0, 0.0, set()
     interrupted: list[Interruption] = []
     for row in starts:
@@ -117,7 +117,7 @@ def _replayed(draft: ReclaimPolicy) -> Preview:
             # Only keeps of this start count.
             tuple(
                 spell
-                for spell in kept.get(row["workspace"], ())
+                for spell in kept_spells.get(row["workspace"], ())
                 if row["begin"].timestamp() <= spell.begin_s < end_s
             ),
         )
@@ -211,13 +211,15 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
     return spells
 
 
-def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
+def _keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
     spells: dict[UUID, list[Spell]] = {}
-    said = Event.objects.filter(
+    keep_events = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
     ).order_by("at")
-    for workspace, at, data in said.values_list("workspace_id", "at", "data").iterator(chunk_size=2000):
+    for workspace, at, data in keep_events.values_list("workspace_id", "at", "data").iterator(
+        chunk_size=2000
+    ):
         seconds = data.get("seconds")
         if workspace in workspaces and isinstance(seconds, int | float):
             spells.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))

@@ -79,9 +79,9 @@ def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
                 with transaction.atomic():
                     services.start(actor=SYSTEM, workspace_id=workspace_id)
             except PortalError as error:
-                _tell(workspace, _("%(name)s was not started"), error.sentence)
+                _notify(workspace, _("%(name)s was not started"), error.sentence)
                 return False
-            _tell(workspace, _("%(name)s starts again"), _("A schedule had stopped it, and starts it now."))
+            _notify(workspace, _("%(name)s starts again"), _("A schedule had stopped it, and starts it now."))
             return True
     except NotFound:
         return False
@@ -91,7 +91,7 @@ def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
         return False
 
 
-def _tell(workspace: Workspace, title: str, body: str) -> None:
+def _notify(workspace: Workspace, title: str, body: str) -> None:
     events.notify(
         [workspace.owner],
         kind="workspace.scheduled_start",

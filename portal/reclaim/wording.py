@@ -12,7 +12,7 @@ from portal.common.reasons.wording import Params, Text, durations
 from portal.reclaim.codes import LifetimeCode
 
 
-def _until(params: Params) -> Params:
+def _format_until(params: Params) -> Params:
     return {**params, "until": format_day_time(datetime.fromisoformat(params["until"]))}
 
 
@@ -34,7 +34,7 @@ TEXTS: dict[StrEnum, Text] = {
     LifetimeCode.BOOKED_BEFORE: Text(
         _("A reservation needs this capacity on %(until)s, and the workspace cannot be preempted."),
         _("Choose a shorter extension."),
-        _until,
+        _format_until,
     ),
     LifetimeCode.ENDS_BY_LIFETIME: Text(_("The lifetime of %(threshold_s)s has expired."), "", durations),
     LifetimeCode.ENDS_BY_GPU_IDLE: Text(

@@ -197,22 +197,22 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
 def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
     """Return the verdicts on workspaces that attach their released accelerators again."""
     workspaces, blocked = list(workspaces), budgets.blocked_teams()
-    homes = home_places.of_users([(each.owner_id, each.team_id) for each in workspaces])
+    homes = home_places.of_users([(workspace.owner_id, workspace.team_id) for workspace in workspaces])
     with snapshot_cache.previews.use() as snapshot:
         return [
             assess_on(
                 snapshot,
                 Wanted(
-                    *(each.template, each.flavor, each.team, each.owner),
-                    resources=gpu_requests.with_gpus(each),
-                    priority=each.priority,
-                    expected_s=each.expected_s,
-                    homes=homes.get((each.owner_id, each.team_id), NOWHERE),
-                    instead_of=str(each.pk),
+                    *(workspace.template, workspace.flavor, workspace.team, workspace.owner),
+                    resources=gpu_requests.with_gpus(workspace),
+                    priority=workspace.priority,
+                    expected_s=workspace.expected_s,
+                    homes=homes.get((workspace.owner_id, workspace.team_id), NOWHERE),
+                    instead_of=str(workspace.pk),
                     blocked=blocked,
                 ),
             )
-            for each in workspaces
+            for workspace in workspaces
         ]
 
 
@@ -233,18 +233,18 @@ def without_gpus(
     """
     if not flavor.accelerator_count or verdict.outcome is not Outcome.QUEUED:
         return None
-    whole = flavor.as_request()
-    found = assess(
+    full_request = flavor.as_request()
+    result = assess(
         template=template,
         flavor=flavor,
         team=team,
         actor=actor,
-        resources={**whole, **gpu_requests.without_gpus(whole)},
+        resources={**full_request, **gpu_requests.without_gpus(full_request)},
         priority=priority,
         expected_s=expected_s,
         environment=environment,
     )
-    return found if found.outcome is Outcome.FITS_NOW else None
+    return result if result.outcome is Outcome.FITS_NOW else None
 
 
 def _homes(actor: User | None, team: Team | None) -> Homes:
@@ -275,9 +275,9 @@ class Wanted:
         """Whether it would cost money that its team does not have. Simulated flavors are free."""
         if self.team is None or self.team.pk not in self.blocked:
             return False
-        asked = self.flavor.as_request() if self.resources is None else self.resources
+        resources = self.flavor.as_request() if self.resources is None else self.resources
         priced = bool(self.flavor.price_cents) and not self.flavor.simulated
-        return priced and bool(asked["accelerators"]["count"])
+        return priced and bool(resources["accelerators"]["count"])
 
     def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
         """Return the workload of the future workspace, without amounts."""
@@ -311,14 +311,14 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
     with snapshot.placer.without(leaving), snapshot.trial() as trial:
         for name in leaving:
             _leave(trial, name)
-        asked = PendingWorkload(REQUEST, placement_request, workload)
-        pending = choose_variant(trial.scheduler, trial.placer, asked)
-        if (found := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*found):
-            return _refused(trial, pending, *found)
+        incoming = PendingWorkload(REQUEST, placement_request, workload)
+        pending = choose_variant(trial.scheduler, trial.placer, incoming)
+        if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*shortfall):
+            return _denial_verdict(trial, pending, *shortfall)
         trial.pending_workloads[REQUEST] = pending
         trial.scheduler.submit(pending.workload)
         decided = decision.decide(trial)
-        if any(REQUEST in each.starts for each in decided.passes):
+        if any(REQUEST in step.starts for step in decided.passes):
             pool, placement = trial.placer.place_of(REQUEST)
             return _fits_now(pool.pool, placement)
         outlook = decision.outlook_with(foreseen, trial, decided)
@@ -333,8 +333,8 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
             blocker=status.blocker or {},
             makes_room=tuple(
                 victim.workload
-                for each in decided.passes
-                for victim in each.victims
+                for step in decided.passes
+                for victim in step.victims
                 if victim.beneficiary == REQUEST
             ),
         )
@@ -357,12 +357,12 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
     candidates = candidate_pools(wanted.flavor, snapshot.pools)
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
-    found = snapshot.placement_requests.of(
+    placement_request = snapshot.placement_requests.of(
         wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes
     )  # fmt: skip
-    if not found.possible:
-        return _impossible(found, candidates)
-    return found
+    if not placement_request.possible:
+        return _impossible_verdict(placement_request, candidates)
+    return placement_request
 
 
 def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
@@ -373,7 +373,7 @@ def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
     return outcome is not Outcome.IMPOSSIBLE or shortfall[0] is Rule.SITE_LIMIT
 
 
-def _refused(
+def _denial_verdict(
     snapshot: ClusterSnapshot, pending: PendingWorkload, outcome: Outcome, shortfall: Shortfall
 ) -> Verdict:
     blocker = blocker_of(snapshot.scheduler, pending.workload, shortfall)
@@ -403,30 +403,32 @@ def _ask(blocker: model.Blocker) -> Ask | None:
 
 
 def _by_capacity(placement_request: PlacementRequest) -> Verdict:
-    for each in placement_request.pools:
-        placement = each.find(each.adapted(placement_request.request, placement_request.software))
+    for pool in placement_request.pools:
+        placement = pool.find(pool.adapted(placement_request.request, placement_request.software))
         if placement is not None:
             return Verdict(
-                Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=each.pool, placement=placement
+                Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=pool.pool, placement=placement
             )
     return Verdict(
         Outcome.QUEUED, blockers.no_room(placement_request), reasons=blockers.node_reasons(placement_request)
     )
 
 
-def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
+def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
     if placement_request.lost_home:
         return Verdict(Outcome.IMPOSSIBLE, blockers.home_lost(placement_request))
-    if all(each.pool.state == PoolState.UNKNOWN for each in candidates):
+    if all(pool.pool.state == PoolState.UNKNOWN for pool in candidates):
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
     reasons = list(placement_request.refusals)
-    for each in placement_request.pools:
+    for pool in placement_request.pools:
         request = without_environments(placement_request.request)
-        reasons += each.reasons_at_best(each.adapted(request, placement_request.software))
-    return Verdict(Outcome.IMPOSSIBLE, _never(placement_request, tuple(reasons)), reasons=tuple(reasons))
+        reasons += pool.reasons_at_best(pool.adapted(request, placement_request.software))
+    return Verdict(
+        Outcome.IMPOSSIBLE, _never_reason(placement_request, tuple(reasons)), reasons=tuple(reasons)
+    )
 
 
-def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
+def _never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
     """Return why no node could ever take the request: its template's requirements, else its size."""
     template = placement_request.template
     if _no_node_has_program(placement_request):
@@ -459,8 +461,8 @@ def _no_node_has_program(placement_request: PlacementRequest) -> bool:
     program = placement_request.software.program
     if not program:
         return False
-    nodes = [node for each in placement_request.pools for node in each.nodes]
-    simulated = any(each.pool.simulated for each in placement_request.pools)
+    nodes = [node for pool in placement_request.pools for node in pool.nodes]
+    simulated = any(pool.pool.simulated for pool in placement_request.pools)
     return bool(nodes) and not simulated and all(program not in node.software.programs for node in nodes)
 
 
@@ -468,33 +470,33 @@ def _fits_without_needs(placement_request: PlacementRequest) -> bool:
     """Return whether it would fit if every node met the CUDA and compute capability requirements."""
     plain = SoftwareRequirements(placement_request.software.program)
     request = without_environments(placement_request.request)
-    return any(each.ever_takes(each.adapted(request, plain)) for each in placement_request.pools)
+    return any(pool.ever_takes(pool.adapted(request, plain)) for pool in placement_request.pools)
 
 
 def _fits_without_folders(placement_request: PlacementRequest) -> bool:
     """Return whether it would fit if every node offered the template's folders."""
     request = without_environments(placement_request.request)
     request = replace(
-        request, needs=tuple(each for each in request.needs if not each.startswith(mounts.NEED))
+        request, needs=tuple(need for need in request.needs if not need.startswith(mounts.NEED))
     )
     return any(
-        each.ever_takes(each.adapted(request, placement_request.software)) for each in placement_request.pools
+        pool.ever_takes(pool.adapted(request, placement_request.software)) for pool in placement_request.pools
     )
 
 
 def _fits_without_guard(placement_request: PlacementRequest) -> bool:
     """Return whether it would fit if no node had to enforce GPU shares."""
     wanted = without_environments(placement_request.request)
-    for each in placement_request.pools:
-        request = each.adapted(wanted, placement_request.software)
+    for pool in placement_request.pools:
+        request = pool.adapted(wanted, placement_request.software)
         if PROVIDES_SHARES in request.needs:
             needs = tuple(need for need in request.needs if need != PROVIDES_SHARES)
-            if each.ever_takes(replace(request, needs=needs)):
+            if pool.ever_takes(replace(request, needs=needs)):
                 return True
     return False
 
 
-def _not_admitted(verdict: Verdict) -> PortalError:
+def _admission_error(verdict: Verdict) -> PortalError:
     """Return the error for a verdict that denies the request, with all details."""
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
         ask = verdict.ask
@@ -536,7 +538,7 @@ class QueueAdmission(AdmissionPolicy):
             verdict = _refusal(snapshot, wanted)
         if verdict is None or (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
             return Admission(without_gpus=released)
-        raise _not_admitted(verdict)
+        raise _admission_error(verdict)
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:
@@ -562,7 +564,11 @@ def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
     assert wanted.team is not None  # every workspace has a team
     workload = wanted.workload(wanted.team, snapshot.now, placement_request)
     with snapshot.placer.trial():
-        asked = PendingWorkload(REQUEST, placement_request, workload)
-        pending = choose_variant(snapshot.scheduler, snapshot.placer, asked)
-        found = refusal(snapshot.scheduler, pending.workload)
-        return _refused(snapshot, pending, *found) if found is not None and _refuses(*found) else None
+        incoming = PendingWorkload(REQUEST, placement_request, workload)
+        pending = choose_variant(snapshot.scheduler, snapshot.placer, incoming)
+        shortfall = refusal(snapshot.scheduler, pending.workload)
+        return (
+            _denial_verdict(snapshot, pending, *shortfall)
+            if shortfall is not None and _refuses(*shortfall)
+            else None
+        )

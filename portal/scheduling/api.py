@@ -128,15 +128,15 @@ class AdmissionPreview(ApiView):
         errors=[400, 409, 415],
     )
     def post(self, request: UserRequest) -> Response:
-        given = body_of(request, PreviewSerializer)
-        team = team_named(request.user, given.get("team", ""))
+        body = body_of(request, PreviewSerializer)
+        team = team_named(request.user, body.get("team", ""))
         policies.require_create(request.user, team)
-        expected_s = given.get("expected_s")
-        template = catalog.template_by_slug(request.user, given["template"])
-        flavor = catalog.flavor_by_slug(request.user, given["flavor"])
+        expected_s = body.get("expected_s")
+        template = catalog.template_by_slug(request.user, body["template"])
+        flavor = catalog.flavor_by_slug(request.user, body["flavor"])
         require_use(team, template, flavor)
-        software = chosen(template, team, named(request.user, given.get("environment", "")))
-        found = offers.flavor_offers(
+        software = chosen(template, team, named(request.user, body.get("environment", "")))
+        flavor_offers = offers.flavor_offers(
             template,
             team,
             request.user,
@@ -144,9 +144,9 @@ class AdmissionPreview(ApiView):
             environment=software.digest,
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
-        verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
+        verdict = next(offer.verdict for offer in flavor_offers if offer.flavor == flavor)
         spared = None
-        if given["start_without_gpu"]:
+        if body["start_without_gpu"]:
             spared = admission.without_gpus(
                 verdict,
                 template=template,
@@ -156,7 +156,7 @@ class AdmissionPreview(ApiView):
                 expected_s=expected_s,
                 environment=software.digest,
             )
-        nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]
+        nearest = [offer.flavor.slug for offer in offers.alternatives(flavor_offers, flavor)]
         warnings = deprecations(template, flavor)
         if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:
             warnings.append(Finding("environment", warned))

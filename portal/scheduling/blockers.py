@@ -44,8 +44,8 @@ def reason_of(
         "outcome": outcome.value,
     }
     if blocker.rule in OF_NODES:
-        if (held := home_held(placement_request)) is not None:
-            return held
+        if (home_reason := home_held(placement_request)) is not None:
+            return home_reason
         if (waits := environment_on_its_way(placement_request)) is not None:
             return waits
         params |= first_node(node_reasons(placement_request))
@@ -56,8 +56,8 @@ def no_room(placement_request: PlacementRequest) -> Reason:
     """Return why no node takes it now, regardless of limits."""
     if placement_request.lost_home:
         return home_lost(placement_request)
-    if (held := home_held(placement_request)) is not None:
-        return held
+    if (home_reason := home_held(placement_request)) is not None:
+        return home_reason
     if (waits := environment_on_its_way(placement_request)) is not None:
         return waits
     return Reason(Rule.PLACEMENT, first_node(node_reasons(placement_request)))
@@ -103,8 +103,8 @@ def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
     """Return the params for one node's reason: preferably a node that suits the request or has the home."""
     if not reasons:
         return {"node": "", "node_reason": None, "more_nodes": 0}
-    at_home = next((each for each in reasons if each[1].code != PlacementCode.HOME_ELSEWHERE), reasons[0])
-    node, reason = next((each for each in reasons if each[1].code not in NOT_SUITED), at_home)
+    at_home = next((pair for pair in reasons if pair[1].code != PlacementCode.HOME_ELSEWHERE), reasons[0])
+    node, reason = next((pair for pair in reasons if pair[1].code not in NOT_SUITED), at_home)
     return {"node": node, "node_reason": reason.as_json(), "more_nodes": len(reasons) - 1}
 
 

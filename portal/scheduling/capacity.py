@@ -120,11 +120,11 @@ class PoolNodes:
 
     def ever_takes(self, request: ResourceRequest) -> bool:
         """Return whether the request would fit if the pool were empty and everything in service."""
-        found = self._ever.get(request)
-        if found is None:
+        result = self._ever.get(request)
+        if result is None:
             fitting = (node for node in self.nodes if self._fits(_at_best(node), request))
-            found = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
-        return found
+            result = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
+        return result
 
     def _fits(self, node: NodeCapacity, request: ResourceRequest) -> bool:
         reason = filters.reason(node, request)
@@ -151,15 +151,15 @@ class PoolNodes:
 
     def reasons_at_best(self, request: ResourceRequest) -> Reasons:
         """Return per node why it could never take the request."""
-        found = ((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
-        return tuple((name, reason) for name, reason in found if reason is not None)
+        pairs = ((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
+        return tuple((name, reason) for name, reason in pairs if reason is not None)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
         """Return per node why it does not take the request now. Cached."""
-        found = self._reasons.get(request)
-        if found is None:
-            found = self._reasons[request] = self.cluster.explain(request).reasons
-        return found
+        reasons = self._reasons.get(request)
+        if reasons is None:
+            reasons = self._reasons[request] = self.cluster.explain(request).reasons
+        return reasons
 
     def changed(self) -> None:
         """Invalidate cached reasons after a change in the cluster."""
@@ -167,7 +167,7 @@ class PoolNodes:
 
     def replace(self, node: NodeCapacity) -> None:
         """Replace the state of one node."""
-        self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
+        self.nodes = tuple(node if current.name == node.name else current for current in self.nodes)
         self._models.clear()
         if self._now is not None:
             self._now.update(node)
@@ -203,15 +203,15 @@ class PoolNodes:
 
     def _capable(self, least: Version) -> set[str]:
         """Return the models of this pool that have the compute capability."""
-        found = self._models.get(least)
-        if found is None:
-            found = self._models[least] = {
+        models = self._models.get(least)
+        if models is None:
+            models = self._models[least] = {
                 model
                 for node in self.nodes
                 for model, version in node.software.compute_capabilities
                 if version >= least
             }
-        return found
+        return models
 
 
 def without_environments(request: ResourceRequest) -> ResourceRequest:
@@ -240,7 +240,7 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
 
 def refresh_mixes(pools: Mapping[UUID, PoolNodes]) -> None:
     """Load the latest learnt mixes into the pools."""
-    for key, mix in request_mix.of_pools([each.pool for each in pools.values()]).items():
+    for key, mix in request_mix.of_pools([pool.pool for pool in pools.values()]).items():
         pools[key].expect(mix)
 
 
@@ -249,7 +249,7 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
 
     Returns True if any of them is partly unusable: then `totals` may have changed.
     """
-    by_key = {key: each.pool for key, each in pools.items()}
+    by_key = {key: pool.pool for key, pool in pools.items()}
     out = False
     for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key))):
         pools[pool].replace(node)
@@ -275,11 +275,11 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         .values_list("node_id")
         .annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
     }
-    held = AllocatedDevice.objects.filter(active=True)
+    shares = AllocatedDevice.objects.filter(active=True)
     if named is not None:
-        held = held.filter(device__node__in=named)
+        shares = shares.filter(device__node__in=named)
     taken: defaultdict[UUID, list[tuple[int, int]]] = defaultdict(list)
-    for device, milli, memory in held.values_list("device_id", "milli", "memory_mib"):
+    for device, milli, memory in shares.values_list("device_id", "milli", "memory_mib"):
         taken[device].append((milli, memory))
     devices: dict[UUID, list[DeviceCapacity]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
@@ -325,7 +325,7 @@ def _device(row: Sequence[Any], taken: Sequence[tuple[int, int]], layout: Geomet
         model=model,
         memory_mib=memory_mib,
         free_milli=WHOLE_DEVICE_MILLI - sum(milli for milli, _ in taken),
-        free_memory_mib=max(0, memory_mib - sum(_held_mib(memory_mib, *each) for each in taken)),
+        free_memory_mib=max(0, memory_mib - sum(_held_mib(memory_mib, *share) for share in taken)),
         kind=DeviceKind(kind),
         parent_uuid=parent,
         mig_mode=mig_mode,
@@ -364,13 +364,17 @@ def _node(
     elif pool.state == PoolState.UNREACHABLE:
         code = PlacementCode.POOL_UNREACHABLE
     # An unusable GPU makes its instances unusable.
-    bad = {each.uuid: each.unusable for each in devices if each.unusable and each.kind is not DeviceKind.MIG}
+    bad = {
+        device.uuid: device.unusable
+        for device in devices
+        if device.unusable and device.kind is not DeviceKind.MIG
+    }
     if bad:
         devices = [
-            replace(each, unusable=Reason(PlacementCode.PARENT_UNUSABLE, bad[each.parent_uuid].as_json()))
-            if each.parent_uuid in bad and not each.unusable
-            else each
-            for each in devices
+            replace(device, unusable=Reason(PlacementCode.PARENT_UNUSABLE, bad[device.parent_uuid].as_json()))
+            if device.parent_uuid in bad and not device.unusable
+            else device
+            for device in devices
         ]
     return NodeCapacity(
         name=node.name,
@@ -392,9 +396,9 @@ def _node(
 
 def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
     """Return the node's labels except home labels, plus its own where the pool keeps homes on nodes."""
-    said = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
+    labels = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
     own = [(HOME_LABEL, node.name)] if home_places.are_apart(pool) else []
-    return tuple(sorted([*said, *own]))
+    return tuple(sorted([*labels, *own]))
 
 
 def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
@@ -404,12 +408,12 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
     """
     tally = Tally()
     possible: Counter[str] = Counter()
-    for each in pools:
-        simulated = each.pool.simulated
-        if each.pool.repartitions:
-            for profile, more in _could_be_made(each.nodes).items():
+    for pool in pools:
+        simulated = pool.pool.simulated
+        if pool.pool.repartitions:
+            for profile, more in _could_be_made(pool.nodes).items():
                 possible[resources.mig(profile, simulated=simulated)] += more * WHOLE_DEVICE_MILLI
-        for node in each.nodes:
+        for node in pool.nodes:
             split = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
             for device in node.devices:
                 if device.uuid not in split:
@@ -461,12 +465,12 @@ def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placemen
         grant = DeviceGrant(uuid, milli, _held_mib(of_mib, milli, memory))
         grants.setdefault(allocation, []).append(grant)
     wanted = set(workspaces)
-    found: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
+    placements: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
     for pk, workspace, pool, node, cpu, memory, disk in allocations.values_list(
         "pk", "workspace_id", "node__pool_id", "node__name", "cpu_milli", "memory_mib", "disk_mib"
     ):
         if workspace in wanted:
             place = Placement((NodePlacement(node, tuple(grants.get(pk, ()))),))
-            held = ResourceRequest(cpu_milli=cpu, memory_mib=memory, disk_mib=disk)
-            found.setdefault(str(workspace), []).append((pool, place, held))
-    return found
+            request = ResourceRequest(cpu_milli=cpu, memory_mib=memory, disk_mib=disk)
+            placements.setdefault(str(workspace), []).append((pool, place, request))
+    return placements

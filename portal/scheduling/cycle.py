@@ -126,11 +126,11 @@ def show_if_due(now: datetime | None = None) -> None:
     Long queues are updated less often, to use at most 1/10 of a CPU.
     """
     state = QueueState.objects.filter(pk=1).first()
-    if state is not None and _show_due(state, now or timezone.now()):
+    if state is not None and _is_status_due(state, now or timezone.now()):
         show(now)
 
 
-def _show_due(state: QueueState, now: datetime) -> bool:
+def _is_status_due(state: QueueState, now: datetime) -> bool:
     if state.shown_at is None:
         return True
     rest = max(timedelta(), now - state.shown_at)
@@ -218,24 +218,24 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
             pool, placement = snapshot.placer.place_of(name)
             amounts = snapshot.scheduler.pending.items[name].amounts
             starts.append(launches.Start(rows[name], pool.pool, placement, amounts))
-    starts = _with_their_homes(starts)
+    starts = _starts_at_homes(starts)
     launches.begin(starts, snapshot.now)
-    moves.arrived([(each.workspace, each.placement) for each in starts], snapshot.now)
-    return [str(each.workspace.pk) for each in starts]
+    moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
+    return [str(start.workspace.pk) for start in starts]
 
 
-def _with_their_homes(starts: list[launches.Start]) -> list[launches.Start]:
+def _starts_at_homes(starts: list[launches.Start]) -> list[launches.Start]:
     """Return the starts on the node of their user's home. Records the node of a first start.
 
     Other pending workspaces of these users are read again: until now they could go anywhere.
     """
-    one_node = [each for each in starts if len(each.placement.nodes) == 1]
+    one_node = [start for start in starts if len(start.placement.nodes) == 1]
     elsewhere = home_places.settle(
-        [(each.workspace, each.pool, each.placement.nodes[0].node) for each in one_node]
+        [(start.workspace, start.pool, start.placement.nodes[0].node) for start in one_node]
     )
     if elsewhere:
         snapshot_feed.workloads(elsewhere)
-    return [each for each in starts if each.workspace.pk not in elsewhere]
+    return [start for start in starts if start.workspace.pk not in elsewhere]
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:

@@ -121,6 +121,6 @@ def _same_for_others(one: model.Cycle, other: model.Cycle) -> bool:
         other.starts,
         other.victims,
         other.lapsed_nominations,
-    ) and {each.workload for each in other.backfill_reservations} <= {
-        each.workload for each in one.backfill_reservations
+    ) and {reservation.workload for reservation in other.backfill_reservations} <= {
+        reservation.workload for reservation in one.backfill_reservations
     }

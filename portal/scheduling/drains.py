@@ -108,8 +108,8 @@ def machine_leaving(event: MachineLeaving) -> None:
         drain_node(actor=actor, node_id=node.pk, reason=why)
         return
     services.set_cordon(actor=actor, node_id=node.pk, cordoned=True, reason=why)
-    held = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
-    for workspace_id in list(held.distinct()):
+    allocations = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
+    for workspace_id in list(allocations.distinct()):
         with suppress(StateConflict):
             # Already ending.
             workspaces.stop(actor=actor, workspace_id=workspace_id, reason=f"{event.name} is leaving")
@@ -136,18 +136,18 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
         reason=reason,
         target=Target(TargetKind.DEVICE, device.uuid),
         data={"device": device.uuid},
-        there=Q(devices__active=True) & _of_device(device),
+        there=Q(devices__active=True) & _device_filter(device),
         changed=not (before.cordoned and before.cordon_cause == CordonCause.OPERATOR),
     )
 
 
-def _of_device(device: Device) -> Q:
+def _device_filter(device: Device) -> Q:
     return Q(devices__device=device.pk) | Q(
         devices__device__parent_uuid=device.uuid, devices__device__node=device.node_id
     )
 
 
-def _there(where: Q) -> QuerySet[Workspace]:
+def _workspaces_at(where: Q) -> QuerySet[Workspace]:
     """Return the workspaces with allocations there, in lock order."""
     holding = Allocation.objects.filter(where, released_at=None).values("workspace")
     return Workspace.objects.filter(pk__in=holding).order_by("pk")
@@ -170,31 +170,31 @@ def _ask_all(
     now = timezone.now()
     grace_s = settings.BERTH_PREEMPTION_GRACE_S
     preempt_at = now + timedelta(seconds=grace_s)
-    locked = _there(there).select_for_update(of=("self",))
+    locked = _workspaces_at(there).select_for_update(of=("self",))
     rows = list(locked.select_related("owner", "team", "preemption"))
-    asked = [row for row in rows if _preempt(row, preempt_at)]
-    if asked:
+    preempted = [row for row in rows if _preempt(row, preempt_at)]
+    if preempted:
         why = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
             kind=AuditKind.WORKSPACE_PREEMPTING,
             entries=[
-                (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s")
-                for row in asked
+                (row, f"asks it to leave within {max(0, int((_leaves_at(row) - now).total_seconds()))} s")
+                for row in preempted
             ],
             reason=why,
             data={"reason": PreemptionCause.DRAIN.value, "for": "", **data},
         )
-        for row in asked:
+        for row in preempted:
             events.notify(
                 [row.owner],
                 kind="workspace.preempting",
-                title=f"{row.name} has to move and stops at {format_clock(_by(row), now)}",
+                title=f"{row.name} has to move and stops at {format_clock(_leaves_at(row), now)}",
                 body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
                 "starts elsewhere.",
                 url=f"/workspaces/{row.pk}/",
             )
-    if asked or changed:
+    if preempted or changed:
         events.record(
             actor=actor,
             kind=kind,
@@ -202,13 +202,13 @@ def _ask_all(
             message=f"drains {name}",
             reason=reason,
             targets=[target],
-            data={**data, "asked": len(asked), "left": len(rows)},
+            data={**data, "asked": len(preempted), "left": len(rows)},
         )
     untils = [row.preempting.preempt_at for row in rows if row.preempting and row.state in PREEMPTIBLE]
-    return Drain(name=name, asked=len(asked), left=len(rows), until=max(untils, default=None))
+    return Drain(name=name, asked=len(preempted), left=len(rows), until=max(untils, default=None))
 
 
-def _by(row: Workspace) -> datetime:
+def _leaves_at(row: Workspace) -> datetime:
     return row.preempting.preempt_at if row.preempting is not None else timezone.now()
 
 
@@ -245,12 +245,12 @@ def device_uncordoned(event: DeviceUncordoned) -> None:
     """Cancel the notices of workspaces on a device that is uncordoned."""
     device = Device.objects.filter(pk=event.device_id).first()
     if device is not None:
-        _cancel_all(Q(devices__active=True) & _of_device(device))
+        _cancel_all(Q(devices__active=True) & _device_filter(device))
 
 
 @transaction.atomic
 def _cancel_all(where: Q) -> None:
-    drained = _there(where).filter(preemption__cause=PreemptionCause.DRAIN, state__in=PREEMPTIBLE)
+    drained = _workspaces_at(where).filter(preemption__cause=PreemptionCause.DRAIN, state__in=PREEMPTIBLE)
     for row in drained.select_for_update(of=("self",)).select_related("owner", "team", "preemption"):
         if not still_drained(row):
             cancel_preemption(row)
@@ -261,9 +261,9 @@ def still_drained(workspace: Workspace) -> bool:
     by_operator = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR)
     if Allocation.objects.filter(workspace=workspace, released_at=None, node__cordoned=True).exists():
         return True
-    held = Device.objects.filter(allocated__active=True, allocated__allocation__workspace=workspace)
+    devices = Device.objects.filter(allocated__active=True, allocated__allocation__workspace=workspace)
     parents = Device.objects.filter(by_operator, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
-    return held.filter(by_operator | Exists(parents)).exists()
+    return devices.filter(by_operator | Exists(parents)).exists()
 
 
 def cancel_preemption(workspace: Workspace) -> None:

@@ -52,11 +52,11 @@ class Fits:
 
     @property
     def nodes_now(self) -> int:
-        return sum(each.nodes_now for each in self.pools)
+        return sum(pool.nodes_now for pool in self.pools)
 
     @property
     def nodes_ever(self) -> int:
-        return sum(each.nodes_ever for each in self.pools)
+        return sum(pool.nodes_ever for pool in self.pools)
 
 
 def where(flavor: Flavor, template: Template | None = None, *, environment: str = "") -> Fits:
@@ -68,24 +68,24 @@ def where(flavor: Flavor, template: Template | None = None, *, environment: str 
     with snapshot_cache.previews.use() as snapshot:
         candidates = candidate_pools(flavor, snapshot.pools)
         if template is not None:
-            found = snapshot.placement_requests.of(template, flavor)
+            placement_request = snapshot.placement_requests.of(template, flavor)
             needs = [need_of(environment)] if environment else []
-            software = requirements_of(template, found.request.accelerators, needs)
-            refusals = dict(found.refusals)
+            software = requirements_of(template, placement_request.request.accelerators, needs)
+            refusals = dict(placement_request.refusals)
         else:
-            found = _by_size(flavor, candidates)
+            placement_request = _by_size(flavor, candidates)
             software, refusals = SoftwareRequirements(), {}
         pools = []
-        for each in candidates:
-            if (refusal := refusals.get(each.pool.name)) is not None:
-                pools.append(PoolFit(each.pool, refusal=refusal))
+        for pool in candidates:
+            if (refusal := refusals.get(pool.pool.name)) is not None:
+                pools.append(PoolFit(pool.pool, refusal=refusal))
                 continue
-            request = each.adapted(found.request, software)
-            now, ever = each.fitting(request)
-            starts = _starts(each, request) if now.nodes else 0
-            pools.append(PoolFit(each.pool, now.nodes, ever.nodes, now.devices, ever.devices, starts))
+            request = pool.adapted(placement_request.request, software)
+            now, ever = pool.fitting(request)
+            starts = _starts(pool, request) if now.nodes else 0
+            pools.append(PoolFit(pool.pool, now.nodes, ever.nodes, now.devices, ever.devices, starts))
         pools.sort(key=lambda fit: (fit.pool.simulated, fit.pool.slug))
-        return Fits(tuple(pools), tuple(variant.amounts for variant in found.variants))
+        return Fits(tuple(pools), tuple(variant.amounts for variant in placement_request.variants))
 
 
 def _by_size(flavor: Flavor, candidates: list[PoolNodes]) -> PlacementRequest:

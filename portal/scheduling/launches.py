@@ -49,18 +49,18 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
     Raises `StateConflict`, and changes nothing, if one of them is no longer pending.
     """
     alike: dict[tuple[object, ...], list[Start]] = {}
-    for each in starts:
-        key = (each.pool.pk, each.workspace.generation, *sorted(each.amounts.items()))
-        alike.setdefault(key, []).append(each)
+    for start in starts:
+        key = (start.pool.pk, start.workspace.generation, *sorted(start.amounts.items()))
+        alike.setdefault(key, []).append(start)
     for group in alike.values():
         first = group[0]
         generation = first.workspace.generation + 1
         advance_all(
-            [each.workspace for each in group],
+            [start.workspace for start in group],
             Trigger.PLACE,
             actor=SYSTEM,
             messages=[
-                f"placed it on {', '.join(item.node for item in each.placement.nodes)}" for each in group
+                f"placed it on {', '.join(item.node for item in start.placement.nodes)}" for start in group
             ],
             data={"pool": first.pool.slug, "generation": generation},
             generation=generation,
@@ -78,22 +78,24 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             status=NO_TROUBLE,
             **dispatch.new_lease(timezone.now()),
         )
-    configs = {each.pool.pk: config_of(each.pool) for each in starts}
+    configs = {start.pool.pk: config_of(start.pool) for start in starts}
     allocated = _allocate(starts, now)
     # A start that waits for device checks has no active command until they pass.
-    changes = {each.workspace.pk: each.changes for each in starts if each.changes}
-    changing = [each.workspace for each in starts if each.changes]
+    changes = {start.workspace.pk: start.changes for start in starts if start.changes}
+    changing = [start.workspace for start in starts if start.changes]
     if changing:
         repartitions.begin(changes, changing)
         preflight.wait_for_changes(changing, now)
-    held_back = preflight.hold_shares([each.workspace for each in starts if each.shares], now)
-    others = [each.workspace for each in starts if not each.changes and each.workspace.pk not in held_back]
+    held_back = preflight.hold_shares([start.workspace for start in starts if start.shares], now)
+    others = [
+        start.workspace for start in starts if not start.changes and start.workspace.pk not in held_back
+    ]
     checked_first = preflight.begin(others, now) | set(changes) | held_back
-    for each, allocations in zip(starts, allocated, strict=True):
-        if each.workspace.pk in checked_first:
-            _wait_for_checks(each.workspace)
+    for start, allocations in zip(starts, allocated, strict=True):
+        if start.workspace.pk in checked_first:
+            _wait_for_checks(start.workspace)
         else:
-            dispatch.send_leased(each.workspace, Op.START, configs[each.pool.pk], allocations)
+            dispatch.send_leased(start.workspace, Op.START, configs[start.pool.pk], allocations)
 
 
 def _wait_for_checks(workspace: Workspace) -> None:
@@ -105,33 +107,33 @@ def _wait_for_checks(workspace: Workspace) -> None:
 
 def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
     """Create the allocations of each start, with their devices prefetched."""
-    items = [(each, item) for each in starts for item in each.placement.nodes]
+    items = [(start, item) for start in starts for item in start.placement.nodes]
     nodes = {
         (node.pool_id, node.name): node
         for node in Node.objects.filter(
-            pool__in={each.pool.pk for each in starts}, name__in={item.node for _, item in items}
+            pool__in={start.pool.pk for start in starts}, name__in={item.node for _, item in items}
         ).only("pool", "name")
     }
     uuids = {grant.uuid for _, item in items for grant in item.devices}
-    devices = {each.uuid: each for each in Device.objects.filter(uuid__in=uuids).only("uuid", "index")}
-    found: dict[UUID, list[Allocation]] = {each.workspace.pk: [] for each in starts}
-    requests = {each.workspace.pk: each.workspace.request for each in starts}
+    devices = {device.uuid: device for device in Device.objects.filter(uuid__in=uuids).only("uuid", "index")}
+    allocations_by_workspace: dict[UUID, list[Allocation]] = {start.workspace.pk: [] for start in starts}
+    requests = {start.workspace.pk: start.workspace.request for start in starts}
     granted: list[AllocatedDevice] = []
-    made = Allocation.objects.bulk_create(
+    allocations = Allocation.objects.bulk_create(
         Allocation(
-            workspace=each.workspace,
-            node=nodes[each.pool.pk, item.node],
-            generation=each.workspace.generation,
-            flavor=each.workspace.flavor.slug,
-            cpu_milli=requests[each.workspace.pk].cpu_milli,
-            memory_mib=requests[each.workspace.pk].memory_mib,
-            disk_mib=requests[each.workspace.pk].disk_mib,
+            workspace=start.workspace,
+            node=nodes[start.pool.pk, item.node],
+            generation=start.workspace.generation,
+            flavor=start.workspace.flavor.slug,
+            cpu_milli=requests[start.workspace.pk].cpu_milli,
+            memory_mib=requests[start.workspace.pk].memory_mib,
+            disk_mib=requests[start.workspace.pk].disk_mib,
             granted_at=now,
         )
-        for each, item in items
+        for start, item in items
     )
-    for allocation, (each, item) in zip(made, items, strict=True):
-        its = [
+    for allocation, (start, item) in zip(allocations, items, strict=True):
+        shares = [
             AllocatedDevice(
                 allocation=allocation,
                 device=devices[grant.uuid],
@@ -140,10 +142,10 @@ def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
             )
             for grant in item.devices
         ]
-        granted += its
+        granted += shares
         # Fill the prefetch cache instead of reading what was just written.
         prefetched: Any = allocation
-        prefetched._prefetched_objects_cache = {"devices": its}
-        found[each.workspace.pk].append(allocation)
+        prefetched._prefetched_objects_cache = {"devices": shares}
+        allocations_by_workspace[start.workspace.pk].append(allocation)
     AllocatedDevice.objects.bulk_create(granted)
-    return list(found.values())
+    return list(allocations_by_workspace.values())

@@ -23,21 +23,21 @@ def update() -> int:
     Scarcity is measured only if there were requests since the last time.
     """
     flavors = request_mix.offered()
-    kept = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
+    rows = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
     changed = 0
     for pool in Pool.objects.order_by("slug"):
-        row = kept.get(pool.pk)
+        row = rows.get(pool.pk)
         fresh = request_mix.learn(pool, row, flavors)
-        asked = request_mix.last_asked(pool)
-        if fresh is None and row is not None and asked == row.looked_until:
+        newest = request_mix.last_asked(pool)
+        if fresh is None and row is not None and newest == row.looked_until:
             continue
         new = fresh or row
         if new is None:
             continue
         before = request_mix.mix_of(new)
         mix = capacity.load([pool])[pool.pk].weigh(before)
-        new.looked_until = asked
-        if fresh is not None or _noticeable(before, mix):
+        new.looked_until = newest
+        if fresh is not None or _differs_noticeably(before, mix):
             new.shapes = mix.as_json()
             changed += 1
         new.save(force_insert=row is None)
@@ -46,7 +46,7 @@ def update() -> int:
     return changed
 
 
-def _noticeable(before: RequestMix, after: RequestMix) -> bool:
+def _differs_noticeably(before: RequestMix, after: RequestMix) -> bool:
     old: Mapping[Shape, tuple[int, int]] = dict(before.scarcity)
     return any(
         shape not in old

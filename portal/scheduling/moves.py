@@ -53,8 +53,8 @@ def placement_of(data: object) -> Placement:
 def targets(now: datetime) -> dict[UUID, Target]:
     """Return the targets of workspaces that were stopped for a move."""
     rows = Move.objects.filter(ended_at=None, left_at__gt=now - HOLDS_FOR)
-    found = rows.values_list("workspace_id", "pool_id", "target")
-    return {workspace: Target(pool, placement_of(target)) for workspace, pool, target in found}
+    values = rows.values_list("workspace_id", "pool_id", "target")
+    return {workspace: Target(pool, placement_of(target)) for workspace, pool, target in values}
 
 
 def under_way() -> int:
@@ -97,15 +97,18 @@ def still_possible(workspace: Workspace) -> bool:
         same = Move.objects.filter(ended_at=None, workspace__preemption__preempted_by=notice.preempted_by)
         together.update(same.values_list("workspace_id", flat=True))
     for places in capacity.held_by(together).values():
-        for pool_pk, held, request in places:
-            if pool_pk == move.pool_id and held.nodes[0].node == placement.nodes[0].node:
-                pool.cluster.release(held, request)
+        for pool_pk, place, request in places:
+            if pool_pk == move.pool_id and place.nodes[0].node == placement.nodes[0].node:
+                pool.cluster.release(place, request)
     homes = home_places.of_user(workspace.owner_id, workspace.team_id)
-    asked = PlacementRequests({move.pool_id: pool}).of(
+    placement_request = PlacementRequests({move.pool_id: pool}).of(
         workspace.template, workspace.flavor, workspace.resources, homes=homes
     )
     return any(
-        pool.takes(placement, each.adapted(asked.variants[0].request, asked.software)) for each in asked.pools
+        pool.takes(
+            placement, pool_nodes.adapted(placement_request.variants[0].request, placement_request.software)
+        )
+        for pool_nodes in placement_request.pools
     )
 
 
@@ -138,11 +141,11 @@ def settle(now: datetime) -> int:
 
     Also deletes old ones. Returns how many ended.
     """
-    asked = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
+    preemptions = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
     goes = Q(workspace__state__in=ON_THE_WAY, workspace__desired_state=DesiredState.RUNNING)
     over = (
         Move.objects.filter(ended_at=None)
-        .annotate(asked=Exists(asked))
+        .annotate(asked=Exists(preemptions))
         .exclude(asked=True)
         .exclude(goes, left_at__gt=now - HOLDS_FOR)
     )

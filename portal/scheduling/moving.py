@@ -44,7 +44,7 @@ def notice_s() -> int:
 
 def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None) -> bool:
     """Return whether all get their targets in one cycle, and `waiting` starts in it. Changes nothing."""
-    names = {str(each.workspace) for each in planned}
+    names = {str(move.workspace) for move in planned}
     if not names <= set(snapshot.scheduler.running):
         return False
     if waiting is not None and str(waiting) not in snapshot.scheduler.pending.items:
@@ -52,30 +52,30 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
     rows = {
         row.pk: row
         for row in Workspace.objects.select_related("owner", "team", "template", "flavor__pool").filter(
-            pk__in=[each.workspace for each in planned]
+            pk__in=[move.workspace for move in planned]
         )
     }
     homes = home_places.of_users([(row.owner_id, row.team_id) for row in rows.values()])
-    with _without(snapshot, [each.workspace for each in planned]), snapshot.trial() as copy:
-        for each in planned:
-            row = rows.get(each.workspace)
+    with _without_workspaces(snapshot, [move.workspace for move in planned]), snapshot.trial() as copy:
+        for move in planned:
+            row = rows.get(move.workspace)
             if row is None:
                 return False
-            name = str(each.workspace)
-            asked = copy.placement_requests.of(
+            name = str(move.workspace)
+            placement_request = copy.placement_requests.of(
                 row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
             )
-            if len(asked.variants) != 1:
+            if len(placement_request.variants) != 1:
                 return False
-            asked = replace(asked, target=Target(each.pool, each.target))
+            placement_request = replace(placement_request, target=Target(move.pool, move.target))
             gone = copy.scheduler.finish(name)
-            copy.placer.expect(name, asked, asked.variants[0])
-            copy.scheduler.submit(replace(gone.workload, place=asked.place_key, nominated=False))
+            copy.placer.expect(name, placement_request, placement_request.variants[0])
+            copy.scheduler.submit(replace(gone.workload, place=placement_request.place_key, nominated=False))
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))
             names.add(str(waiting))
-        begun = {name for made in decision.decide(copy).passes for name in made.starts}
-        return names <= begun and all(_goes_there(copy, each) for each in planned)
+        begun = {name for step in decision.decide(copy).passes for name in step.starts}
+        return names <= begun and all(_goes_there(copy, move) for move in planned)
 
 
 def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
@@ -84,12 +84,12 @@ def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
 
 
 @contextmanager
-def _without(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
+def _without_workspaces(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
     """Set the clusters as if these workspaces had left."""
-    held = [place for places in capacity.held_by(workspaces).values() for place in places]
+    placements = [place for places in capacity.held_by(workspaces).values() for place in places]
     released = []
     try:
-        for pool_pk, placement, request in held:
+        for pool_pk, placement, request in placements:
             if (pool := snapshot.pools.get(pool_pk)) is not None:
                 pool.cluster.release(placement, request)
                 pool.changed()
@@ -118,17 +118,17 @@ def ask(
     """
     require_operator(actor)
     PlacementLock.hold()
-    keys = [each.workspace for each in planned]
+    keys = [move.workspace for move in planned]
     locked = Workspace.objects.filter(pk__in=keys).order_by("pk").select_for_update(of=("self",))
     rows = {row.pk: row for row in locked.select_related("owner", "team", "preemption")}
     moving = set(
         Move.objects.filter(workspace__in=keys, ended_at=None).values_list("workspace_id", flat=True)
     )
-    for each in planned:
-        row = rows.get(each.workspace)
+    for move in planned:
+        row = rows.get(move.workspace)
         if (
             row is None
-            or (row.state, row.generation) != (State.RUNNING, each.generation)
+            or (row.state, row.generation) != (State.RUNNING, move.generation)
             or row.preempting is not None
             or row.pk in moving
             or (preemptible_only and not row.preemptible)
@@ -139,8 +139,8 @@ def ask(
         if not works_out(snapshot, planned, waiting):
             raise StateConflict(Reason(MoveCode.NO_PLACE_ANY_MORE))
     preempt_at = now + timedelta(seconds=notice_s())
-    for each in planned:
-        row = rows[each.workspace]
+    for move in planned:
+        row = rows[move.workspace]
         row.preemption = Preemption.objects.create(
             workspace=row,
             preempt_at=preempt_at,
@@ -150,9 +150,9 @@ def ask(
         Move.objects.create(
             workspace=row,
             generation=row.generation,
-            pool_id=each.pool,
-            source=messages.dump(each.source),
-            target=messages.dump(each.target),
+            pool_id=move.pool,
+            source=messages.dump(move.source),
+            target=messages.dump(move.target),
             asked_at=now,
         )
         row.next_reconcile_at = min(row.next_reconcile_at or preempt_at, preempt_at)
@@ -169,11 +169,11 @@ def ask(
         kind=AuditKind.WORKSPACE_PREEMPTING,
         entries=[
             (
-                rows[each.workspace],
-                f"asks it to move from {each.source.nodes[0].node} to {each.target.nodes[0].node} "
+                rows[move.workspace],
+                f"asks it to move from {move.source.nodes[0].node} to {move.target.nodes[0].node} "
                 f"within {notice_s()} s",
             )
-            for each in planned
+            for move in planned
         ],
         reason=reason,
         data={"reason": PreemptionCause.MOVE.value, "for": str(waiting) if waiting is not None else ""},
@@ -190,10 +190,10 @@ def take_back(*, actor: User | SystemActor, workspaces: Sequence[UUID], reason: 
     """Cancel moves that have not begun. Returns how many."""
     require_operator(actor)
     PlacementLock.hold()
-    asked = Workspace.objects.filter(
+    moving = Workspace.objects.filter(
         pk__in=workspaces, state=State.RUNNING, preemption__cause=PreemptionCause.MOVE
     )
-    rows = list(asked.order_by("pk").select_for_update(of=("self",)).select_related("owner", "team"))
+    rows = list(moving.order_by("pk").select_for_update(of=("self",)).select_related("owner", "team"))
     for row in rows:
         moves.cancel(row, actor=actor, reason=reason)
     if rows:

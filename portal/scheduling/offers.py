@@ -40,8 +40,8 @@ def shortlist(flavors: Sequence[Flavor], chosen: str) -> list[Flavor]:
         flavors,
         key=lambda flavor: (flavor != like, flavor.simulated != like.simulated, *_distance(like, flavor)),
     )
-    kept = {flavor.pk for flavor in nearest[:MAX_ASSESSED]}
-    return [flavor for flavor in flavors if flavor.pk in kept]
+    keys = {flavor.pk for flavor in nearest[:MAX_ASSESSED]}
+    return [flavor for flavor in flavors if flavor.pk in keys]
 
 
 def flavor_offers(

@@ -82,7 +82,7 @@ class PlacementRequest:
     place_key: str = field(init=False)
 
     def __post_init__(self) -> None:
-        pools = ",".join(each.pool.slug for each in self.pools)
+        pools = ",".join(pool.pool.slug for pool in self.pools)
         object.__setattr__(self, "place_key", f"{self.software!r}|{pools}|{self.request!r}")
 
     @classmethod
@@ -99,11 +99,11 @@ class PlacementRequest:
         request = without_environments(self.request)
         if self.moving_home or self.archived_home or self.away_home:
             # The home will be available again soon.
-            here = tuple(
+            labels = tuple(
                 (HOME_LABEL, value) if name in SOON_HERE else (name, value) for name, value in request.labels
             )
-            request = replace(request, labels=here)
-        return any(each.ever_takes(each.adapted(request, self.software)) for each in self.pools)
+            request = replace(request, labels=labels)
+        return any(pool.ever_takes(pool.adapted(request, self.software)) for pool in self.pools)
 
     @property
     def lost_home(self) -> str:
@@ -130,8 +130,8 @@ class PlacementRequest:
         """The digest of its environment if no node of its pools has it, or an empty string."""
         for digest in digests_in(self.request.needs):
             need = need_of(digest)
-            nodes = (node for each in self.pools if not each.pool.simulated for node in each.nodes)
-            if not any(each.pool.simulated for each in self.pools) and not any(
+            nodes = (node for pool in self.pools if not pool.pool.simulated for node in pool.nodes)
+            if not any(pool.pool.simulated for pool in self.pools) and not any(
                 need in node.provides for node in nodes
             ):
                 return digest
@@ -148,7 +148,7 @@ def candidate_pools(flavor: Flavor, pools: Mapping[UUID, PoolNodes]) -> list[Poo
     if flavor.pool_id is not None:
         own = pools.get(flavor.pool_id)
         return [own] if own is not None and own.pool.takes_work else []
-    return [each for each in pools.values() if each.pool.takes_work and not each.pool.simulated]
+    return [pool for pool in pools.values() if pool.pool.takes_work and not pool.pool.simulated]
 
 
 class PlacementRequests:
@@ -174,28 +174,28 @@ class PlacementRequests:
         request = request_of(flavor.as_request() if data is None else data)
         home = self._home(flavor, homes) if homes and request.nodes == 1 else None
         key = (template.pk, flavor.pk, request, home)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._new(template, flavor, request, home)
-        return found
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = self._new(template, flavor, request, home)
+        return result
 
     def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
         """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
-        pools = (each.pool for each in candidate_pools(flavor, self._pools))
-        found = [homes[pool.pk] for pool in pools if pool.pk in homes and are_apart(pool)]
-        return next((each for each in found if not each.lost), next(iter(found), None))
+        pools = (pool.pool for pool in candidate_pools(flavor, self._pools))
+        places = [homes[pool.pk] for pool in pools if pool.pk in homes and are_apart(pool)]
+        return next((place for place in places if not place.lost), next(iter(places), None))
 
     def _new(
         self, template: Template, flavor: Flavor, request: ResourceRequest, home: HomeAt | None
     ) -> PlacementRequest:
         pools, refusals = [], []
-        for each in candidate_pools(flavor, self._pools):
-            refusal = self._refused(each.pool, template, request)
+        for pool in candidate_pools(flavor, self._pools):
+            refusal = self._refusal_of(pool.pool, template, request)
             if refusal:
                 reason = Reason(PlacementCode.REFUSED_BY_DRIVER, {"message": refusal})
-                refusals.append((each.pool.name, reason))
+                refusals.append((pool.pool.name, reason))
             else:
-                pools.append(each)
+                pools.append(pool)
         if home:
             if home.moving_to:
                 label = (MOVING_HOME_LABEL, home.moving_to)
@@ -207,13 +207,13 @@ class PlacementRequests:
                 label = (LOST_HOME_LABEL if home.lost else HOME_LABEL, home.node)
             request = replace(request, labels=(*request.labels, label))
         if template.mounts:
-            folders = (mounts.need_of(each) for each in template.mounts)
+            folders = (mounts.need_of(mount) for mount in template.mounts)
             request = replace(request, needs=(*request.needs, *folders))
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
         software = requirements_of(template, request.accelerators, request.needs)
         return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))
 
-    def _refused(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
+    def _refusal_of(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
         key = (pool.pk, template.pk, request)
         if key not in self._refusals:
             self._refusals[key] = refused_by_driver(pool, template, request)
@@ -250,8 +250,8 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
         yield Variant(request, resources.amounts_of(request, simulated=simulated))
         return
     classes: dict[str, set[str]] = {}
-    for each in pools:
-        for node in each.nodes:
+    for pool in pools:
+        for node in pool.nodes:
             for device in node.devices:
                 if not wanted.models or device.model in wanted.models:
                     classes.setdefault(resources.class_of(device.model), set()).add(device.model)

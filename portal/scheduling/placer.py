@@ -63,7 +63,7 @@ class PoolPlacer:
         return self._held
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
-        with self._without(gone):
+        with self._without_workloads(gone):
             allocation = self._first_place(workload)
         if allocation is not None and not gone:
             self._found[workload.id] = allocation
@@ -93,14 +93,14 @@ class PoolPlacer:
 
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
         """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
-        with self._without(left):
+        with self._without_workloads(left):
             placed = self._first_place(other)
             if placed is None:
                 return False
             pool, placement, request = placed
             pool.cluster.commit(placement, request)
             try:
-                with self._without([name for name in gone if name not in left]):
+                with self._without_workloads([name for name in gone if name not in left]):
                     return self._first_place(reserved) is not None
             finally:
                 pool.cluster.release(placement, request)
@@ -123,14 +123,14 @@ class PoolPlacer:
     @contextmanager
     def without(self, gone: Sequence[str]) -> Iterator[None]:
         """Set the clusters as if the named workloads had left, for other calls inside the context."""
-        with self._without(gone):
-            self._given_back(gone)
+        with self._without_workloads(gone):
+            self._release_all(gone)
             try:
                 yield
             finally:
-                self._given_back(gone)
+                self._release_all(gone)
 
-    def _given_back(self, gone: Sequence[str]) -> None:
+    def _release_all(self, gone: Sequence[str]) -> None:
         for name in gone:
             for pool_pk, _placement, _request in self._held.get(name, ()):
                 if pool_pk in self._pools:
@@ -144,7 +144,7 @@ class PoolPlacer:
             pool.changed()
 
     @contextmanager
-    def _without(self, gone: Sequence[str]) -> Iterator[None]:
+    def _without_workloads(self, gone: Sequence[str]) -> Iterator[None]:
         """Set the clusters as if the named workloads had left."""
         if not gone:
             yield
@@ -196,13 +196,13 @@ class PoolPlacer:
                 continue
             shared = _shares(pool, placement)
             for _, uuid in shared:
-                if (kept := self._kept_back.get((pool_pk, uuid))) is not None:
-                    self._hand_out(pool, uuid, kept)
-                    undo.append(partial(self._keep_back, pool, uuid, kept))
+                if (device := self._kept_back.get((pool_pk, uuid))) is not None:
+                    self._hand_out(pool, uuid, device)
+                    undo.append(partial(self._keep_back, pool, uuid, device))
             pool.cluster.release(placement, request)
             undo.append(partial(pool.cluster.restore, placement, request))
             for node, uuid in shared:
-                if (rest := _rest(pool, node, uuid)) is not None:
+                if (rest := _remainder(pool, node, uuid)) is not None:
                     self._keep_back(pool, uuid, rest)
                     undo.append(partial(self._hand_out, pool, uuid, rest))
 
@@ -227,7 +227,7 @@ def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:
     ]
 
 
-def _rest(pool: PoolNodes, node: str, uuid: str) -> Placement | None:
+def _remainder(pool: PoolNodes, node: str, uuid: str) -> Placement | None:
     """Return the free part of a device that is still in use; None if it is empty or unusable."""
     device = next(candidate for candidate in pool.cluster.node(node).devices if candidate.uuid == uuid)
     if device.unusable or not 0 < device.free_milli < WHOLE_DEVICE_MILLI:

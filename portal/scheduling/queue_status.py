@@ -155,7 +155,7 @@ def changes(
         if status.position != place:
             values["position"] = status.position
         now = statuses.digest_of(pending, status)
-        if now != digest or _moved(status.eta_at, eta_at, snapshot.now):
+        if now != digest or _eta_changed(status.eta_at, eta_at, snapshot.now):
             values["eta_at"] = status.eta_at
             values["eta_basis"] = status.basis.as_json() if status.basis else {}
         if now != digest:
@@ -168,19 +168,19 @@ def changes(
     return changed
 
 
-def _moved(new: datetime | None, old: datetime | None, now: datetime) -> bool:
+def _eta_changed(new: datetime | None, old: datetime | None, now: datetime) -> bool:
     """Return whether an ETA has changed by more than its accuracy."""
     if new is None or old is None:
         return new is not old
     return abs(new - old) >= max(ETA_CHANGES_BY, (old - now) * ETA_CHANGES_BY_PERCENT / 100)
 
 
-def write(what: Iterable[Change]) -> None:
+def write(changes: Iterable[Change]) -> None:
     """Write changes of rows that are still pending. Skips locked rows until the next time.
 
     Outside a transaction, each batch has its own.
     """
-    ordered = iter(sorted(what, key=lambda change: change.pk))
+    ordered = iter(sorted(changes, key=lambda change: change.pk))
     while batch := list(islice(ordered, BATCH)):
         with transaction.atomic():
             waiting = QueueEntry.objects.select_for_update(of=("self",), skip_locked=True).filter(
@@ -191,11 +191,11 @@ def write(what: Iterable[Change]) -> None:
             for change in batch:
                 if change.pk in there:
                     by_columns.setdefault(tuple(change.values), []).append(change)
-            for columns, those in by_columns.items():
-                _write_columns(columns, those)
+            for columns, group in by_columns.items():
+                _write_columns(columns, group)
 
 
-def _write_columns(columns: Sequence[str], those: Collection[Change]) -> None:
+def _write_columns(columns: Sequence[str], changes: Collection[Change]) -> None:
     """Update many rows by one statement: `bulk_update` takes ten times as long to build its own."""
     by_name = {field.name: field for field in QueueEntry._meta.concrete_fields}
     fields, key = [by_name[name] for name in columns], by_name["workspace"]
@@ -203,7 +203,7 @@ def _write_columns(columns: Sequence[str], those: Collection[Change]) -> None:
     sets = ", ".join(f"{quote(field.name)} = %s" for field in fields)
     table, own = quote(QueueEntry._meta.db_table), quote(key.attname)
     rows = []
-    for change in those:
+    for change in changes:
         row = [
             field.get_db_prep_save(value, connection)
             for field, value in zip(fields, change.values.values(), strict=True)

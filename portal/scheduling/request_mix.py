@@ -31,13 +31,13 @@ def of_pools(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
     """Return the mix of each pool by key: as learnt, else what the catalog offers. At most two queries."""
     pools = list(pools)
     learnt = {row.pool_id: row for row in LearntMix.objects.filter(pool__in=pools)}
-    found = {key: mix_of(row) for key, row in learnt.items()}
-    if len(found) < len(pools):
+    mixes = {key: mix_of(row) for key, row in learnt.items()}
+    if len(mixes) < len(pools):
         flavors = offered()
         for pool in pools:
-            if pool.pk not in found:
-                found[pool.pk] = RequestMix.learnt((), offered_in(pool, flavors))
-    return found
+            if pool.pk not in mixes:
+                mixes[pool.pk] = RequestMix.learnt((), offered_in(pool, flavors))
+    return mixes
 
 
 def offered() -> list[Flavor]:
@@ -94,20 +94,24 @@ def _enough_new(pool: Pool, row: LearntMix) -> bool:
 def _learnt(pool: Pool, offered: list[ResourceRequest]) -> LearntMix:
     """Return the pool's current mix, unsaved."""
     rows = list(_asked_of(pool).order_by("-requested_at").values_list("requested_at", "resources")[:WINDOW])
-    known: dict[str, ResourceRequest | None] = {}
-    recent = [request for _, data in reversed(rows) if (request := _request(data, known)) is not None]
+    requests_by_key: dict[str, ResourceRequest | None] = {}
+    recent = [
+        request for _, data in reversed(rows) if (request := _request(data, requests_by_key)) is not None
+    ]
     mix = RequestMix.learnt(recent, offered)
     until = rows[0][0] if rows else None
     return LearntMix(pool=pool, shapes=mix.as_json(), requests=len(rows), learnt_until=until)
 
 
-def _request(data: Mapping[str, Any], known: dict[str, ResourceRequest | None]) -> ResourceRequest | None:
+def _request(
+    data: Mapping[str, Any], requests_by_key: dict[str, ResourceRequest | None]
+) -> ResourceRequest | None:
     """Parse the stored form, cached for equal ones; None if invalid."""
     key = json.dumps(data, sort_keys=True)
-    if key not in known:
+    if key not in requests_by_key:
         try:
-            known[key] = messages.load(data, ResourceRequest)
+            requests_by_key[key] = messages.load(data, ResourceRequest)
         except ValueError:
             log.warning("a request cannot be read, and nothing is learnt from it: %s", key)
-            known[key] = None
-    return known[key]
+            requests_by_key[key] = None
+    return requests_by_key[key]

@@ -80,13 +80,13 @@ def waiting() -> QuerySet[Workspace]:
     )
 
 
-def filtered(found: QuerySet[Workspace], *, team: str = "", resource: str = "") -> QuerySet[Workspace]:
+def filtered(queryset: QuerySet[Workspace], *, team: str = "", resource: str = "") -> QuerySet[Workspace]:
     """Filter pending workspaces by team, or by the resource of their blocker."""
     if team:
-        found = found.filter(team__slug=team)
+        queryset = queryset.filter(team__slug=team)
     if resource:
-        found = found.filter(queue_entry__blocker__resource=resource)
-    return found
+        queryset = queryset.filter(queue_entry__blocker__resource=resource)
+    return queryset
 
 
 def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
@@ -150,7 +150,7 @@ def size_of(stored: dict[str, Any]) -> str:
     request = request_of(stored)
     wanted = request.accelerators
     if wanted.count:
-        what = (
+        unit = (
             f"MIG {wanted.mig_profile}"
             if wanted.mig_profile
             else format_resource(resources.gpu(wanted.model))
@@ -158,6 +158,6 @@ def size_of(stored: dict[str, Any]) -> str:
             else "GPU of any model"
         )
         count = format_thousandths(wanted.count * wanted.share_milli * request.nodes, 3)
-        return f"{count} × {what}"
+        return f"{count} × {unit}"
     memory = format_memory(request.memory_mib * request.nodes)
     return f"{format_cores(request.cpu_milli * request.nodes)}, {memory}"

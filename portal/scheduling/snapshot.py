@@ -135,13 +135,13 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
     later: dict[UUID, datetime] = {}
     waiting = {pending.id: pending for pending in pending_workloads(placement_requests, now, later)}
     running = list(running_workloads(placer, int(now.timestamp())))
-    for each in running:
+    for run in running:
         # Started by a cycle between the two queries.
-        waiting.pop(each.workload.id, None)
+        waiting.pop(run.workload.id, None)
     limits = under_limits(now, there, (), ())
     scheduler = Scheduler(replace(limits, running=tuple(running)), placer)
-    for name, asked in waiting.items():
-        waiting[name] = pending = choose_variant(scheduler, placer, asked)
+    for name, workload in waiting.items():
+        waiting[name] = pending = choose_variant(scheduler, placer, workload)
         if not pending.reason:
             scheduler.submit(pending.workload)
     names = dict(Team.objects.values_list("slug", "name"))
@@ -177,7 +177,7 @@ def under_limits(
         cohorts=tuple(limit_tree.cohorts()),
         running=tuple(running),
         queued=tuple(queued),
-        reservations=tuple(model.Reservation(*each) for each in reservations.booked_from(now)),
+        reservations=tuple(model.Reservation(*values) for values in reservations.booked_from(now)),
         capacity=there,
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
         policy=policy(),
@@ -193,7 +193,7 @@ def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWor
     if len(variants) == 1 and pending.workload.amounts is variants[0].amounts:
         placer.expect(pending.id, pending.placement_request, variants[0])
         return pending
-    choices = [(each, with_amounts(pending.workload, each)) for each in variants]
+    choices = [(variant, with_amounts(pending.workload, variant)) for variant in variants]
     if not choices:
         return pending
     chosen = choices[0]
@@ -204,7 +204,7 @@ def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWor
                 chosen = (variant, workload)
                 break
         else:
-            allowed = (each for each in choices if scheduler.usage.never(each[1]) is None)
+            allowed = (choice for choice in choices if scheduler.usage.never(choice[1]) is None)
             chosen = next(allowed, chosen)
     placer.expect(pending.id, pending.placement_request, chosen[0])
     return replace(pending, workload=chosen[1])
@@ -228,7 +228,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
     # Allocations decide: a stopped workspace that is being deleted has released its own.
     holding = Allocation.objects.filter(released_at=None).values("workspace")
     rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
-    known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    amounts_cache: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
     for row in rows:
         pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
         placed, preempt_at, preempted_by, state, state_since, idle_since, loses_work = rest
@@ -243,7 +243,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
             id=str(pk),
             team=team,
             # Equal amounts share one object, which speeds up the arrays of a plan.
-            amounts=known.setdefault(tuple(amounts.items()), amounts),
+            amounts=amounts_cache.setdefault(tuple(amounts.items()), amounts),
             user=str(owner),
             priority=priority,
             created_s=int(requested.timestamp()),

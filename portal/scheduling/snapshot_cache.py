@@ -118,8 +118,8 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     # Workloads past their expected end may still be there: update the expectation.
     changed |= {
         UUID(name)
-        for name, each in snapshot.scheduler.running.items()
-        if each.preempt_at_s is not None and each.preempt_at_s <= snapshot.now_s
+        for name, run in snapshot.scheduler.running.items()
+        if run.preempt_at_s is not None and run.preempt_at_s <= snapshot.now_s
     }
     snapshot.unsure.clear()
     if changed:
@@ -190,8 +190,8 @@ def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
         _update_totals(snapshot)
     which = Q(pk__in=keys)
     scheduler = snapshot.scheduler
-    for each in running_workloads(snapshot.placer, snapshot.now_s, which):
-        scheduler.adopt(each)
+    for run in running_workloads(snapshot.placer, snapshot.now_s, which):
+        scheduler.adopt(run)
     for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.later, which):
         if pending.id in scheduler.running:
             # Running workloads were read first: this one was stopped and requested again meanwhile.

@@ -42,11 +42,11 @@ def driver_for(cuda: str) -> str:
 @lru_cache(maxsize=256)
 def node_software(cuda: str, programs: frozenset[str], devices: frozenset[tuple[str, str]]) -> NodeSoftware:
     """Return the software of a node with this driver, programs and (model, compute capability) pairs."""
-    known = sorted((model, parse_version(version)) for model, version in devices if version)
+    versions = sorted((model, parse_version(version)) for model, version in devices if version)
     return NodeSoftware(
         tuple(sorted(programs)),
         parse_version(cuda) or UNKNOWN_VERSION,
-        tuple((model, version) for model, version in known if version is not None),
+        tuple((model, version) for model, version in versions if version is not None),
     )
 
 

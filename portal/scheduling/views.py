@@ -22,8 +22,8 @@ ROWS_PER_PAGE = 50
 def queue(request: SignedInRequest) -> HttpResponse:
     """Show all pending workspaces in order to every user; names only of those that the user may see."""
     team = strip_nul(request.GET.get("team", ""))[:40]
-    found = selectors.filtered(selectors.waiting(), team=team)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    rows = selectors.filtered(selectors.waiting(), team=team)
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "entries": selectors.entries(request.user, list(page.object_list)),

@@ -280,18 +280,18 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
     fields = dict(step.wanted or {})
     if not first:
         if "successor" in fields:
-            entries.change(actor=actor, entry=entry, given={"successor": fields["successor"]})
+            entries.change(actor=actor, entry=entry, values={"successor": fields["successor"]})
         return
     fields.pop("successor", None)
     secrets = fields.pop("vault_secrets", None)
     if entry is None:
         team = _named_team(fields.pop("team", None))
         fields.setdefault("name", step.name)
-        entry = entries.create(actor=actor, model=model, given={**fields, "slug": step.name}, team=team)
+        entry = entries.create(actor=actor, model=model, values={**fields, "slug": step.name}, team=team)
     else:
         if "env" in fields:
             fields["env"] = _with_secrets(entry.env, fields["env"])
-        entries.change(actor=actor, entry=entry, given=fields)
+        entries.change(actor=actor, entry=entry, values=fields)
     if secrets is not None:
         vault_secrets.apply(actor=actor, holder=entry, wanted=secrets)
 
@@ -306,13 +306,13 @@ def _environment(actor: User, step: Step, *, first: bool) -> None:
     fields = dict(step.wanted or {})
     if not first:
         if "successor" in fields:
-            environments.change(actor=actor, slug=step.name, given={"successor": fields["successor"]})
+            environments.change(actor=actor, slug=step.name, values={"successor": fields["successor"]})
         return
     fields.pop("successor", None)
     if environment is not None and step.act is Act.CHANGE:
-        environments.change(actor=actor, slug=step.name, given=fields)
+        environments.change(actor=actor, slug=step.name, values=fields)
         return
-    environments.make(actor=actor, slug=step.name, team=_named_team(fields.pop("team", None)), given=fields)
+    environments.make(actor=actor, slug=step.name, team=_named_team(fields.pop("team", None)), values=fields)
 
 
 def _named_team(slug: str | None) -> Team | None:
@@ -329,7 +329,7 @@ def _policy(actor: User, step: Step) -> None:
     if step.act is Act.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
-        policy_services.put(actor=actor, target=step.name, given=step.wanted or {})
+        policy_services.put(actor=actor, target=step.name, values=step.wanted or {})
 
 
 def _rule(actor: User, step: Step) -> None:

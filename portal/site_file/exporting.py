@@ -44,7 +44,7 @@ def export(*, actor: User | SystemActor) -> dict[str, Any]:
 
 def current() -> dict[str, Any]:
     """Return the site without a permission check. The number of queries hardly depends on its size."""
-    of_teams, of_templates = vault_secrets.of_all()
+    of_teams, of_templates = vault_secrets.all_documents()
     return {
         "berth": VERSION,
         "pools": {pool.slug: _pool(pool) for pool in Pool.objects.filter(deleted_at=None).order_by("slug")},

@@ -32,11 +32,11 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
     @require_POST
     def view(request: HttpRequest) -> HttpResponse:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        known = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
-        if known is None or selectors.comes_from_revoked(request):
+        identity = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
+        if identity is None or selectors.comes_from_revoked(request):
             return plain_response(401, "bad_agent_token", "This is not an agent's token.", request)
         try:
-            return handle(request, *known, reports.body_of(_read(request)))
+            return handle(request, *identity, reports.body_of(_read(request)))
         except results.Revoked:
             return plain_response(410, "revoked", "This start of the workspace is over.", request)
         except RequestDataTooBig:
@@ -92,18 +92,20 @@ def exited(_request: HttpRequest, workspace_id: UUID, generation: int, body: dic
 def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: dict[str, Any]) -> HttpResponse:
     node = selectors.asking_node(request) or ""
     try:
-        given = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
+        payload = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
     except (StateConflict, Unavailable) as error:
         # 409 ends the start; 503 makes the agent retry for a while.
         return plain_response(error.status, error.reason.code.value, error.message, request)
-    return JsonResponse(given, headers={"Cache-Control": "no-store"})
+    return JsonResponse(payload, headers={"Cache-Control": "no-store"})
 
 
 @reported
 def checkout(
     _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
 ) -> HttpResponse:
-    checkout_reports.report(workspace_id=workspace_id, generation=generation, said=reports.checkout_of(body))
+    checkout_reports.report(
+        workspace_id=workspace_id, generation=generation, checkout=reports.checkout_of(body)
+    )
     return HttpResponse(status=204)
 
 

@@ -15,7 +15,7 @@ from provisioning.home_messages import HomeArchived, HomeMoved, MoveDo
 from provisioning.types import HomeDeleted, Result
 
 
-def of_a_command(result: Result) -> bool:
+def is_from_command_node(result: Result) -> bool:
     """Return whether it comes from the node that got the workspace's command."""
     try:
         key = UUID(result.ref.workspace_id)
@@ -30,35 +30,35 @@ def of_a_command(result: Result) -> bool:
     return node_messages.is_of(workspace.pool, node)
 
 
-def of_a_deletion(answer: HomeDeleted) -> bool:
+def is_from_deletion_node(answer: HomeDeleted) -> bool:
     """Return whether it comes from the node of the home to delete."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
-    found = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
-    deletion = found.select_related("node__pool").first()
+    rows = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
+    deletion = rows.select_related("node__pool").first()
     return deletion is not None and node_messages.is_of(deletion.node.pool, deletion.node.name)
 
 
-def of_a_move(answer: HomeMoved) -> bool:
+def is_from_move_node(answer: HomeMoved) -> bool:
     """Return whether it comes from the node that got the command of this move."""
     try:
-        found = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
+        rows = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
     except ValueError:
         return False
-    move = found.select_related("pool", "source", "target").first() if answer.lease else None
+    move = rows.select_related("pool", "source", "target").first() if answer.lease else None
     if move is None:
         return False
     node = move.source if answer.do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
     return node is not None and node_messages.is_of(move.pool, node.name)
 
 
-def of_an_archive(answer: HomeArchived) -> bool:
+def is_from_archive_node(answer: HomeArchived) -> bool:
     """Return whether it comes from the node of this archive."""
     try:
-        found = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
+        rows = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
     except ValueError:
         return False
-    archive = found.select_related("pool", "node").first() if answer.lease else None
+    archive = rows.select_related("pool", "node").first() if answer.lease else None
     return (
         archive is not None
         and archive.node is not None
@@ -66,7 +66,7 @@ def of_an_archive(answer: HomeArchived) -> bool:
     )
 
 
-def of_a_listing(pool_slug: str, node_name: str) -> bool:
+def is_from_listed_node(pool_slug: str, node_name: str) -> bool:
     """Return whether it comes from the node that the listing is about, in a pool of its own."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     return pool is not None and node_messages.is_of_the_pool(pool, [node_name])

@@ -207,7 +207,7 @@ class WorkspaceViewSet(ListViewSet):
     def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
         self._act(services.delete)
         row = self.get_object()
-        return Response(status=204) if row.state == State.TERMINATED else self._accepted(row)
+        return Response(status=204) if row.state == State.TERMINATED else self._accepted_response(row)
 
     @operation(
         "Start a workspace",
@@ -304,9 +304,9 @@ class WorkspaceViewSet(ListViewSet):
 
     def _accepted_after(self, service: Callable[..., Workspace], **arguments: Any) -> Response:
         self._act(service, **arguments)
-        return self._accepted(self.get_object())
+        return self._accepted_response(self.get_object())
 
-    def _accepted(self, workspace: WorkspaceRow) -> Response:
+    def _accepted_response(self, workspace: WorkspaceRow) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
     def _act(self, service: Callable[..., T], **arguments: Any) -> T:

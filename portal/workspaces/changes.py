@@ -74,7 +74,7 @@ def change(
         actor=actor,
         kind=AuditKind.WORKSPACE_CHANGED,
         workspace=workspace,
-        message=f"changed its {_listed(changes)}",
+        message=f"changed its {_join_labels(changes)}",
         data={"before": before, "after": changes},
     )
     return workspace
@@ -114,6 +114,6 @@ def _save(workspace: Workspace, fields: list[str]) -> None:
         raise StateConflict(reason, code=ProblemCode.NAME_TAKEN) from error
 
 
-def _listed(changes: dict[str, Any]) -> str:
-    words = {"name": "name", "expected_s": "expected time", "priority": "priority"}
-    return " and ".join(words[field] for field in changes)
+def _join_labels(changes: dict[str, Any]) -> str:
+    labels = {"name": "name", "expected_s": "expected time", "priority": "priority"}
+    return " and ".join(labels[field] for field in changes)

@@ -58,7 +58,7 @@ FAILURES = {
 
 
 @transaction.atomic
-def report(*, workspace_id: UUID, generation: int, said: CheckoutReport) -> None:
+def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> None:
     """Store a step of a clone. Steps after the final one are ignored. Raises `Revoked`."""
     try:
         workspace = locked(workspace_id)
@@ -67,9 +67,9 @@ def report(*, workspace_id: UUID, generation: int, said: CheckoutReport) -> None
     if workspace.generation != generation or workspace.state not in HOLDING:
         raise Revoked
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace.pk)
-    before: dict[str, Any] = status.checkouts.get(said.what, {})
+    before: dict[str, Any] = status.checkouts.get(checkout.what, {})
     same_start = before.get("generation") == generation
-    wanted = next((each for each in wanted_of(workspace) if each.kind == said.what), None)
+    wanted = next((candidate for candidate in wanted_of(workspace) if candidate.kind == checkout.what), None)
     if same_start and before.get("state") in ENDS:
         return
     if same_start:
@@ -79,51 +79,51 @@ def report(*, workspace_id: UUID, generation: int, said: CheckoutReport) -> None
     else:
         return
     now = timezone.now().isoformat()
-    kept = {
+    entry = {
         "generation": generation,
         "url": url,
         "ref": ref,
         "secret": secret,
-        "state": said.state,
+        "state": checkout.state,
         "began_at": before["began_at"] if same_start else now,
         "at": now,
-        "commit": said.commit,
-        "percent": said.percent,
-        "note": said.note,
-        "detail": said.detail,
+        "commit": checkout.commit,
+        "percent": checkout.percent,
+        "note": checkout.note,
+        "detail": checkout.detail,
         "reason": {},
     }
-    if said.state == "failed":
+    if checkout.state == "failed":
         params = {"url": url, "ref": ref, "host": host_of(url), "secret": secret}
-        kept["reason"] = Reason(FAILURES.get(said.code, GitCode.NOT_CLONED), params).as_json()
-    status.checkouts = {**status.checkouts, said.what: kept}
+        entry["reason"] = Reason(FAILURES.get(checkout.code, GitCode.NOT_CLONED), params).as_json()
+    status.checkouts = {**status.checkouts, checkout.what: entry}
     status.save(update_fields=["checkouts"])
-    if said.state not in ENDS:
+    if checkout.state not in ENDS:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, "workspace.cloning"))
         return
-    failed = said.state == "failed"
+    failed = checkout.state == "failed"
     events.record(
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_NOT_CLONED if failed else AuditKind.WORKSPACE_CLONED,
         workspace=workspace,
-        message=_message(said, url),
-        cause=kept["reason"] or None,
-        data={"what": said.what, "url": url, "ref": ref, "commit": said.commit},
+        message=_message(checkout, url),
+        cause=entry["reason"] or None,
+        data={"what": checkout.what, "url": url, "ref": ref, "commit": checkout.commit},
     )
 
 
-def _message(said: CheckoutReport, url: str) -> str:
-    at = f" at {said.commit[:SHORT]}" if said.commit else ""
-    place = f"~/{folder_of(url)}" if said.what == CheckoutKind.REPOSITORY else "~/.dotfiles"
-    match said.state:
+def _message(checkout: CheckoutReport, url: str) -> str:
+    at = f" at {checkout.commit[:SHORT]}" if checkout.commit else ""
+    place = f"~/{folder_of(url)}" if checkout.what == CheckoutKind.REPOSITORY else "~/.dotfiles"
+    match checkout.state:
         case "cloned":
             return f"cloned {url} into {place}{at}"
         case "kept":
             return f"left {place} as it is, which was there already{at}"
         case "installed":
-            how = f", and ran {said.note}" if said.note else ", and linked its files"
+            how = f", and ran {checkout.note}" if checkout.note else ", and linked its files"
             return f"cloned {url} into {place}{at}{how}"
-    return f"could not finish {url}" if said.code.startswith("script_") else f"could not clone {url}"
+    return f"could not finish {url}" if checkout.code.startswith("script_") else f"could not clone {url}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,42 +166,46 @@ def rows_of(
     git: Mapping[str, Any], checkouts: Mapping[str, Any], *, ended: bool = False
 ) -> list[CheckoutRow]:
     """Return the repositories for this `git` and these reports, the workspace's own one first."""
-    found = []
+    rows = []
     for kind in CheckoutKind:
-        kept = checkouts.get(kind.value) or {}
-        asked = git if kind is CheckoutKind.REPOSITORY else {}
-        if not kept and (not asked or ended):
+        entry = checkouts.get(kind.value) or {}
+        repository = git if kind is CheckoutKind.REPOSITORY else {}
+        if not entry and (not repository or ended):
             continue
-        url, ref = kept.get("url") or asked["url"], kept.get("ref") or asked.get("ref", "")
-        reason = reason_of(kept.get("reason") or {})
-        state = kept.get("state", "waiting")
+        url, ref = entry.get("url") or repository["url"], entry.get("ref") or repository.get("ref", "")
+        reason = reason_of(entry.get("reason") or {})
+        state = entry.get("state", "waiting")
         folder = ".dotfiles" if kind is CheckoutKind.DOTFILES else folder_of(url)
-        found.append(
+        rows.append(
             CheckoutRow(
                 kind=kind.value,
                 url=url,
                 ref=ref,
                 folder=folder,
                 state=state,
-                commit=kept.get("commit", ""),
-                percent=kept.get("percent"),
+                commit=entry.get("commit", ""),
+                percent=entry.get("percent"),
                 code=reason.code.value if reason is not None else "",
                 message=message_of(reason) if reason is not None else "",
                 next_action=next_action_of(reason) if reason is not None else "",
-                detail=kept.get("detail", ""),
-                words=_words(state, folder, kept),
-                at=datetime.fromisoformat(kept["at"]) if kept else None,
+                detail=entry.get("detail", ""),
+                words=_progress_text(state, folder, entry),
+                at=datetime.fromisoformat(entry["at"]) if entry else None,
             )
         )
-    return found
+    return rows
 
 
-def _words(state: str, folder: str, kept: Mapping[str, Any]) -> str:
+def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
     """Return the progress as text."""
-    named = {"folder": f"~/{folder}", "commit": kept.get("commit", "")[:SHORT], "note": kept.get("note", "")}
+    named = {
+        "folder": f"~/{folder}",
+        "commit": entry.get("commit", "")[:SHORT],
+        "note": entry.get("note", ""),
+    }
     match state:
         case "cloning":
-            percent = kept.get("percent")
+            percent = entry.get("percent")
             return (
                 _("Is being cloned, %(percent)d %%") % {"percent": percent}
                 if percent

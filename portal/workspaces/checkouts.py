@@ -87,11 +87,11 @@ def wanted_of(workspace: Workspace) -> list[Wanted]:
     A template's repository is opened only by secrets of the template or the team. A maintainer of a template
     must not be able to send a user's token to a server of their choice.
     """
-    found = []
+    checkouts = []
     if workspace.git:
         own = workspace.git.get("by") == BY_USER
         shared = frozenset({SecretSource.TEAM, SecretSource.TEMPLATE})
-        found.append(
+        checkouts.append(
             Wanted(
                 CheckoutKind.REPOSITORY,
                 workspace.git["url"],
@@ -103,42 +103,45 @@ def wanted_of(workspace: Workspace) -> list[Wanted]:
     own_dotfiles = dotfiles_of(workspace.owner)
     if own_dotfiles is not None:
         user = frozenset({SecretSource.USER})
-        found.append(
+        checkouts.append(
             Wanted(CheckoutKind.DOTFILES, own_dotfiles.url, own_dotfiles.ref, own_dotfiles.secret, user)
         )
     elif workspace.template.dotfiles_url:
-        found.append(Wanted(CheckoutKind.DOTFILES, workspace.template.dotfiles_url, "", "", frozenset()))
-    return found
+        checkouts.append(Wanted(CheckoutKind.DOTFILES, workspace.template.dotfiles_url, "", "", frozenset()))
+    return checkouts
 
 
 def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
     """Return the same as specifications for the node."""
     return tuple(
         CheckoutSpec(
-            kind=each.kind,
-            url=each.url,
-            ref=each.ref,
-            credential=bool(each.secret),
+            kind=checkout.kind,
+            url=checkout.url,
+            ref=checkout.ref,
+            credential=bool(checkout.secret),
             timeout_s=settings.BERTH_CLONE_TIMEOUT_S,
             script_timeout_s=settings.BERTH_DOTFILES_TIMEOUT_S,
             limit_mib=settings.BERTH_HOME_LIMIT_MIB,
         )
-        for each in wanted_of(workspace)
+        for checkout in wanted_of(workspace)
     )
 
 
 def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
     """Return the secret of each repository that names one; `None` if it does not exist."""
-    named = [each for each in wanted_of(workspace) if each.secret]
+    named = [checkout for checkout in wanted_of(workspace) if checkout.secret]
     if not named:
         return []
     offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
     return [
         (
-            each,
-            next((row for row in offer.by_name.get(each.secret, []) if row.source in each.sources), None),
+            checkout,
+            next(
+                (row for row in offer.by_name.get(checkout.secret, []) if row.source in checkout.sources),
+                None,
+            ),
         )
-        for each in named
+        for checkout in named
     ]
 
 
@@ -146,8 +149,8 @@ def credentials(
     rows: list[tuple[Wanted, Secret | None]], *, owner: User, now: datetime, fetched: effective.Fetched
 ) -> list[dict[str, str]]:
     """Return the credentials of repositories for the agent, or a `problem` if there is none."""
-    found = []
-    for each, secret in rows:
+    results = []
+    for checkout, secret in rows:
         try:
             values = (
                 effective.values_of([secret], owner=owner, now=now, fetched=fetched)
@@ -155,11 +158,11 @@ def credentials(
                 else []
             )
         except (StateConflict, Unavailable) as error:
-            log.warning("the credential for %s cannot be had: %s", each.url, error.reason.code)
+            log.warning("the credential for %s cannot be had: %s", checkout.url, error.reason.code)
             values = []
-        credential = _credential(each.url, values[0][1]) if values else {"problem": "no_secret"}
-        found.append({"what": each.kind.value, **credential})
-    return found
+        credential = _credential(checkout.url, values[0][1]) if values else {"problem": "no_secret"}
+        results.append({"what": checkout.kind.value, **credential})
+    return results
 
 
 def _credential(url: str, value: str) -> dict[str, str]:

@@ -41,7 +41,7 @@ class KeepAccountsWithWorkspaces(AccountDeletionPolicy):
             Workspace.objects.live().filter(owner=user).order_by("name").values_list("name", flat=True)
         )
         if names:
-            held = {"username": user.username, "count": len(names), "names": names[:MAX_NAMED_OF_ACCOUNT]}
+            params = {"username": user.username, "count": len(names), "names": names[:MAX_NAMED_OF_ACCOUNT]}
             raise StateConflict(
-                Reason(WorkspaceCode.USER_HAS_WORKSPACES, held), code=ProblemCode.HAS_WORKSPACES
+                Reason(WorkspaceCode.USER_HAS_WORKSPACES, params), code=ProblemCode.HAS_WORKSPACES
             )

@@ -209,8 +209,8 @@ def somebody_to_ask(workspace: Workspace) -> bool:
 
 def node_asked(workspace: Workspace) -> str:
     """Return the node that currently gets the workspace's commands."""
-    held = workspace.allocations.filter(released_at=None).order_by("node__name")
-    return held.values_list("node__name", flat=True).first() or first_node(workspace, [])
+    allocations = workspace.allocations.filter(released_at=None).order_by("node__name")
+    return allocations.values_list("node__name", flat=True).first() or first_node(workspace, [])
 
 
 def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -> None:
@@ -257,7 +257,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     return str(body.get("text", ""))
 
 
-def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
+def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, complete: bool) -> LogPiece:
     """Return what this start's log has grown by; see `Driver.read_log`. Raises `Unavailable`."""
     pool = workspace.pool
     assert pool is not None
@@ -268,7 +268,7 @@ def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, 
             "ref": messages.dump(ref_of(workspace)),
             "after": after,
             "tail_lines": tail_lines,
-            "whole": whole,
+            "whole": complete,
         },
         pool=pool,
         node=first_node(workspace, held_by(workspace)),

@@ -75,21 +75,21 @@ def judge(devices: Sequence[DeviceUse], held_s: float) -> tuple[float | None, fl
     """Return the used share, the measured share, and one hint, for devices held for `held_s` seconds."""
     if not devices or held_s <= 0:
         return None, 0.0, None
-    seen_s = sum(each.measured_s for each in devices)
+    seen_s = sum(device.measured_s for device in devices)
     measured = min(1.0, seen_s / (held_s * len(devices)))
-    if min(each.measured_s for each in devices) < MIN_MEASURED_S:
+    if min(device.measured_s for device in devices) < MIN_MEASURED_S:
         return None, measured, None
-    used = sum(each.used_s for each in devices) / seen_s
+    used = sum(device.used_s for device in devices) / seen_s
     return used, measured, _hint(devices, used) if measured >= MIN_MEASURED else None
 
 
 def _hint(devices: Sequence[DeviceUse], used: float) -> Reason | None:
     """Return the most useful hint, or `None`."""
-    idle = [each for each in devices if each.used < UNUSED]
+    idle = [device for device in devices if device.used < UNUSED]
     percent = round(used * 100)
     if len(idle) == len(devices):
         return Reason(EfficiencyCode.NONE_USED, {"held": len(devices)})
-    if idle and all(each.used >= IN_USE for each in devices if each not in idle):
+    if idle and all(device.used >= IN_USE for device in devices if device not in idle):
         return Reason(EfficiencyCode.SOME_UNUSED, {"held": len(devices), "used": len(devices) - len(idle)})
     most = _memory_share(devices)
     if most is not None and most < LITTLE and used < HALF:
@@ -102,9 +102,9 @@ def _hint(devices: Sequence[DeviceUse], used: float) -> Reason | None:
 def _memory_share(devices: Sequence[DeviceUse]) -> float | None:
     """Return the highest peak memory use as a share, or `None` if a device was not measured."""
     shares = [
-        each.memory_max_mib / each.memory_mib
-        for each in devices
-        if each.memory_max_mib is not None and each.memory_mib
+        device.memory_max_mib / device.memory_mib
+        for device in devices
+        if device.memory_max_mib is not None and device.memory_mib
     ]
     return max(shares) if len(shares) == len(devices) else None
 
@@ -117,7 +117,7 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
     if workspace.state != State.RUNNING or workspace.simulated or not workspace.accelerated:
         return None
     now = now or timezone.now()
-    held = list(
+    rows = list(
         AllocatedDevice.objects.filter(
             allocation__workspace=workspace, allocation__generation=workspace.generation, active=True
         ).values_list(
@@ -129,22 +129,24 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
             "allocation__granted_at",
         )
     )
-    whole = all(kind == DeviceKind.GPU.value and milli == WHOLE_DEVICE_MILLI for *_, kind, milli, _at in held)
-    if not held or not whole:
+    whole_devices = all(
+        kind == DeviceKind.GPU.value and milli == WHOLE_DEVICE_MILLI for *_, kind, milli, _at in rows
+    )
+    if not rows or not whole_devices:
         return None
-    began_s = max(max(row[-1] for row in held).timestamp(), (now - SPAN).timestamp())
+    began_s = max(max(row[-1] for row in rows).timestamp(), (now - SPAN).timestamp())
     # Full hours only, because earlier samples include the memory of the previous holder.
     since_s = -(-began_s // HOUR_S) * HOUR_S
     sums: dict[UUID, dict[str, Any]] = {
         row["series__device_id"]: dict(row)
         for row in DeviceHour.objects.filter(
-            series__device__in=[row[0] for row in held], start_s__gte=since_s, start_s__lt=now.timestamp()
+            series__device__in=[row[0] for row in rows], start_s__gte=since_s, start_s__lt=now.timestamp()
         )
         .values("series__device_id")
         .annotate(measured=Sum("gpu_s"), percent_s=Sum("gpu_pct_s"), memory=Max("memory_max_mib"))
     }
     devices = []
-    for pk, uuid, memory_mib, *_rest in held:
+    for pk, uuid, memory_mib, *_rest in rows:
         row = sums.get(pk, {})
         seen_s, percent_s = row.get("measured") or 0, row.get("percent_s") or 0
         devices.append(DeviceUse(uuid, seen_s, percent_s / 100, row.get("memory"), memory_mib))

@@ -58,19 +58,19 @@ class WorkspaceEfficiency(ApiView):
         errors=[404],
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        found = efficiency_of(selectors.workspace_by_id(request.user, workspace_id))
-        if found is None:
+        result = efficiency_of(selectors.workspace_by_id(request.user, workspace_id))
+        if result is None:
             return Response({"since": None, "until": None, "used": None, "measured": 0.0, "hint": None})
-        hint = found.hint and {
-            "message": message_of(found.hint),
-            "next_action": next_action_of(found.hint),
-            "reason": found.hint.as_json(),
+        hint = result.hint and {
+            "message": message_of(result.hint),
+            "next_action": next_action_of(result.hint),
+            "reason": result.hint.as_json(),
         }
         body = {
-            "since": found.since,
-            "until": found.until,
-            "used": None if found.used is None else round(found.used, 4),
-            "measured": round(found.measured, 4),
+            "since": result.since,
+            "until": result.until,
+            "used": None if result.used is None else round(result.used, 4),
+            "measured": round(result.measured, 4),
             "hint": hint,
         }
         return Response(EfficiencySerializer(body).data)

@@ -20,9 +20,9 @@ from provisioning.types import EgressLimit
 def limits_of(template: Template, team: Team) -> tuple[EgressLimit, ...]:
     """Return the limits that template and team add to those of pool and node."""
     return tuple(
-        EgressLimit(each.egress, _allow(each.egress_allow) if each.egress == Egress.LIST else "")
-        for each in (template, team)
-        if each.egress
+        EgressLimit(scope.egress, _allow(scope.egress_allow) if scope.egress == Egress.LIST else "")
+        for scope in (template, team)
+        if scope.egress
     )
 
 
@@ -52,10 +52,10 @@ def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     """Return a sentence, or an empty string if nothing is limited or the limits are unknown."""
     if pool is None or not pool.limits_egress:
         return ""
-    said = [*limits]
+    all_limits = [*limits]
     if pool.config.get("egress"):
-        said.append(EgressLimit(str(pool.config["egress"]), str(pool.config.get("egress_allow") or "")))
-    return words_of(said)
+        all_limits.append(EgressLimit(str(pool.config["egress"]), str(pool.config.get("egress_allow") or "")))
+    return words_of(all_limits)
 
 
 def words_of(limits: list[EgressLimit] | tuple[EgressLimit, ...]) -> str:

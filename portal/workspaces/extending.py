@@ -47,7 +47,7 @@ class Extension:
 def longest_s(workspace: Workspace) -> int | None:
     """Return the maximum lifetime in seconds by template, flavor, site and policies, or `None`."""
     lives = (terms_of(workspace.template, workspace.flavor).max_s, extension_policy().longest_s(workspace))
-    return min((each for each in lives if each is not None), default=None)
+    return min((life for life in lives if life is not None), default=None)
 
 
 def longest_end(workspace: Workspace) -> datetime | None:

@@ -60,15 +60,15 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         policies.require_operate(request.user, workspace)
         if not workspace.gpu_released:
             return to_workspace(workspace)
-        free, words = when_free(workspace)
+        free, lines = when_free(workspace)
         return _ask(
             request,
             workspace,
             title=_("Attach the GPUs of %(name)s?") % {"name": workspace.name},
-            loses=[] if free else words,
+            loses=[] if free else lines,
             stays=[
                 _("every file in the home folder"),
-                *(words if free else []),
+                *(lines if free else []),
                 _("the way back: while it waits, release them to go on without"),
             ],
             yes=_("Attach GPU"),
@@ -86,16 +86,16 @@ def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
     if forecast.starts_now:
         return True, [_("its GPUs are free: it starts with them at once")]
     if not forecast.possible:
-        return False, [each for each in (forecast.message, forecast.next_action) if each]
+        return False, [line for line in (forecast.message, forecast.next_action) if line]
     if forecast.eta_at is None:
         return False, [_("its GPUs are in use: it waits in the queue, and does not run meanwhile")]
     wait_s = max(0.0, (forecast.eta_at - timezone.now()).total_seconds())
-    words = _("its GPUs are in use: it waits about %(time)s in the queue, and does not run meanwhile")
-    return False, [words % {"time": format_duration(wait_s)}]
+    text = _("its GPUs are in use: it waits about %(time)s in the queue, and does not run meanwhile")
+    return False, [text % {"time": format_duration(wait_s)}]
 
 
 def _ask(
-    request: SignedInRequest, workspace: Workspace, *, loses: list[str] | None = None, **words: Any
+    request: SignedInRequest, workspace: Workspace, *, loses: list[str] | None = None, **context: Any
 ) -> HttpResponse:
     ends = [_("nothing: it does not run now")]
     if workspace.state == State.RUNNING:
@@ -108,5 +108,5 @@ def _ask(
     return render(
         request,
         "confirm.html",
-        {"action": request.path, "back": back, "loses": [*ends, *(loses or [])], **words},
+        {"action": request.path, "back": back, "loses": [*ends, *(loses or [])], **context},
     )

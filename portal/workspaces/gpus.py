@@ -54,7 +54,7 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
         raise StateConflict(Reason(WorkspaceCode.NO_GPU_TO_RELEASE, {"name": workspace.name}))
     change(
         workspace,
-        asked=without_gpus(workspace.resources),
+        changes=without_gpus(workspace.resources),
         released={name: workspace.resources[name] for name in CHANGED},
         actor=actor,
         kind=AuditKind.WORKSPACE_GPU_RELEASED,
@@ -79,7 +79,7 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
         raise StateConflict(Reason(WorkspaceCode.NO_GPU_TO_ATTACH, {"name": workspace.name}))
     change(
         workspace,
-        asked=workspace.released_resources or {},
+        changes=workspace.released_resources or {},
         released=None,
         actor=actor,
         kind=AuditKind.WORKSPACE_GPU_ATTACHED,
@@ -92,7 +92,7 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
 def change(
     workspace: Workspace,
     *,
-    asked: Mapping[str, Any],
+    changes: Mapping[str, Any],
     released: dict[str, Any] | None,
     actor: User | SystemActor,
     kind: AuditKind,
@@ -103,21 +103,21 @@ def change(
     refusal: WorkspaceCode = WorkspaceCode.GPU_NOT_CHANGEABLE,
     **fields: Any,
 ) -> None:
-    """Change the request of a locked workspace to `asked`, and set `fields` with it.
+    """Change the request of a locked workspace to `changes`, and set `fields` with it.
 
     A running workspace with other resources restarts. `refusal` is the code of the error for a workspace in
     transition.
     """
     if workspace.state not in CHANGEABLE:
         raise StateConflict(Reason(refusal, {"name": workspace.name}), state=workspace.state)
-    said = cause.as_json() if cause is not None else None
+    cause_json = cause.as_json() if cause is not None else None
     before = workspace.request
-    fields |= {"resources": {**workspace.resources, **asked}, "released_resources": released}
+    fields |= {"resources": {**workspace.resources, **changes}, "released_resources": released}
     fields.setdefault("gpu_awaited", False)
     for name, value in fields.items():
         setattr(workspace, name, value)
     now = timezone.now()
-    events.record(actor=actor, kind=kind, workspace=workspace, message=message, cause=said, data=data)
+    events.record(actor=actor, kind=kind, workspace=workspace, message=message, cause=cause_json, data=data)
     if workspace.state == State.RUNNING and workspace.request == before:
         # It already has these resources, because its GPUs are released and the rest is equal.
         Workspace.objects.filter(pk=workspace.pk).update(**fields)
@@ -139,7 +139,7 @@ def change(
             Trigger.STOP,
             actor=actor,
             message=stops,
-            cause=said,
+            cause=cause_json,
             next_reconcile_at=now,
             attempts=0,
             queue=NOT_QUEUED,

@@ -24,9 +24,9 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
-    found = received(owned, list[Observation], of=f"the node {node_name} of {pool_slug}")
-    if found is not None:
-        results.apply_owned(pool=pool, node_name=node_name, owned=found)
+    observations = received(owned, list[Observation], of=f"the node {node_name} of {pool_slug}")
+    if observations is not None:
+        results.apply_owned(pool=pool, node_name=node_name, owned=observations)
 
 
 def clean_up() -> None:

@@ -66,55 +66,55 @@ def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[
             return stream.Batch(over=True)
         if is_over(workspace, after):
             return stream.Batch(over=True)
-        if workspace.state in KEPT or (workspace.state in OVER and not _asked(workspace)):
+        if workspace.state in KEPT or (workspace.state in OVER and not _has_node(workspace)):
             lines = workspace.status.log_tail.splitlines()[-tail_lines:]
-            return _told(workspace, LogPiece("".join(f"{line}\n" for line in lines), 0), kept=True)
-        if not _asked(workspace) or time.monotonic() < silent_until:
+            return _batch_of(workspace, LogPiece("".join(f"{line}\n" for line in lines), 0), stored=True)
+        if not _has_node(workspace) or time.monotonic() < silent_until:
             return stream.Batch()
         generation, reached, _ = parts_of(after)
         position = (reached if generation == workspace.generation else 0) if after else None
         over = workspace.state in OVER
         try:
-            piece = dispatch.read_log_after(workspace, after=position, tail_lines=tail_lines, whole=over)
+            piece = dispatch.read_log_after(workspace, after=position, tail_lines=tail_lines, complete=over)
         except Unavailable as error:
             failures += 1
             silent_until = 0.0 if over else time.monotonic() + SILENT_S
             given_up = over and failures >= TRIES
             if not given_up and failures > 1:
                 return stream.Batch()
-            words = message_of(error.reason)
+            message = message_of(error.reason)
             if given_up:
-                return _told(workspace, LogPiece("", position or 0), message=words, over=True)
+                return _batch_of(workspace, LogPiece("", position or 0), message=message, over=True)
             # Keep the position, so that a reader without any lines still begins with the last lines.
-            return _told(workspace, LogPiece("", 0), message=words, number=after)
+            return _batch_of(workspace, LogPiece("", 0), message=message, number=after)
         failures = 0
         if not piece.text and not over:
             return stream.Batch()
-        return _told(workspace, piece, over=over and not piece.more)
+        return _batch_of(workspace, piece, over=over and not piece.more)
 
     return look
 
 
-def _asked(workspace: Workspace) -> bool:
+def _has_node(workspace: Workspace) -> bool:
     """Return whether its node can be read; before the first start no node knows the workspace."""
     return workspace.pool is not None and workspace.generation > 0 and workspace.state != State.PENDING
 
 
-def _told(
+def _batch_of(
     workspace: Workspace,
     piece: LogPiece,
     *,
     message: str = "",
-    kept: bool = False,
+    stored: bool = False,
     over: bool | None = None,
     number: int | None = None,
 ) -> stream.Batch:
-    over = kept if over is None else over
+    over = stored if over is None else over
     event: dict[str, Any] = {
         "id": number_of(workspace.generation, piece.reached, over=over) if number is None else number,
         "text": piece.text,
         "state": workspace.state,
-        "kept": kept,
+        "kept": stored,
         "over": over,
         "message": message,
     }

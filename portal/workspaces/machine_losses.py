@@ -66,7 +66,7 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
         .select_related("owner", "team", "template", "pool", "queue_entry", "status", "preemption")
         .order_by("pk")
     )
-    held = list(
+    devices = list(
         AllocatedDevice.objects.filter(
             allocation__node=node, active=True, device__node__pool__simulated=False
         )
@@ -75,7 +75,7 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
     )
     for workspace in rows:
         _end(workspace, node, actor=actor, reason=reason)
-    for device in held:
+    for device in devices:
         cordons.cordon_device(
             actor=SYSTEM,
             device_id=device,
@@ -97,7 +97,7 @@ def _end(workspace: Workspace, node: Node, *, actor: User | SystemActor, reason:
         trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
         _advance(workspace, trigger, cause, actor, reason, termination_reason=TerminationReason.LOST)
         emit(WorkspaceFailed(workspace, TerminationReason.LOST, cause))
-        _tell(workspace, cause)
+        _notify(workspace, cause)
     if workspace.state == State.TERMINATING:
         _advance(workspace, Trigger.GONE, cause, actor, reason, next_reconcile_at=None)
     elif workspace.state == State.STOPPING:
@@ -132,7 +132,7 @@ def _advance(
     )
 
 
-def _tell(workspace: Workspace, cause: Reason) -> None:
+def _notify(workspace: Workspace, cause: Reason) -> None:
     notify(
         [workspace.owner],
         kind="workspace.lost",

@@ -65,8 +65,8 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
     on_others = ready.exclude(node_name=machine.name).exclude(node_name__in=cut_off.values("name"))
     on_others = on_others.filter(node__retired=False)
     archived = set(on_others.values_list("owner", "team"))
-    named = tuple(_name(each) for each in rows[:MAX_NAMED])
-    keys = tuple(home_key(each.team.slug, each.owner.username) for each in places[:MAX_NAMED])
+    named = tuple(_name(row) for row in rows[:MAX_NAMED])
+    keys = tuple(home_key(place.team.slug, place.owner.username) for place in places[:MAX_NAMED])
     return Losses(
         machine,
         named,
@@ -75,9 +75,9 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
         homes.count(),
         ready.filter(node__name=machine.name).count(),
         tuple(
-            home_key(each.team.slug, each.owner.username)
-            for each in places[:MAX_NAMED]
-            if (each.owner_id, each.team_id) in archived
+            home_key(place.team.slug, place.owner.username)
+            for place in places[:MAX_NAMED]
+            if (place.owner_id, place.team_id) in archived
         ),
         Device.objects.filter(node__pool=machine.pool_id, node__name=machine.name).count(),
     )
@@ -109,9 +109,9 @@ def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> 
 
     def give_up(node: Node) -> dict[str, Any]:
         homes = HomePlace.objects.filter(node=node).select_related("owner", "team").order_by("pk")
-        keys = [home_key(each.team.slug, each.owner.username) for each in homes]
+        keys = [home_key(home.team.slug, home.owner.username) for home in homes]
         ended = machine_losses.end_all(actor=actor, node=node, reason=why)
-        return {"workspaces": sorted(_name(each) for each in ended), "homes": sorted(keys)}
+        return {"workspaces": sorted(_name(row) for row in ended), "homes": sorted(keys)}
 
     services.remove(actor=actor, machine_id=machine_id, reason=why, give_up=give_up)
 

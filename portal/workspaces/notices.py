@@ -33,8 +33,8 @@ def failed(event: WorkspaceFailed) -> None:
         return
     workspace = event.workspace
     if error_code_of(event.reason) == MACHINE_OUT_OF_MEMORY:
-        for held in workspace.allocations.filter(released_at=None).select_related("node__pool"):
-            node_notices.memory_full(held.node.pool, held.node)
+        for allocation in workspace.allocations.filter(released_at=None).select_related("node__pool"):
+            node_notices.memory_full(allocation.node.pool, allocation.node)
     named = {"name": workspace.name}
     match event.termination:
         case TerminationReason.LOST:

@@ -73,16 +73,16 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
     arguments = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
     body = node_rpc.call("node.read_overlay", arguments, pool=pool, node=node, about="packages")
     if "error" in body:
-        said = {"message": str(body["error"])[:500]}
-        raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, said))
-    return _understood(body, _versions_of(workspace.environment_version))
+        params = {"message": str(body["error"])[:500]}
+        raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, params))
+    return _parse_answer(body, _versions_of(workspace.environment_version))
 
 
-def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
+def _parse_answer(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
     """Parse a node's answer; anything but names and versions is ignored."""
-    said, python = body.get("packages"), body.get("python")
+    lines, python = body.get("packages"), body.get("python")
     packages = []
-    for line in said[:MAX_PACKAGES] if isinstance(said, list) else ():
+    for line in lines[:MAX_PACKAGES] if isinstance(lines, list) else ():
         if match := _PINNED.fullmatch(str(line)):
             name, version = match.groups()
             instead = base.get(canonicalize_name(name), "")

@@ -148,9 +148,11 @@ class PackagesSaveView(ApiView):
         own = own_packages.read(actor=request.user, workspace=workspace)
 
         def saved() -> Response:
-            made = own_packages.save(actor=request.user, workspace=workspace, own=own, team=team, **body)
-            shown = environments.environment_by_slug(request.user, made.slug)
-            location = reverse("api:environment-detail", args=[made.slug])
+            environment = own_packages.save(
+                actor=request.user, workspace=workspace, own=own, team=team, **body
+            )
+            shown = environments.environment_by_slug(request.user, environment.slug)
+            location = reverse("api:environment-detail", args=[environment.slug])
             return Response(EnvironmentSerializer(shown).data, status=201, headers={"Location": location})
 
         return idempotency.answer_once(request, saved)

@@ -64,7 +64,7 @@ def _may_save(actor: User, workspace: Workspace) -> bool:
     return environment_policies.may_manage(actor, workspace.team)
 
 
-def _listed(workspace_id: UUID) -> HttpResponse:
+def _redirect_to_packages(workspace_id: UUID) -> HttpResponse:
     return redirect("workspaces:packages", workspace_id)
 
 
@@ -84,7 +84,7 @@ def packages(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "environment": version.environment if version is not None else None,
         "own": own,
         "problem": problem,
-        "sharing": [each.name for each in own_packages.sharing(workspace)[:NAMED]],
+        "sharing": [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]],
         "reset_waits": own_packages.reset_waits(workspace),
         "resetting": dispatch.resets_packages(workspace),
         "over": workspace.state in {State.TERMINATED, State.TERMINATING},
@@ -106,20 +106,20 @@ def reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("The next start removes them. Until then you can take this back."))
-        return _listed(workspace_id)
+        return _redirect_to_packages(workspace_id)
     return render(request, "confirm.html", _reset_question(request, workspace))
 
 
 def _reset_question(request: SignedInRequest, workspace: Workspace) -> dict[str, Any]:
     try:
-        found = own_packages.read(actor=request.user, workspace=workspace).packages
+        installed = own_packages.read(actor=request.user, workspace=workspace).packages
     except PortalError:
         loses = [_("all that you have installed on top of its environment")]
     else:
-        loses = [f"{each.name} {each.version}" for each in found] or [
+        loses = [f"{package.name} {package.version}" for package in installed] or [
             _("nothing: you have installed nothing")
         ]
-    others = [each.name for each in own_packages.sharing(workspace)[:NAMED]]
+    others = [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]]
     if others:
         loses.append(_("the same in %(names)s, which shares them") % {"names": ", ".join(others)})
     return {
@@ -143,7 +143,7 @@ def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("Your packages stay."))
-    return _listed(workspace_id)
+    return _redirect_to_packages(workspace_id)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -160,21 +160,23 @@ def save(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             own = own_packages.read(actor=request.user, workspace=workspace)
         except PortalError as error:
             messages.error(request, error.sentence)
-            return _listed(workspace_id)
+            return _redirect_to_packages(workspace_id)
         if not own.packages:
-            return _listed(workspace_id)
-        known = {"source": own_packages.requirements(workspace, own), "team": workspace.team.slug}
-        form = SaveForm(initial=known, actor=request.user, team=workspace.team)
+            return _redirect_to_packages(workspace_id)
+        initial = {"source": own_packages.requirements(workspace, own), "team": workspace.team.slug}
+        form = SaveForm(initial=initial, actor=request.user, team=workspace.team)
     if form.is_valid():
-        given = dict(form.cleaned_data)
-        team = workspace.team if given.pop("team") else None
+        cleaned = dict(form.cleaned_data)
+        team = workspace.team if cleaned.pop("team") else None
         try:
             own = own_packages.read(actor=request.user, workspace=workspace)
-            made = own_packages.save(actor=request.user, workspace=workspace, own=own, team=team, **given)
+            environment = own_packages.save(
+                actor=request.user, workspace=workspace, own=own, team=team, **cleaned
+            )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
             messages.success(request, _("It is made, and its build is asked for."))
-            return redirect("environments:detail", made.slug)
+            return redirect("environments:detail", environment.slug)
     context = {"workspace": workspace, "form": form}
     return render(request, "workspaces/save_packages.html", context, status=form_status(form))

@@ -138,13 +138,13 @@ def can_open(actor: User, workspace: Workspace) -> bool:
 
 def filtered(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
     """Return workspaces in `state` whose name, template, flavor, team or owner contains each word of `q`."""
-    for word in q.split()[:8]:
+    for term in q.split()[:8]:
         workspaces = workspaces.filter(
-            Q(name__icontains=word)
-            | Q(template__name__icontains=word)
-            | Q(flavor__name__icontains=word)
-            | Q(team__name__icontains=word)
-            | Q(owner__username__icontains=word)
+            Q(name__icontains=term)
+            | Q(template__name__icontains=term)
+            | Q(flavor__name__icontains=term)
+            | Q(team__name__icontains=term)
+            | Q(owner__username__icontains=term)
         )
     if state in State.values:
         workspaces = workspaces.filter(state=state)

@@ -115,13 +115,13 @@ def step(workspace: Workspace) -> None:
         case State.STOPPED if workspace.desired_state == DesiredState.RUNNING:
             requeue(workspace)
         case _:
-            _rest(workspace)
+            _clear_next_reconcile(workspace)
 
 
 def _terminate(workspace: Workspace) -> None:
-    held = dispatch.held_by(workspace)
-    if held or dispatch.somebody_to_ask(workspace):
-        dispatch.send(workspace, Op.DELETE, allocations=held)
+    allocations = dispatch.held_by(workspace)
+    if allocations or dispatch.somebody_to_ask(workspace):
+        dispatch.send(workspace, Op.DELETE, allocations=allocations)
     else:
         # It holds nothing, and its pool has no machine left that could have anything of it.
         gone(workspace)
@@ -143,7 +143,7 @@ def gone(workspace: Workspace) -> None:
 
 def _wait(workspace: Workspace) -> None:
     """Leave a queued workspace to the queue."""
-    _rest(workspace)
+    _clear_next_reconcile(workspace)
     emit(WorkspaceWaits(workspace))
 
 
@@ -156,9 +156,9 @@ def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -
     """
     now = timezone.now()
     allocations = Allocation.objects.filter(only or Q(), workspace=workspace, released_at=None)
-    held = AllocatedDevice.objects.filter(allocation__in=list(allocations), active=True)
-    devices = list(held.values_list("device_id", flat=True))
-    held.update(active=False)
+    shares = AllocatedDevice.objects.filter(allocation__in=list(allocations), active=True)
+    devices = list(shares.values_list("device_id", flat=True))
+    shares.update(active=False)
     freed = allocations.update(released_at=now)
     if freed:
         emit(AllocationsReleased(workspace, tuple(devices), used))
@@ -193,7 +193,7 @@ def _provision(workspace: Workspace, now: datetime) -> None:
         emit(PreflightDue(workspace))
         return
     if now > _started_at(workspace, now) + timedelta(seconds=workspace.template.start_timeout_s):
-        fail(workspace, TerminationReason.START_TIMEOUT, _too_slow(workspace))
+        fail(workspace, TerminationReason.START_TIMEOUT, _timeout_reason(workspace))
         return
     dispatch.send(workspace, Op.OBSERVE if workspace.launched_at else Op.START)
 
@@ -202,7 +202,7 @@ def _must_make_room(workspace: Workspace, now: datetime) -> bool:
     return workspace.preempting is not None and workspace.preempting.preempt_at <= now
 
 
-def _too_slow(workspace: Workspace) -> Reason:
+def _timeout_reason(workspace: Workspace) -> Reason:
     limit_s, cause = workspace.template.start_timeout_s, workspace.status.reason
     if cause:
         return Reason(
@@ -254,7 +254,7 @@ def _delete_stopped(workspace: Workspace, now: datetime) -> None:
         dispatch.send(workspace, Op.DELETE)
 
 
-def _rest(workspace: Workspace) -> None:
+def _clear_next_reconcile(workspace: Workspace) -> None:
     if workspace.next_reconcile_at is not None:
         workspace.next_reconcile_at = None
         workspace.save(update_fields=["next_reconcile_at"])

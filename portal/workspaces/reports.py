@@ -107,12 +107,12 @@ class BadReport(ValueError):
 def body_of(raw: bytes) -> dict[str, Any]:
     """Return the object in a report. Raises `BadReport`."""
     try:
-        found = parse_json(raw or b"{}", strict=False)
+        body = parse_json(raw or b"{}", strict=False)
     except InvalidJson as error:
         raise BadReport(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise BadReport("it is not an object")
-    return found
+    return body
 
 
 def endpoint_of(body: dict[str, Any]) -> str:
@@ -142,37 +142,37 @@ def ending_of(body: dict[str, Any]) -> tuple[int, str]:
 def checkout_of(body: dict[str, Any]) -> CheckoutReport:
     """Return a step of a clone. Raises `BadReport`."""
     try:
-        found = msgspec.convert(body, CheckoutReport)
+        checkout = msgspec.convert(body, CheckoutReport)
     except msgspec.ValidationError as error:
         raise BadReport(str(error)) from error
-    found.detail = strip_nul(found.detail)
-    return found
+    checkout.detail = strip_nul(checkout.detail)
+    return checkout
 
 
 def activity_of(body: dict[str, Any], *, workspace_id: UUID) -> dict[str, Any]:
     """Return all `FIGURES` of a heartbeat, except missing ones in `LEFT_OUT`. Raises `BadReport`."""
-    given = body.get("activity") or {}
-    if not isinstance(given, dict):
+    activity = body.get("activity") or {}
+    if not isinstance(activity, dict):
         raise BadReport("activity is not an object")
-    kept: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     refused = []
     for name, kind in FIGURES.items():
-        if name in LEFT_OUT and name not in given:
+        if name in LEFT_OUT and name not in activity:
             continue
         try:
-            figure = msgspec.convert(given.get(name), kind)
+            figure = msgspec.convert(activity.get(name), kind)
             stamp = getattr(figure, "last_activity", None)
             if stamp is not None:
                 datetime.fromisoformat(stamp)
         except ValueError:
             figure = None
             refused.append(name)
-        kept[name] = msgspec.to_builtins(figure)
+        figures[name] = msgspec.to_builtins(figure)
     if refused and _may_log(workspace_id):
         log.warning(
             "figures of workspace %s do not hold and are left out: %s", workspace_id, ", ".join(refused)
         )
-    return kept
+    return figures
 
 
 def _may_log(workspace_id: UUID) -> bool:

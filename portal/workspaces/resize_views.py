@@ -69,8 +69,8 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "workspace": workspace,
         "rows": rows,
         "size": format_size(workspace.resources),
-        "ends": _ends(workspace),
-        "stays": _stays(workspace),
+        "ends": _consequences(workspace),
+        "stays": _unchanged_lines(workspace),
         "starts": starts,
         "possible": not starts or any(row.verdict.possible for row in rows),
         "error": error,
@@ -104,7 +104,7 @@ def _rows(workspace: Workspace, wanted: str) -> list[FlavorRow]:
     ]
 
 
-def _ends(workspace: Workspace) -> Sequence[str]:
+def _consequences(workspace: Workspace) -> Sequence[str]:
     if workspace.state == State.RUNNING:
         return [
             _("its app restarts: no driver can change the size of an app that runs"),
@@ -117,7 +117,7 @@ def _ends(workspace: Workspace) -> Sequence[str]:
     return [_("nothing: it does not run now, and takes the new size when it is started")]
 
 
-def _stays(workspace: Workspace) -> Sequence[str]:
+def _unchanged_lines(workspace: Workspace) -> Sequence[str]:
     lines = [
         _("every file in the home folder"),
         _("the workspace itself, its software and its address"),

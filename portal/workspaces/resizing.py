@@ -34,10 +34,12 @@ def keeps_files(workspace: Workspace, flavor: Flavor) -> bool:
 def request_with(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return its request with a flavor as JSON, and the part that would be released."""
     # Requirements on the node, such as its software, are kept.
-    asked = {**workspace.resources, **flavor.as_request()}
+    resources = {**workspace.resources, **flavor.as_request()}
     if not workspace.gpu_released or not flavor.accelerator_count:
-        return asked, None
-    return {**asked, **gpu_requests.without_gpus(asked)}, {name: asked[name] for name in gpu_requests.CHANGED}
+        return resources, None
+    return {**resources, **gpu_requests.without_gpus(resources)}, {
+        name: resources[name] for name in gpu_requests.CHANGED
+    }
 
 
 @transaction.atomic
@@ -60,11 +62,11 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         assert workspace.pool is not None  # without a pool, every flavor is possible
         named = {"name": workspace.name, "flavor": flavor.name, "pool": workspace.pool.name}
         raise StateConflict(Reason(WorkspaceCode.FILES_IN_ANOTHER_POOL, named))
-    asked, released = request_with(workspace, flavor)
-    said = workspace.checkpointed
+    resources, released = request_with(workspace, flavor)
+    checkpointed = workspace.checkpointed
     gpus.change(
         workspace,
-        asked=asked,
+        changes=resources,
         released=released,
         actor=actor,
         kind=AuditKind.WORKSPACE_RESIZED,
@@ -75,14 +77,14 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         flavor=flavor,
         gpu_awaited=workspace.gpu_awaited and released is not None,
         preemptible=flavor.preemptible,
-        loses_work=workspace.template.loses_work_on(flavor) if said is None else not said,
-        expected_s=_expected(workspace, before, flavor),
+        loses_work=workspace.template.loses_work_on(flavor) if checkpointed is None else not checkpointed,
+        expected_s=_expected_seconds(workspace, before, flavor),
         lifetime_s=_lifetime(workspace, before, flavor),
     )
     return workspace
 
 
-def _expected(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
+def _expected_seconds(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
     """Return the requested expected time, or the default of the new flavor."""
     usual = workspace.expected_s == expected_of(workspace.template, before)
     return expected_of(workspace.template, flavor, None if usual else workspace.expected_s)

@@ -53,9 +53,9 @@ def apply_result(result: Result) -> bool:
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["lease", "lease_expires_at", "next_reconcile_at"])
     if result.failure is not None:
-        _failed(workspace, result.op, result.failure)
+        _apply_failure(workspace, result.op, result.failure)
     elif result.observation is not None:
-        _observed(workspace, result.op, result.observation)
+        _apply_observation(workspace, result.op, result.observation)
     return True
 
 
@@ -64,7 +64,7 @@ def reported(code: str, text: str) -> Reason:
     return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)[:MAX_TEXT]})
 
 
-def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
+def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
     if workspace.state == State.PROVISIONING and op is Op.START:
         if failure.code == "no_capacity":
             # The snapshot was wrong. The deletion confirms that nothing is left, and closes this generation,
@@ -84,7 +84,7 @@ def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
         set_rows([workspace], status={"reason": reported(failure.code, failure.message).as_json()})
 
 
-def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
+def _apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
     match workspace.state:
         case State.PROVISIONING:
             _observed_provisioning(workspace, op, seen)
@@ -93,7 +93,7 @@ def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
         case State.STOPPING:
             # A START or OBSERVE was answered after the stop was requested: the stop comes next.
             if op is Op.STOP and seen.state in ENDED:
-                _stopped(workspace)
+                _apply_stop(workspace)
             else:
                 _continue(workspace, op, Op.STOP)
         case State.TERMINATING:
@@ -187,17 +187,21 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
 def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:
     code = seen.code or termination.value
     ended = {"template": workspace.template.name, "exit_code": seen.exit_code, "code": code}
-    own = _of_secrets(workspace, code) or (reported(code, seen.message) if seen.message else None)
+    own = _secrets_reason(workspace, code) or (reported(code, seen.message) if seen.message else None)
     reason = own or Reason(WorkspaceCode.APP_EXITED, ended)
     reconcile.fail(workspace, termination, reason, log_tail=seen.log_tail)
 
 
-def _of_secrets(workspace: Workspace, code: str) -> Reason | None:
+def _secrets_reason(workspace: Workspace, code: str) -> Reason | None:
     """Return why a start had no secrets. The portal knows this better than the node."""
     if code not in ("secrets_refused", "secrets_unavailable"):
         return None
-    kept = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
-    return Reason.from_json(kept.problem) if kept is not None and kept.problem else None
+    start_secrets = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
+    return (
+        Reason.from_json(start_secrets.problem)
+        if start_secrets is not None and start_secrets.problem
+        else None
+    )
 
 
 def become_ready(workspace: Workspace, *, endpoint: str) -> None:
@@ -240,7 +244,7 @@ def _requeue(workspace: Workspace) -> None:
     reconcile.release(workspace)
 
 
-def _stopped(workspace: Workspace) -> None:
+def _apply_stop(workspace: Workspace) -> None:
     # It may have been deleted meanwhile, or was preempted and is queued again.
     goes_on = workspace.desired_state != DesiredState.STOPPED
     advance(
@@ -290,7 +294,7 @@ def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
     if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint, dispatch.ref_of(workspace)):
         become_ready(workspace, endpoint=endpoint)
     else:
-        _look_now(workspace)
+        _observe_now(workspace)
 
 
 @transaction.atomic
@@ -302,10 +306,10 @@ def agent_exited(*, workspace_id: UUID, generation: int, exit_code: int, log_tai
     log.info("app of %s exited with code %s", workspace.pk, exit_code)
     set_rows([workspace], status={"log_tail": log_tail, "heartbeat_at": None})
     # Only the driver can know the reason, such as a memory limit.
-    _look_now(workspace)
+    _observe_now(workspace)
 
 
-def _look_now(workspace: Workspace) -> None:
+def _observe_now(workspace: Workspace) -> None:
     """Send an OBSERVE at once, or as soon as the command in flight is answered."""
     if workspace.lease == "":
         workspace.launched_at = workspace.launched_at or timezone.now()
@@ -355,14 +359,14 @@ def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
     count = 0
     unknown: list[str] = []
     owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
-    known = {
+    workspaces_by_pk = {
         str(workspace.pk): workspace
         for workspace in Workspace.objects.filter(
             pk__in=[seen.ref.workspace_id for seen in owned]
         ).select_related("pool")
     }
     for seen in owned:
-        op = _orphan_op(known.get(seen.ref.workspace_id), pool, seen)
+        op = _orphan_op(workspaces_by_pk.get(seen.ref.workspace_id), pool, seen)
         if op is None:
             continue
         count += 1

@@ -124,44 +124,44 @@ def read(keys: Sequence[UUID]) -> list[WorkspaceRow]:
 
     They are read-only: equal rows share their objects.
     """
-    held = defaultdict(list)
+    allocations = defaultdict(list)
     for workspace_id, *allocated in _HELD.raw_rows(keys):
-        held[workspace_id].append(tuple(allocated))
-    rows = (_workspace(row, tuple(held[row[0]])) for row in _ROWS.raw_rows(keys))
-    found = {workspace.pk: workspace for workspace in rows}
-    return [found[key] for key in keys if key in found]
+        allocations[workspace_id].append(tuple(allocated))
+    rows = (_workspace(row, tuple(allocations[row[0]])) for row in _ROWS.raw_rows(keys))
+    by_key = {workspace.pk: workspace for workspace in rows}
+    return [by_key[key] for key in keys if key in by_key]
 
 
 def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
     """Return one workspace. Raises `NotFound` if it does not exist or is not visible to the actor."""
     visible = selectors.rows_for(actor).filter(pk=workspace_id)
-    found = read(list(visible.values_list("pk", flat=True)))
-    if not found:
+    rows = read(list(visible.values_list("pk", flat=True)))
+    if not rows:
         raise NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
-    return found[0]
+    return rows[0]
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def _workspace(raw: RawRow, held: tuple[RawRow, ...]) -> WorkspaceRow:
+def _workspace(raw: RawRow, allocations: tuple[RawRow, ...]) -> WorkspaceRow:
     """Return the object for the raw rows. The cache is keyed by the rows, so it is never stale."""
     row = _ROWS.converted(raw)
-    found = WorkspaceRow(pk=row[0], held=_held(held), shown={})
-    own = found.__dict__
+    workspace_row = WorkspaceRow(pk=row[0], held=_allocations_of(allocations), shown={})
+    own = workspace_row.__dict__
     own.update(zip(_OWN, row, strict=False))
     for name in _OWN_JSON:
-        own[name] = _parsed(own[name])
+        own[name] = _parse_json(own[name])
     for name, first, last in _PLACES:
-        own[name] = _part(name, tuple(row[first:last]))
-    return found
+        own[name] = _related(name, tuple(row[first:last]))
+    return workspace_row
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def _part(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
+def _related(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
     """Return the related object under this name, or `None`."""
     columns = _RELATED[name]
     part = SimpleNamespace(
         **{
-            column: _parsed(value) if column in _JSON else value
+            column: _parse_json(value) if column in _JSON else value
             for column, value in zip(columns, values, strict=True)
         }
     )
@@ -175,7 +175,7 @@ def _part(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     return msgspec.json.decode(text)
 
 
@@ -184,23 +184,23 @@ _OWN_JSON = tuple(name for name in _OWN if name in _JSON)
 
 def _places() -> tuple[tuple[str, int, int], ...]:
     """Return the column range of each entry of `_RELATED` in a row."""
-    found, first = [], len(_OWN)
+    places, first = [], len(_OWN)
     for name, columns in _RELATED.items():
-        found.append((name, first, first + len(columns)))
+        places.append((name, first, first + len(columns)))
         first += len(columns)
-    return tuple(found)
+    return tuple(places)
 
 
 _PLACES = _places()
 
 
-def _held(rows: tuple[RawRow, ...]) -> list[SimpleNamespace]:
+def _allocations_of(rows: tuple[RawRow, ...]) -> list[SimpleNamespace]:
     """Return the allocations of a workspace by node name, with their devices by index."""
-    found: dict[Any, SimpleNamespace] = {}
+    by_key: dict[Any, SimpleNamespace] = {}
     for key, node, milli, uuid, model, memory_mib in rows:
-        if key not in found:
-            found[key] = SimpleNamespace(node=SimpleNamespace(name=node), shares=[])
+        if key not in by_key:
+            by_key[key] = SimpleNamespace(node=SimpleNamespace(name=node), shares=[])
         if milli is not None:
             device = SimpleNamespace(uuid=uuid, model=model, memory_mib=memory_mib)
-            found[key].shares.append(SimpleNamespace(milli=milli, device=device))
-    return list(found.values())
+            by_key[key].shares.append(SimpleNamespace(milli=milli, device=device))
+    return list(by_key.values())

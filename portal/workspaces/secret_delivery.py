@@ -101,28 +101,34 @@ def _hand_over(
     if earlier is not None and earlier.generation == generation and earlier.closed:
         raise Revoked
     now = timezone.now()
-    found = effective.values_of(given_to(workspace), owner=workspace.owner, now=now, fetched=fetched)
+    values = effective.values_of(given_to(workspace), owner=workspace.owner, now=now, fetched=fetched)
     opening = checkouts.secrets_for(workspace)
     git = checkouts.credentials(opening, owner=workspace.owner, now=now, fetched=fetched)
-    given = [*(_facts(secret) for secret, _value in found), *_facts_of_git(opening)]
-    for facts in given:
+    all_facts = [*(_facts(secret) for secret, _value in values), *_facts_of_git(opening)]
+    for facts in all_facts:
         got = fetched.get(UUID(facts["id"]))
         if isinstance(got, effective.FromVault):
             facts[VAULT_VERSION] = got.version
     StartSecrets.objects.update_or_create(
         workspace=workspace,
-        defaults={"generation": generation, "given": given, "given_at": now, "closed": False, "problem": {}},
+        defaults={
+            "generation": generation,
+            "given": all_facts,
+            "given_at": now,
+            "closed": False,
+            "problem": {},
+        },
     )
-    if given and (earlier is None or earlier.generation != generation or earlier.given != given):
+    if all_facts and (earlier is None or earlier.generation != generation or earlier.given != all_facts):
         events.record(
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_SECRETS_GIVEN,
             workspace=workspace,
             message="gave it its secrets",
-            data={"generation": generation, "secrets": given},
+            data={"generation": generation, "secrets": all_facts},
         )
     return {
-        "secrets": [{"name": secret.name, "kind": secret.kind, "value": value} for secret, value in found],
+        "secrets": [{"name": secret.name, "kind": secret.kind, "value": value} for secret, value in values],
         "git": git,
     }
 
@@ -190,8 +196,10 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
     if workspace.state in HOLDING and workspace.state != State.PROVISIONING:
         taken = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
         shown = taken.given if taken is not None else []
-        here = [{name: fact for name, fact in each.items() if name != VAULT_VERSION} for each in shown]
-        changed = here != coming
+        shown_facts = [
+            {name: fact for name, fact in facts.items() if name != VAULT_VERSION} for facts in shown
+        ]
+        changed = shown_facts != coming
     if not (shown or missing or changed):
         return None
     return SecretsNote([_row(facts) for facts in shown], missing, changed)

@@ -78,8 +78,8 @@ def failed_starts(workspace: Workspace) -> int:
 
 def made_with(actor: User, key: str) -> Workspace | None:
     """Return the workspace that the actor created with this idempotency key, unless it is deleted."""
-    made = idempotency.recorded(user=actor, endpoint=CREATION, key=key).get("workspace")
-    return Workspace.objects.filter(pk=made, state__in=LIVE).first() if made else None
+    workspace_id = idempotency.recorded(user=actor, endpoint=CREATION, key=key).get("workspace")
+    return Workspace.objects.filter(pk=workspace_id, state__in=LIVE).first() if workspace_id else None
 
 
 def last_choice(actor: User) -> Workspace | None:
@@ -120,13 +120,13 @@ class Stage:
 
     @property
     def state_label(self) -> str:
-        words = {
+        labels = {
             "done": _("done"),
             "current": _("under way"),
             "failed": _("failed"),
             "todo": _("still to come"),
         }
-        return words[self.state]
+        return labels[self.state]
 
 
 def stage_labels() -> dict[str, str]:
@@ -151,7 +151,7 @@ _BROKEN = frozenset({State.FAILED, State.TERMINATING})
 
 
 @lru_cache(maxsize=64)
-def _to_do(key: str, label: str) -> Stage:
+def _pending_stage(key: str, label: str) -> Stage:
     return Stage(key, label, "todo")
 
 
@@ -163,7 +163,7 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     requested, ready = workspace.requested_at, workspace.ready_at
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
     checked = workspace.checks_began_at is not None
-    ways: list[tuple[str, datetime | None, datetime | None]] = [
+    spans: list[tuple[str, datetime | None, datetime | None]] = [
         ("requested", requested, requested),
         ("admitted", requested, workspace.admitted_at),
         ("placed", workspace.admitted_at, workspace.placed_at),
@@ -176,13 +176,13 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     moving = workspace.state in _MOVING
     # Whether the next unfinished stage is the current one.
     stands_here = moving or (ready is None and workspace.state in _BROKEN)
-    found: list[Stage] = []
-    for key, began, ended in ways:
+    rows: list[Stage] = []
+    for key, began, ended in spans:
         if began is not None and ended is not None:
-            found.append(Stage(key, labels[key], "done", began, ended))
+            rows.append(Stage(key, labels[key], "done", began, ended))
         elif stands_here:
-            found.append(Stage(key, labels[key], "current" if moving else "failed", began))
+            rows.append(Stage(key, labels[key], "current" if moving else "failed", began))
             stands_here = False
         else:
-            found.append(_to_do(key, labels[key]))
-    return found
+            rows.append(_pending_stage(key, labels[key]))
+    return rows

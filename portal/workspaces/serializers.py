@@ -140,7 +140,7 @@ class GpuOveruseSerializer(RowRepresentation, serializers.Serializer[ShareRow]):
 
     device = serializers.CharField(help_text="UUID of the GPU.")
     code = serializers.ChoiceField(
-        [each.value for each in ShareCode if each is not ShareCode.BACK],
+        [code.value for code in ShareCode if code is not ShareCode.BACK],
         help_text="What its node has seen last, or done.",
     )
     message = serializers.CharField()
@@ -251,32 +251,32 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     def lasting(self, row: WorkspaceRow) -> dict[str, Any]:
         """Cache on the row what follows from the row alone."""
-        kept = row.shown.get(self._key)
-        if kept is None:
-            kept = row.shown[self._key] = super().lasting(row)
-        return {**kept}
+        data = row.shown.get(self._key)
+        if data is None:
+            data = row.shown[self._key] = super().lasting(row)
+        return {**data}
 
     @cached_property
     def _key(self) -> tuple[str | None, ...]:
         """What else the cached values depend on."""
-        return get_language(), *self._around
+        return get_language(), *self._url_parts
 
     @cached_property
     def _labels(self) -> dict[str, str]:
         return selectors.stage_labels()
 
     @cached_property
-    def _around(self) -> tuple[str, str, str, str]:
+    def _url_parts(self) -> tuple[str, str, str, str]:
         """The parts around the name in an origin, and around the id in the URL of a page."""
         before, after = _page_path()
         return *origin_around(), settings.BERTH_PUBLIC_URL + before, after
 
     def get_url(self, row: WorkspaceRow) -> str:
-        before, after, *_ = self._around
+        before, after, *_ = self._url_parts
         return f"{before}{row.external_name}{after}{row.template.open_path}"
 
     def get_portal_url(self, row: WorkspaceRow) -> str:
-        *_, before, after = self._around
+        *_, before, after = self._url_parts
         return f"{before}{row.pk}{after}"
 
     def get_error(self, row: WorkspaceRow) -> Trouble | None:
@@ -332,15 +332,15 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 GIT_FIELDS = tuple(GitSerializer().fields)
 
 
-def _message_of(kept: Mapping[str, Any]) -> str | None:
+def _message_of(data: Mapping[str, Any]) -> str | None:
     """Return the message of a stored reason, or `None`."""
-    reason = reason_of(kept)
+    reason = reason_of(data)
     return message_of(reason) if reason is not None else None
 
 
-def _trouble_of(kept: Mapping[str, Any]) -> Trouble | None:
+def _trouble_of(data: Mapping[str, Any]) -> Trouble | None:
     """Return the stored reason of a failure, or `None`."""
-    reason = reason_of(kept)
+    reason = reason_of(data)
     return Trouble(error_code_of(reason), sentence_of(reason)) if reason is not None else None
 
 

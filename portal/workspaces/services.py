@@ -166,7 +166,7 @@ def _insert(
         requested_at=now,
     )
     try:
-        workspace.clean_fields(exclude=_not_cleaned())
+        workspace.clean_fields(exclude=_unvalidated_fields())
     except ValidationError as error:
         raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
     admission = admission_policy().admit(
@@ -189,7 +189,7 @@ def _insert(
     return workspace
 
 
-def _not_cleaned() -> set[str]:
+def _unvalidated_fields() -> set[str]:
     """Return the fields of a new workspace that need no validation: the flavor's resources and relations.
 
     Validating a foreign key costs a query each, and the database checks its constraint anyway.
@@ -257,7 +257,7 @@ def stop(
             )
         return workspace
     if workspace.state not in STOPPABLE:
-        raise _refused(workspace, WorkspaceCode.NOT_STOPPABLE)
+        raise _state_error(workspace, WorkspaceCode.NOT_STOPPABLE)
     now = timezone.now()
     advance(
         workspace,
@@ -285,7 +285,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     if workspace.state in {State.PENDING, State.PROVISIONING, State.RUNNING}:
         return workspace
     if workspace.state not in STARTABLE:
-        raise _refused(workspace, WorkspaceCode.NOT_STARTABLE)
+        raise _state_error(workspace, WorkspaceCode.NOT_STARTABLE)
     policies.require_active_owner(workspace.owner)
     policies.require_place(workspace)
     require_use(workspace.team, workspace.template, workspace.flavor)
@@ -360,14 +360,14 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
 
 def stop_all(*, actor: User | SystemActor, reason: str) -> int:
     """Stop all running and queued workspaces, and return how many were asked to stop."""
-    asked = 0
+    stopped = 0
     for workspace_id in Workspace.objects.filter(state__in=STOPPABLE).values_list("pk", flat=True):
         try:
             stop(actor=actor, workspace_id=workspace_id, reason=reason)
         except StateConflict:
             continue
-        asked += 1
-    return asked
+        stopped += 1
+    return stopped
 
 
 def stop_all_of(event: UserDeactivated) -> None:
@@ -413,7 +413,7 @@ def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
     return dispatch.read_logs(workspace, tail_lines=tail_lines)
 
 
-def _refused(workspace: Workspace, code: WorkspaceCode) -> StateConflict:
+def _state_error(workspace: Workspace, code: WorkspaceCode) -> StateConflict:
     return StateConflict(
         Reason(code, {"name": workspace.name, "state": workspace.state}), state=workspace.state
     )

@@ -46,11 +46,11 @@ class ShareRow:
 
 def of(workspace: Workspace, now: datetime) -> list[ShareRow]:
     """Return the overuse to show for a workspace now, by device."""
-    kept: Mapping[str, Any] = workspace.status.gpu_shares
-    if not kept or kept.get("generation") != workspace.generation or workspace.state not in RUNS:
+    shares: Mapping[str, Any] = workspace.status.gpu_shares
+    if not shares or shares.get("generation") != workspace.generation or workspace.state not in RUNS:
         return []
     rows = []
-    for uuid, seen in sorted(kept.get("devices", {}).items()):
+    for uuid, seen in sorted(shares.get("devices", {}).items()):
         code = ShareCode(seen["code"])
         lasts = code is ShareCode.UNKNOWN or datetime.fromisoformat(seen["at"]) > now - SHOWN_FOR
         if code is ShareCode.BACK or not lasts:

@@ -54,7 +54,7 @@ def default_of(template: Template, team: Team | None) -> Software:
         programs = installed_programs()
         if programs is None or template.program in programs:
             return ON_THE_NODE
-    return _of(environment)
+    return _software_of(environment)
 
 
 def chosen(template: Template, team: Team | None, environment: Environment | None) -> Software:
@@ -67,7 +67,7 @@ def chosen(template: Template, team: Team | None, environment: Environment | Non
     reason = refusal_of(template, team, environment)
     if reason is not None:
         raise _refusals[reason.code](reason, code=reason.code, errors={"environment": [reason]})
-    return _of(environment)
+    return _software_of(environment)
 
 
 def refusal_of(
@@ -133,17 +133,17 @@ def version_ready(event: VersionReady) -> None:
     )
     for row in rows:
         needs = row.resources.get("needs", [])
-        coming = [each for each in needs if each.startswith(need_of(selectors.PENDING))]
+        coming = [need for need in needs if need.startswith(need_of(selectors.PENDING))]
         if not coming:
             continue
-        others = [each for each in needs if each not in coming]
+        others = [need for need in needs if need not in coming]
         row.resources = {**row.resources, "needs": [*others, need_of(version.digest)]}
         row.environment_version = version
         row.save(update_fields=["resources", "environment_version"])
         emit(RequestChanged(row))
 
 
-def _of(environment: Environment) -> Software:
+def _software_of(environment: Environment) -> Software:
     if environment.current is None and environment.kind == Kind.BUILT:
         return Software(environment, selectors.newest_version(environment))
     return Software(environment, environment.current)

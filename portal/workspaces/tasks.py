@@ -28,9 +28,9 @@ def reconcile_one(workspace_id: str) -> None:
 
 @app.task(name="control.apply_result", from_nodes=True)
 def apply_result(result: dict[str, Any]) -> None:
-    found = received(result, Result, of="a node worker")
-    if found is not None and answers.of_a_command(found):
-        results.apply_result(found)
+    message = received(result, Result, of="a node worker")
+    if message is not None and answers.is_from_command_node(message):
+        results.apply_result(message)
 
 
 @app.task(name="control.delete_homes")
@@ -40,9 +40,9 @@ def delete_homes() -> None:
 
 @app.task(name="control.apply_home_deleted", from_nodes=True)
 def apply_home_deleted(answer: dict[str, Any]) -> None:
-    found = received(answer, HomeDeleted, of="a node worker")
-    if found is not None and answers.of_a_deletion(found):
-        deletions.apply(found)
+    message = received(answer, HomeDeleted, of="a node worker")
+    if message is not None and answers.is_from_deletion_node(message):
+        deletions.apply(message)
 
 
 @app.task(name="control.move_homes")
@@ -53,9 +53,9 @@ def move_homes() -> None:
 
 @app.task(name="control.apply_home_move", from_nodes=True)
 def apply_home_move(answer: dict[str, Any]) -> None:
-    found = received(answer, HomeMoved, of="a node worker")
-    if found is not None and answers.of_a_move(found):
-        home_moves.apply(found)
+    message = received(answer, HomeMoved, of="a node worker")
+    if message is not None and answers.is_from_move_node(message):
+        home_moves.apply(message)
 
 
 @app.task(name="control.archive_homes")
@@ -65,16 +65,16 @@ def archive_homes() -> None:
 
 @app.task(name="control.apply_home_archive", from_nodes=True)
 def apply_home_archive(answer: dict[str, Any]) -> None:
-    found = received(answer, HomeArchived, of="a node worker")
-    if found is not None and answers.of_an_archive(found):
-        home_archives.apply(found)
+    message = received(answer, HomeArchived, of="a node worker")
+    if message is not None and answers.is_from_archive_node(message):
+        home_archives.apply(message)
 
 
 @app.task(name="control.apply_home_usage", from_nodes=True)
 def apply_home_usage(pool_slug: str, node_name: str, usages: list[Any]) -> None:
-    found = received(usages, tuple[HomeUsage, ...], of="a node worker")
-    if found is not None and is_of_node(node_name):
-        home_limits.apply(pool_slug=pool_slug, node_name=node_name, measured=found)
+    message = received(usages, tuple[HomeUsage, ...], of="a node worker")
+    if message is not None and is_of_node(node_name):
+        home_limits.apply(pool_slug=pool_slug, node_name=node_name, measured=message)
 
 
 @app.task(name="control.sweep_orphans")
@@ -84,7 +84,7 @@ def sweep_orphans() -> None:
 
 @app.task(name="control.apply_owned", from_nodes=True)
 def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
-    if answers.of_a_listing(pool, node):
+    if answers.is_from_listed_node(pool, node):
         housekeeping.apply_owned(pool, node, owned)
 
 

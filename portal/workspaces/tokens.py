@@ -23,11 +23,11 @@ def check_agent_token(token: str) -> tuple[UUID, int] | None:
     """Return workspace id and generation of a valid agent token, else `None`."""
     try:
         workspace, generation, _ = token.split(".")
-        found = UUID(workspace), int(generation)
+        identity = UUID(workspace), int(generation)
     except ValueError:
         return None
-    genuine = agent_token(*found)
-    return found if hmac.compare_digest(token.encode(), genuine.encode()) else None
+    genuine = agent_token(*identity)
+    return identity if hmac.compare_digest(token.encode(), genuine.encode()) else None
 
 
 def _derive(purpose: str, workspace_id: UUID, generation: int) -> str:

@@ -31,10 +31,10 @@ def locked(workspace_id: UUID) -> Workspace:
     )
     # After waiting for the lock, PostgreSQL joins the new row with the relations of the old one, and the
     # inner join may find nothing, as after a change of flavor. A second query sees both.
-    found = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
-    if found is None:
+    workspace = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
+    if workspace is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE))
-    return found
+    return workspace
 
 
 @transaction.atomic
@@ -102,14 +102,14 @@ def advance_all(
     """
     if not workspaces:
         return
-    seen = {(each.state, each.generation) for each in workspaces}
+    seen = {(workspace.state, workspace.generation) for workspace in workspaces}
     if len(seen) > 1:
         raise ValueError("they are not in one state and generation")
     before, generation = seen.pop()
     target = target_of(before, trigger)
     changes: dict[str, Any] = {"state": target, "state_since": timezone.now(), **fields}
     won = Workspace.objects.filter(
-        pk__in=[each.pk for each in workspaces], state=before, generation=generation
+        pk__in=[workspace.pk for workspace in workspaces], state=before, generation=generation
     ).update(**changes)
     if won != len(workspaces):
         raise StateConflict(Reason(WorkspaceCode.SOME_CHANGED_MEANWHILE))
@@ -135,17 +135,17 @@ def set_rows(
     keys = [workspace.pk for workspace in workspaces]
     if queue:
         QueueEntry.objects.filter(workspace__in=keys).update(**queue)
-        _take_over(_loaded(workspaces, "queue_entry"), queue)
+        _take_over(_loaded_relations(workspaces, "queue_entry"), queue)
     if status:
         WorkspaceStatus.objects.filter(workspace__in=keys).update(**status)
-        _take_over(_loaded(workspaces, "status"), status)
+        _take_over(_loaded_relations(workspaces, "status"), status)
     if end_preemption:
         Preemption.objects.filter(workspace__in=keys).delete()
         for workspace in workspaces:
             workspace._state.fields_cache["preemption"] = None
 
 
-def _loaded(workspaces: Sequence[Workspace], name: str) -> list[Model]:
+def _loaded_relations(workspaces: Sequence[Workspace], name: str) -> list[Model]:
     """Return related rows that are already loaded; others are read fresh when needed."""
     descriptor = getattr(Workspace, name)
     return [getattr(workspace, name) for workspace in workspaces if descriptor.is_cached(workspace)]

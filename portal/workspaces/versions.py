@@ -28,7 +28,7 @@ IF_MATCH = OpenApiParameter(
 
 def version_of(row: WorkspaceRow) -> str:
     """Return a version that changes with everything a person would act on, but not with measurements."""
-    return _short(
+    return _short_digest(
         row.state,
         row.state_since,
         row.desired_state,
@@ -56,7 +56,7 @@ def version_of(row: WorkspaceRow) -> str:
 
 def etag_of(row: WorkspaceRow) -> str:
     """Return a weak tag: the version, a dot, and a digest of the measurements."""
-    return f'W/"{version_of(row)}.{_short(row.status.heartbeat_at, row.status.activity)}"'
+    return f'W/"{version_of(row)}.{_short_digest(row.status.heartbeat_at, row.status.activity)}"'
 
 
 def require_match(request: Request, workspace_id: UUID) -> None:
@@ -81,5 +81,5 @@ def require_match(request: Request, workspace_id: UUID) -> None:
         )
 
 
-def _short(*parts: Any) -> str:
+def _short_digest(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

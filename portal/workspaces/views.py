@@ -93,7 +93,7 @@ def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     try:
         workspace = services.start(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
-        return _refused(request, workspace, error)
+        return _redirect_with_error(request, workspace, error)
     return to_workspace(workspace, opening=workspace.owner_id == request.user.pk)
 
 
@@ -109,11 +109,11 @@ def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD))
         done = extending.extend(actor=request.user, workspace_id=workspace_id, seconds=seconds)
     except PortalError as error:
-        return _refused(request, workspace, error)
+        return _redirect_with_error(request, workspace, error)
     ends_at = done.workspace.ends_at
     assert ends_at is not None  # an extended workspace has an end
-    words = _("%(name)s runs until %(time)s.")
-    messages.success(request, words % {"name": workspace.name, "time": format_day_time(ends_at)})
+    text = _("%(name)s runs until %(time)s.")
+    messages.success(request, text % {"name": workspace.name, "time": format_day_time(ends_at)})
     return to_workspace(workspace)
 
 
@@ -128,7 +128,7 @@ def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     try:
         services.stop(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
-        return _refused(request, workspace, error)
+        return _redirect_with_error(request, workspace, error)
     if request.POST.get("next") == "home":
         return redirect("home:home")
     return to_workspace(workspace)
@@ -145,14 +145,14 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     try:
         services.delete(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
-        return _refused(request, workspace, error)
+        return _redirect_with_error(request, workspace, error)
     messages.success(
         request, _("%(name)s is being deleted. Your home folder stays.") % {"name": workspace.name}
     )
     return redirect("home:home")
 
 
-def _refused(request: SignedInRequest, workspace: Workspace, error: PortalError) -> HttpResponse:
+def _redirect_with_error(request: SignedInRequest, workspace: Workspace, error: PortalError) -> HttpResponse:
     messages.error(request, error.sentence)
     return to_workspace(workspace)
 

@@ -90,7 +90,7 @@ class TestReclaimPolicies(DetailCase, CreateCase):
 
     def stock(self) -> None:
         for target in ("team:vision", "flavor:cpu-small"):
-            reclaim_policies.create(actor=SYSTEM, target=target, given={"idle_minutes": 60})
+            reclaim_policies.create(actor=SYSTEM, target=target, values={"idle_minutes": 60})
 
 
 class TestHomes(DetailCase):

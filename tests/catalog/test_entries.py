@@ -43,11 +43,11 @@ SIZE: dict[str, Any] = {"slug": "tiny", "name": "Tiny", "cpu_milli": 500, "memor
 
 
 def make(actor: Any, team: Team | None = None, **given: Any) -> Template:
-    return entries.create(actor=actor, model=Template, given={**SHELL, **given}, team=team)
+    return entries.create(actor=actor, model=Template, values={**SHELL, **given}, team=team)
 
 
 def size(actor: Any = SYSTEM, **given: Any) -> Flavor:
-    return entries.create(actor=actor, model=Flavor, given={**SIZE, **given})
+    return entries.create(actor=actor, model=Flavor, values={**SIZE, **given})
 
 
 def codes(refused: Any, field: str) -> list[str]:
@@ -126,10 +126,10 @@ def test_who_may_use_it_can_be_named(olga, bob, charlie, team):
     assert selectors.template_by_slug(charlie, "shell")
     with pytest.raises(InvalidInput):
         selectors.template_by_slug(bob, "shell")
-    made = entries.change(actor=olga, entry=made, given={"teams": []})
+    made = entries.change(actor=olga, entry=made, values={"teams": []})
     with pytest.raises(InvalidInput):
         selectors.template_by_slug(charlie, "shell")
-    made = entries.change(actor=olga, entry=made, given={"teams": None})
+    made = entries.change(actor=olga, entry=made, values={"teams": None})
     assert selectors.template_by_slug(bob, "shell")
 
 
@@ -155,7 +155,7 @@ def test_who_may_no_longer_use_it_does_not_start_it_again(olga, bob, team, catal
     local_pool_with(node_info())
     template = make(olga)
     stopped = WorkspaceFactory(owner=bob, team=team, template=template, state=State.STOPPED)
-    entries.change(actor=olga, entry=template, given={"teams": ["vision"]})
+    entries.change(actor=olga, entry=template, values={"teams": ["vision"]})
     Template.objects.get(pk=template.pk).teams.clear()
     with pytest.raises(NotAllowed):
         services.start(actor=bob, workspace_id=stopped.pk)
@@ -165,7 +165,7 @@ def test_an_owner_who_is_none_any_more_keeps_nothing(alice, team, olga):
     made = make(alice, team)
     Membership.objects.filter(user=alice).update(role=Role.MEMBER)
     for act in (
-        lambda: entries.change(actor=alice, entry=made, given={"name": "Mine"}),
+        lambda: entries.change(actor=alice, entry=made, values={"name": "Mine"}),
         lambda: entries.delete(actor=alice, entry=made),
         lambda: entries.restore(actor=alice, entry=made, number=1),
     ):
@@ -247,7 +247,7 @@ def test_an_owner_cannot_turn_the_own_into_everybodys(alice, team):
     made = make(alice, team)
     for given in ({"team": None}, {"team": "robots"}, {"slug": "shell"}):
         with pytest.raises(InvalidInput) as refused:
-            entries.change(actor=alice, entry=made, given=given)
+            entries.change(actor=alice, entry=made, values=given)
         assert refused.value.reason.code == CatalogCode.FIELD_FIXED
 
 
@@ -255,7 +255,7 @@ def test_an_owner_cannot_touch_the_sites_nor_another_teams(alice, charlie, team,
     site, other = make(olga), make(charlie, Team.objects.get(slug="robots"))
     for entry in (site, other):
         for act in (
-            lambda entry=entry: entries.change(actor=alice, entry=entry, given={"argv": ["evil", "{port}"]}),
+            lambda entry=entry: entries.change(actor=alice, entry=entry, values={"argv": ["evil", "{port}"]}),
             lambda entry=entry: entries.delete(actor=alice, entry=entry),
         ):
             with pytest.raises(NotAllowed):
@@ -324,7 +324,7 @@ def test_several_models_will_do(olga):
 def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
     made = make(olga)
     changed = entries.change(
-        actor=ada, entry=made, given={"name": "Better", "argv": ["zsh", "{port}", "{token}"]}
+        actor=ada, entry=made, values={"name": "Better", "argv": ["zsh", "{port}", "{token}"]}
     )
     rows = list(history.revisions(SubjectKind.TEMPLATE, made.pk))
     assert [(row.number, row.act, row.actor_label) for row in rows] == [
@@ -345,7 +345,7 @@ def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
 
 def test_what_was_there_before_the_history_is_its_first_version(olga, catalog):
     found = Template.objects.get(slug="jupyterlab")
-    entries.change(actor=olga, entry=found, given={"description": "Ours"})
+    entries.change(actor=olga, entry=found, values={"description": "Ours"})
     rows = list(history.revisions(SubjectKind.TEMPLATE, found.pk))
     assert [(row.act, row.actor_label) for row in rows] == [("changed", "olga"), ("found", "Berth")]
     assert rows[1].data["description"] == "Notebooks, terminals and files in the browser."
@@ -354,7 +354,7 @@ def test_what_was_there_before_the_history_is_its_first_version(olga, catalog):
 def test_nothing_is_written_where_nothing_changes(olga):
     made = make(olga)
     tag = etags.etag_of(made)
-    same = entries.change(actor=olga, entry=made, given={"name": made.name, "teams": None})
+    same = entries.change(actor=olga, entry=made, values={"name": made.name, "teams": None})
     assert etags.etag_of(same) == tag
     assert history.revisions(SubjectKind.TEMPLATE, made.pk).count() == 1
     assert Event.objects.filter(kind="template.changed").count() == 0
@@ -363,9 +363,9 @@ def test_nothing_is_written_where_nothing_changes(olga):
 def test_a_change_that_was_not_seen_is_not_overwritten(olga, ada):
     made = make(olga)
     seen = frozenset({etags.version_of(made)})
-    entries.change(actor=ada, entry=made, given={"name": "Hers"}, expected=seen)
+    entries.change(actor=ada, entry=made, values={"name": "Hers"}, expected=seen)
     with pytest.raises(PreconditionFailed) as refused:
-        entries.change(actor=olga, entry=made, given={"name": "Mine"}, expected=seen)
+        entries.change(actor=olga, entry=made, values={"name": "Mine"}, expected=seen)
     assert refused.value.reason.params["by"] == "ada"
     with pytest.raises(PreconditionFailed):
         entries.delete(actor=olga, entry=made, expected=seen)
@@ -409,19 +409,19 @@ def test_a_deleted_flavor_of_found_accelerators_does_not_come_back(olga, catalog
 
 def test_a_successor_is_proposed_and_never_goes_in_a_circle(olga, alice, charlie, team):
     old, new = make(olga, slug="old"), make(olga, slug="new")
-    old = entries.change(actor=olga, entry=old, given={"deprecated": True, "successor": "new"})
+    old = entries.change(actor=olga, entry=old, values={"deprecated": True, "successor": "new"})
     assert selectors.deprecation_of(old).code == CatalogCode.ENTRY_HAS_SUCCESSOR
     with pytest.raises(InvalidInput) as refused:
-        entries.change(actor=olga, entry=new, given={"successor": "old"})
+        entries.change(actor=olga, entry=new, values={"successor": "old"})
     assert refused.value.reason.code == CatalogCode.SUCCESSOR_CIRCLE
     with pytest.raises(InvalidInput):
-        entries.change(actor=olga, entry=new, given={"successor": "new"})
+        entries.change(actor=olga, entry=new, values={"successor": "new"})
     # A successor that others do not see would tell them of it.
     make(charlie, Team.objects.get(slug="robots"))
     mine = make(alice, team)
     for entry, actor in ((mine, alice), (new, olga)):
         with pytest.raises(InvalidInput):
-            entries.change(actor=actor, entry=entry, given={"successor": "robots_shell"})
+            entries.change(actor=actor, entry=entry, values={"successor": "robots_shell"})
     entries.delete(actor=olga, entry=new)
     old.refresh_from_db()
     assert old.successor is None
@@ -439,7 +439,7 @@ def test_a_change_does_not_reach_a_start_that_is_under_way(olga, bob, team):
     )  # fmt: skip
     before = dispatch.spec_of(started)
     other = {"argv": ["zsh", "{port}", "{token_file}"], "env": {"A": "1"}}
-    entries.change(actor=olga, entry=template, given=other)
+    entries.change(actor=olga, entry=template, values=other)
     started.refresh_from_db()
     assert dispatch.spec_of(started).digest() == before.digest()
     started.placed_at = timezone.now() + timedelta(seconds=1)

@@ -125,11 +125,11 @@ def test_a_preview_counts_the_cuda_that_its_environment_brings(olga, team, sent)
     template = entries.create(
         actor=SYSTEM,
         model=Template,
-        given={"slug": "torch", "name": "Torch", "program": "bash", "argv": ["bash", "{port}"]},
+        values={"slug": "torch", "name": "Torch", "program": "bash", "argv": ["bash", "{port}"]},
     )
     flavor = FlavorFactory(accelerator_count=1, cpu_milli=1000, memory_mib=1024)
     assert preview(olga, flavor, template).fits.nodes_ever == 1
-    template = entries.change(actor=SYSTEM, entry=template, given={"environment": "torch"})
+    template = entries.change(actor=SYSTEM, entry=template, values={"environment": "torch"})
     assert preview(olga, flavor, template).fits.nodes_ever == 0
 
 

@@ -98,7 +98,7 @@ def test_who_was_faster_is_named(as_user, olga, ada, catalog):
     entry = Template.objects.get(slug="marimo")
     mine = as_typed(None, entry, name="Mine")
     mine["version"] = etags.version_of(entry)
-    entries.change(actor=ada, entry=entry, given={"name": "Hers"})
+    entries.change(actor=ada, entry=entry, values={"name": "Hers"})
     late = as_user(olga).post("/catalog/templates/marimo/edit/", mine)
     assert late.status_code == 400
     assert "ada changed “" in late.content.decode()
@@ -147,8 +147,8 @@ def test_what_an_attacker_writes_is_shown_as_text(as_user, alice, bob, team, cat
         "env": {"A": EVIL},
         "startup": EVIL,
     }
-    made = entries.create(actor=alice, model=Template, given=given, team=team)
-    entries.change(actor=alice, entry=made, given={"env": {"B": EVIL}})
+    made = entries.create(actor=alice, model=Template, values=given, team=team)
+    entries.change(actor=alice, entry=made, values={"env": {"B": EVIL}})
     for person in (alice, bob):
         for url in ("/catalog/templates/", "/catalog/templates/vision_evil/", "/workspaces/new/"):
             html = as_user(person).get(url).content.decode()
@@ -167,7 +167,7 @@ def test_a_member_sees_no_command_and_no_versions(as_user, alice, bob, charlie, 
         "argv": ["bash", "{port}", "--inner"],
         "env": {"A_HUSHED_SECRET": "1"},
     }
-    entries.create(actor=alice, model=Template, given=given, team=team)
+    entries.create(actor=alice, model=Template, values=given, team=team)
     seen = as_user(bob).get("/catalog/templates/vision_t/").content.decode()
     assert "--inner" not in seen
     assert "A_HUSHED_SECRET" not in seen
@@ -182,7 +182,7 @@ def test_a_member_sees_no_command_and_no_versions(as_user, alice, bob, charlie, 
 
 def test_a_member_of_two_teams_does_not_copy_what_only_a_keeper_reads(as_user, alice, charlie, team):
     given = {"slug": "t", "name": "T", "program": "bash", "argv": ["bash", "{port}", "--inner"]}
-    entries.create(actor=alice, model=Template, given=given, team=team)
+    entries.create(actor=alice, model=Template, values=given, team=team)
     MembershipFactory(team=team, user=charlie)
     assert as_user(charlie).get("/catalog/templates/new/?team=robots&of=vision_t").status_code == 403
 
@@ -200,7 +200,7 @@ def test_deletion_says_who_uses_it(as_user, olga, bob, team, catalog):
 
 def test_a_version_is_restored_after_a_question(as_user, olga, catalog):
     entry = Template.objects.get(slug="marimo")
-    entries.change(actor=olga, entry=entry, given={"description": "Ours"})
+    entries.change(actor=olga, entry=entry, values={"description": "Ours"})
     page = as_user(olga).get("/catalog/templates/marimo/versions/1/restore/").content.decode()
     assert "Ours → Reactive Python notebooks" in page
     as_user(olga).post("/catalog/templates/marimo/versions/1/restore/")
@@ -269,7 +269,7 @@ def test_what_never_fits_says_so(olga, catalog):
 def test_a_team_that_may_not_use_it_is_told(olga, team, charlie, catalog):
     local_pool_with(node_info())
     flavor = Flavor.objects.get(slug="cpu-small")
-    flavor = entries.change(actor=SYSTEM, entry=flavor, given={"teams": ["robots"]})
+    flavor = entries.change(actor=SYSTEM, entry=flavor, values={"teams": ["robots"]})
     found = preview(olga, flavor, Template.objects.get(slug="jupyterlab"), team)
     assert found.verdict is None
     assert "is not available to team Vision" in found.sentence

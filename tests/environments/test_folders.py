@@ -87,7 +87,7 @@ def test_only_operators_name_one_and_only_what_is_there(there, alice, team):
 
 def test_a_file_of_the_site_may_name_one_that_comes_later(local_pool, sent):
     documents.make(
-        actor=SYSTEM, slug="ml", team=None, given={"name": "ML", "source_kind": "folder", "source": PATH}
+        actor=SYSTEM, slug="ml", team=None, values={"name": "ML", "source_kind": "folder", "source": PATH}
     )
     upkeep.sweep()
     assert commands(sent) == []

@@ -329,7 +329,7 @@ def versioned() -> dict[str, Any]:
     """A template and a flavor that have been changed once."""
     for model, slug in ((Template, "jupyterlab"), (Flavor, "cpu-small")):
         entry = model.objects.get(slug=slug)
-        entries.change(actor=SYSTEM, entry=entry, given={"description": "As it is now."})
+        entries.change(actor=SYSTEM, entry=entry, values={"description": "As it is now."})
     return {"<int:number>": 1}
 
 
@@ -377,7 +377,7 @@ class Stage:
             "<path:path>": "images/home.png",
             **versioned(),
             "<uuid:policy_id>": policies.create(
-                actor=SYSTEM, target="team:vision", given={"idle_minutes": 60}
+                actor=SYSTEM, target="team:vision", values={"idle_minutes": 60}
             ).pk,
             "<slug:idp>": linked(people["dan"]),
             "<uuid:scim_id>": people["dan"].pk,

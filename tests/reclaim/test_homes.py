@@ -368,26 +368,26 @@ def test_keeping_an_archive_begins_its_time_anew(place, bob, ada, sent):
 def test_policies_and_their_preview(place, alice, pool, settings):
     settings.BERTH_HOME_ARCHIVE_DAYS = 0
     unused(place, 50)
-    site = policy_services.draft(actor=SYSTEM, target="site", given={"archive_days": 60})
+    site = policy_services.draft(actor=SYSTEM, target="site", values={"archive_days": 60})
     found = previews.preview(site)
     assert (found.homes, found.homes_due) == (1, 1)
     assert (
         previews.preview(
-            policy_services.draft(actor=SYSTEM, target="site", given={"archive_days": 80})
+            policy_services.draft(actor=SYSTEM, target="site", values={"archive_days": 80})
         ).homes_due
         == 0
     )
-    policy_services.create(actor=SYSTEM, target="site", given={"archive_days": 80, "delete_days": 200})
-    policy_services.create(actor=alice, target="team:vision", given={"archive_days": 55})
+    policy_services.create(actor=SYSTEM, target="site", values={"archive_days": 80, "delete_days": 200})
+    policy_services.create(actor=alice, target="team:vision", values={"archive_days": 55})
     assert homes.run() == homes.Looked(warned=1)
-    policy_services.put(actor=alice, target="team:vision", given={"archive_days": 500})
+    policy_services.put(actor=alice, target="team:vision", values={"archive_days": 500})
     assert homes.run() == homes.Looked(withdrawn=1)
     for target, given in (
         ("team:vision", {"delete_days": 10}),
         ("flavor:cpu-small", {"archive_days": 10}),
     ):
         with pytest.raises(InvalidInput) as caught:
-            policy_services.put(actor=SYSTEM, target=target, given=given)
+            policy_services.put(actor=SYSTEM, target=target, values=given)
         assert set(caught.value.field_errors) == set(given)
 
 

@@ -145,7 +145,7 @@ def release(workspace, clock, alice):
 
 
 def stop(workspace, clock, alice):
-    policy_services.put(actor=SYSTEM, target="site", given={"release_gpu_minutes": None})
+    policy_services.put(actor=SYSTEM, target="site", values={"release_gpu_minutes": None})
     idle(workspace, 100)
     passes.run()
     clock.shift(HOUR)
@@ -193,7 +193,7 @@ def look(workspace, clock, alice):
 )
 def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(accelerated, clock, alice, sent, step):
     policy_services.create(
-        actor=SYSTEM, target="site", given={"release_gpu_minutes": 60, "notice_minutes": 30}
+        actor=SYSTEM, target="site", values={"release_gpu_minutes": 60, "notice_minutes": 30}
     )
     act = step(accelerated, clock, alice)
     before = standing(accelerated)

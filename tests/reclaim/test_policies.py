@@ -39,7 +39,7 @@ def _site(settings):
 
 
 def make_policy(target: str, **given: object) -> ReclaimPolicy:
-    return policy_services.create(actor=SYSTEM, target=target, given=given)
+    return policy_services.create(actor=SYSTEM, target=target, values=given)
 
 
 def idle(workspace: Workspace, seconds: float) -> None:
@@ -101,7 +101,7 @@ def test_a_looser_policy_takes_the_notice_back(running):
     made = make_policy(f"flavor:{running.flavor.slug}", idle_minutes=60)
     idle(running, 45 * 60)
     assert pass_now().warned == 1
-    policy_services.change(actor=SYSTEM, policy_id=made.pk, given={"idle_minutes": 600})
+    policy_services.change(actor=SYSTEM, policy_id=made.pk, values={"idle_minutes": 600})
     assert pass_now().withdrawn == 1
 
 
@@ -144,12 +144,12 @@ def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(runn
 def test_a_team_sets_its_own_and_nobody_elses(alice, bob, olga, team):
     given = {"idle_minutes": 60}
     with pytest.raises(NotAllowed):
-        policy_services.create(actor=alice, target="site", given=given)
+        policy_services.create(actor=alice, target="site", values=given)
     with pytest.raises(NotAllowed):
-        policy_services.create(actor=bob, target="team:vision", given=given)
-    made = policy_services.create(actor=alice, target="team:vision", given=given)
+        policy_services.create(actor=bob, target="team:vision", values=given)
+    made = policy_services.create(actor=alice, target="team:vision", values=given)
     with pytest.raises(StateConflict):
-        policy_services.create(actor=olga, target="team:vision", given=given)
+        policy_services.create(actor=olga, target="team:vision", values=given)
     with pytest.raises(NotAllowed):
         policy_services.delete(actor=bob, policy_id=made.pk)
     policy_services.delete(actor=alice, policy_id=made.pk)

@@ -36,7 +36,7 @@ EVERYTHING = {
 
 
 def make_policy(target: str, **given: object) -> ReclaimPolicy:
-    return policy_services.create(actor=SYSTEM, target=target, given=given)
+    return policy_services.create(actor=SYSTEM, target=target, values=given)
 
 
 def typed(page: Any, **changed: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_who_was_faster_is_named_and_not_overwritten(as_user, olga, alice, team)
     made = make_policy("team:vision", idle_minutes=60)
     browser = as_user(alice)
     data = typed(browser.get(f"{AT}{made.pk}/edit/"), idle_minutes="30")
-    policy_services.change(actor=olga, policy_id=made.pk, given={"idle_minutes": 90})
+    policy_services.change(actor=olga, policy_id=made.pk, values={"idle_minutes": 90})
     late = browser.post(f"{AT}{made.pk}/edit/", data)
     assert late.status_code == 400
     assert "olga" in late.content.decode()
@@ -118,7 +118,7 @@ def test_who_was_faster_is_named_and_not_overwritten(as_user, olga, alice, team)
 
 def test_versions_are_shown_in_words_and_restored(as_user, alice, team):
     made = make_policy("team:vision", idle_minutes=60)
-    policy_services.change(actor=alice, policy_id=made.pk, given={"idle_minutes": 45, "longest_hours": 100})
+    policy_services.change(actor=alice, policy_id=made.pk, values={"idle_minutes": 45, "longest_hours": 100})
     browser = as_user(alice)
     page = browser.get(f"{AT}{made.pk}/").content.decode()
     assert "<del>1 h</del><br><ins>45 min</ins>" in page

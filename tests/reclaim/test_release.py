@@ -183,7 +183,7 @@ def test_killed_between_its_steps_it_is_finished_by_the_sweep(accelerated, alice
 
 
 def policy(target: str = "site", **given: object) -> ReclaimPolicy:
-    return policy_services.create(actor=SYSTEM, target=target, given=given)
+    return policy_services.create(actor=SYSTEM, target=target, values=given)
 
 
 def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> passes.Passed:
@@ -241,7 +241,7 @@ def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
         assert not ReclaimNotice.objects.exists()
     else:
         policy_services.change(
-            actor=SYSTEM, policy_id=made.pk, given={"release_gpu_minutes": 0, "idle_gpu_minutes": 60}
+            actor=SYSTEM, policy_id=made.pk, values={"release_gpu_minutes": 0, "idle_gpu_minutes": 60}
         )
         # The stop is another matter: it gets a notice of its own.
         assert idle(accelerated, 61).withdrawn == 1
@@ -276,7 +276,7 @@ def test_the_preview_counts_releases_and_what_they_free(accelerated, alice, cloc
             began_at=began + timedelta(hours=1),
             ended_at=began + timedelta(hours=5),
         )
-    draft = policy_services.draft(actor=SYSTEM, target="site", given={"release_gpu_minutes": 60})
+    draft = policy_services.draft(actor=SYSTEM, target="site", values={"release_gpu_minutes": 60})
     found = previews.preview(draft)
     assert (found.workspaces, found.stops, found.releases, found.interrupted) == (1, 1, 1, 0)
     assert found.gpu_hours == 3.0

@@ -44,7 +44,7 @@ def at(clock, day: int, hour: int, minute: int = 0) -> passes.Passed:
 @pytest.fixture
 def stopped(make, alice, local_pool, sent, clock) -> Workspace:
     """One that a schedule has stopped on Monday evening."""
-    policy_services.create(actor=SYSTEM, target="team:vision", given=WEEK)
+    policy_services.create(actor=SYSTEM, target="team:vision", values=WEEK)
     clock.move_to(datetime(2027, 11, 1, 15, tzinfo=UTC))
     workspace = make(alice)
     run_until_ready(sent, workspace)
@@ -99,7 +99,7 @@ def test_who_has_started_and_stopped_it_since_wins(stopped, alice, clock, sent):
 
 
 def test_what_a_person_has_stopped_stays_so(make, alice, local_pool, sent, clock):
-    policy_services.create(actor=SYSTEM, target="team:vision", given=WEEK)
+    policy_services.create(actor=SYSTEM, target="team:vision", values=WEEK)
     workspace = make(alice)
     run_until_ready(sent, workspace)
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -137,7 +137,7 @@ def test_a_crash_in_the_start_leaves_it_for_the_next_pass(stopped, clock, monkey
         raise RuntimeError("killed")
 
     with monkeypatch.context() as killed:
-        killed.setattr(scheduled_starts, "_tell", crash)
+        killed.setattr(scheduled_starts, "_notify", crash)
         assert at(clock, 2, 8).started == 0
     assert again(stopped).state == State.STOPPED
     assert at(clock, 2, 8, 1).started == 1
@@ -146,6 +146,6 @@ def test_a_crash_in_the_start_leaves_it_for_the_next_pass(stopped, clock, monkey
 def test_an_hour_of_starting_needs_one_of_stopping():
     with pytest.raises(InvalidInput) as refused:
         policy_services.create(
-            actor=SYSTEM, target="site", given={**WEEK, "stop_at": None, "idle_minutes": 60}
+            actor=SYSTEM, target="site", values={**WEEK, "stop_at": None, "idle_minutes": 60}
         )
     assert "start_at" in refused.value.extra["errors"]

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from portal.reclaim.engine.ladder import Notice, Policy, RunState, Step, decide
-from portal.reclaim.observing import INTERVAL_S, Activity, Kept, Seen, is_fresh, observed, report_of
+from portal.reclaim.observing import INTERVAL_S, Activity, ActivityRecord, Seen, is_fresh, observed, report_of
 from portal.reclaim.passes import AWAY_S
 from portal.workspaces.results import gpus_idle
 from tests.reclaim.histories import Figures, History
@@ -61,7 +61,7 @@ class Portal:
         kept = None
         if self.row is not None:
             row = self.row
-            kept = Kept(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+            kept = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
         report = report_of(True, activity, self.heartbeat_at, self.seen, self.gpu_idle_since)
         self.row = observed(WORKSPACE, 1, kept, report) or self.row
 

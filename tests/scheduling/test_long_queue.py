@@ -150,12 +150,12 @@ def test_whoever_waits_no_more_is_not_written(long_queue):
 def test_an_eta_far_ahead_is_written_when_it_moves_by_more_than_it_is_exact():
     now = timezone.now()
     far, near = now + dt.timedelta(hours=10), now + dt.timedelta(minutes=5)
-    assert not queue_status._moved(far + dt.timedelta(minutes=17), far, now)
-    assert queue_status._moved(far + dt.timedelta(minutes=19), far, now)
-    assert not queue_status._moved(near + dt.timedelta(seconds=29), near, now)
-    assert queue_status._moved(near + dt.timedelta(seconds=30), near, now)
-    assert queue_status._moved(None, near, now)
-    assert not queue_status._moved(None, None, now)
+    assert not queue_status._eta_changed(far + dt.timedelta(minutes=17), far, now)
+    assert queue_status._eta_changed(far + dt.timedelta(minutes=19), far, now)
+    assert not queue_status._eta_changed(near + dt.timedelta(seconds=29), near, now)
+    assert queue_status._eta_changed(near + dt.timedelta(seconds=30), near, now)
+    assert queue_status._eta_changed(None, near, now)
+    assert not queue_status._eta_changed(None, None, now)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_what_has_been_placed_keeps_what_it_was_placed_with(nodes, make, alice, 
     template = named("imagenet")
     workspace = make(alice)
     clock.shift(1)
-    entries.change(actor=olga, entry=template, given={"mounts": []})
+    entries.change(actor=olga, entry=template, values={"mounts": []})
     workspace.refresh_from_db()
     assert dispatch.spec_of(workspace).mounts == ("imagenet",)
     clock.shift(1)
@@ -85,7 +85,7 @@ def test_what_has_been_placed_keeps_what_it_was_placed_with(nodes, make, alice, 
 )  # fmt: skip
 def test_what_is_no_list_of_names_is_refused(catalog, olga, given):
     with pytest.raises(InvalidInput) as refused:
-        entries.change(actor=olga, entry=Template.objects.get(slug="jupyterlab"), given={"mounts": given})
+        entries.change(actor=olga, entry=Template.objects.get(slug="jupyterlab"), values={"mounts": given})
     assert list(refused.value.extra["errors"]) == ["mounts"]
 
 
@@ -93,7 +93,7 @@ def test_a_team_s_own_template_names_none_whoever_asks(team, alice, olga):
     body = {"slug": "lab", "name": "Lab", "program": "python3", "argv": ["python3", "{port}", "{token}"]}
     for actor in (alice, olga):
         with pytest.raises(InvalidInput) as refused:
-            entries.create(actor=actor, model=Template, given={**body, "mounts": ["imagenet"]}, team=team)
+            entries.create(actor=actor, model=Template, values={**body, "mounts": ["imagenet"]}, team=team)
         assert list(refused.value.extra["errors"]) == ["mounts"]
 
 

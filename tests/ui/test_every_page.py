@@ -140,9 +140,9 @@ class TestReclaimPolicy(PageCase):
     def _policy(self, _stocked: None) -> None:
         given = {"idle_minutes": 60, "holidays": ["2026-12-25"], "days": ["mon"], "zone": "UTC"}
         made = reclaim_policies.create(
-            actor=SYSTEM, target="team:vision", given={**given, "stop_at": "19:00"}
+            actor=SYSTEM, target="team:vision", values={**given, "stop_at": "19:00"}
         )
-        reclaim_policies.change(actor=SYSTEM, policy_id=made.pk, given={"idle_minutes": 0})
+        reclaim_policies.change(actor=SYSTEM, policy_id=made.pk, values={"idle_minutes": 0})
         self.url = f"/reclaim-policies/{made.pk}/{self.rest}"
 
 

@@ -52,7 +52,7 @@ def test_what_is_no_list_is_refused(allowed):
         entries.create(
             actor=SYSTEM,
             model=Template,
-            given={**given, "egress": "list", "egress_allow": allowed},
+            values={**given, "egress": "list", "egress_allow": allowed},
             team=None,
         )
     (reason,) = refused.value.extra["errors"]["egress_allow"]
@@ -96,7 +96,7 @@ def test_its_page_says_what_is_closed(as_user):
 
 def test_a_template_is_changed_over_rest_and_keeps_it(with_token, olga):
     given = {"slug": "notebook-x", "name": "x", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
-    made = entries.create(actor=SYSTEM, model=Template, given=given, team=None)
+    made = entries.create(actor=SYSTEM, model=Template, values=given, team=None)
     url = f"/api/v1/templates/{made.slug}"
     client = with_token(olga)
     answer = client.get(url)

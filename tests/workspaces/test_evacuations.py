@@ -59,7 +59,7 @@ def go_on() -> None:
 
 def arrive(move: HomeMove) -> None:
     """As when its new node has said that all is there."""
-    home_moves._arrived(
+    home_moves._change_place(
         HomeMove.objects.select_related("owner", "team", "pool", "source", "target").get(pk=move.pk)
     )
     HomeMove.objects.filter(pk=move.pk).update(open=False, left="")

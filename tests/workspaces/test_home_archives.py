@@ -308,10 +308,10 @@ def test_answers_of_other_machines_are_none(workspace, pool, sent, monkeypatch):
         HomeArchived(given.archive, "", given.do),
         HomeArchived("x", given.lease, given.do),
     ):
-        assert not answers.of_an_archive(wrong) and not home_archives.apply(wrong)
+        assert not answers.is_from_archive_node(wrong) and not home_archives.apply(wrong)
     asked = []
     monkeypatch.setattr(node_messages, "is_of", lambda pool, node: asked.append(node) or True)
-    assert answers.of_an_archive(said) and asked == [HomeArchive.objects.get().node_name]
+    assert answers.is_from_archive_node(said) and asked == [HomeArchive.objects.get().node_name]
 
 
 def test_with_the_account_and_the_home(workspace, bob, ada, sent):

@@ -332,7 +332,7 @@ def test_answers_of_other_nodes_and_of_nobody(place, bob, sent):
         HomeMoved("x", given.lease, given.do), HomeMoved(given.move, "", given.do),
         HomeMoved(given.move, "other", given.do, done=True),
     ):  # fmt: skip
-        assert not home_moves.apply(wrong) and not answers.of_a_move(wrong)
+        assert not home_moves.apply(wrong) and not answers.is_from_move_node(wrong)
 
 
 def test_the_page_and_rest(place, as_user, bob, sent, client):

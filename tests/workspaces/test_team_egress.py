@@ -207,7 +207,7 @@ def test_owners_of_a_team_cannot_get_out_by_a_template_of_their_own(alice, team)
     own = entries.create(
         actor=alice,
         model=Template,
-        given={**given, "egress": "list", "egress_allow": "0.0.0.0/0, evil.example"},
+        values={**given, "egress": "list", "egress_allow": "0.0.0.0/0, evil.example"},
         team=team,
     )
     workspace = WorkspaceFactory(template=own, team=team)

@@ -64,8 +64,8 @@ class EnvironmentFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="Whether it can be chosen.")
     deprecated = filters.BooleanFilter(label="Whether another one shall be chosen.")
 
-    def by_words(self, queryset: QuerySet[Environment], _name: str, words: str) -> QuerySet[Environment]:
-        return selectors.search(queryset, words)
+    def by_words(self, queryset: QuerySet[Environment], _name: str, value: str) -> QuerySet[Environment]:
+        return selectors.search(queryset, value)
 
 
 @documented(
@@ -118,9 +118,9 @@ class EnvironmentViewSet(ReadViewSet):
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, EnvironmentCreateSerializer)
         team = team_named(request.user, body.pop("team"))
-        made = services.create(actor=request.user, team=team, **body)
-        self.kwargs["slug"] = made.slug
-        location = reverse("api:environment-detail", args=[made.slug])
+        environment = services.create(actor=request.user, team=team, **body)
+        self.kwargs["slug"] = environment.slug
+        location = reverse("api:environment-detail", args=[environment.slug])
         return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(

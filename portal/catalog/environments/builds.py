@@ -95,7 +95,7 @@ def queue_first(
     nodes = there.order_by("waiting", "name")
     if version.source_kind == SourceKindRow.FOLDER:
         # Only a node with the folder can inspect it.
-        node = next((each for each in nodes if selectors.holds(each, version.digest)), None)
+        node = next((node for node in nodes if selectors.holds(node, version.digest)), None)
     else:
         node = nodes.first()
     if node is None:
@@ -106,10 +106,10 @@ def queue_first(
 def make(
     version: EnvironmentVersion, node: Node, *, priority: int = BY_ITSELF, requester: Any = None
 ) -> EnvironmentBuild:
-    build, made = EnvironmentBuild.objects.get_or_create(
+    build, created = EnvironmentBuild.objects.get_or_create(
         version=version, node=node, state__in=OPEN, defaults={"priority": priority, "requester": requester}
     )
-    if made:
+    if created:
         transaction.on_commit(partial(send_waiting, node.pk))
     return build
 
@@ -127,8 +127,8 @@ def cancel(*, actor: User | SystemActor, build_id: UUID) -> EnvironmentBuild:
 
 def cancel_all(actor: User | SystemActor, environment: Environment) -> None:
     """Cancel all builds of a locked environment that is being deleted."""
-    found = EnvironmentBuild.objects.filter(version__environment=environment, state__in=OPEN)
-    for build_id in list(found.values_list("pk", flat=True)):
+    rows = EnvironmentBuild.objects.filter(version__environment=environment, state__in=OPEN)
+    for build_id in list(rows.values_list("pk", flat=True)):
         build, version = locked_build(build_id)
         if build.open:
             _cancel(actor, build, version)
@@ -169,9 +169,9 @@ def send_waiting(node_id: UUID) -> bool:
         return False
     now = timezone.now()
     there = EnvironmentBuild.objects.filter(node=node, state__in=OPEN)
-    words = list(there.values_list("version__source_digest", flat=True))
+    digests = list(there.values_list("version__source_digest", flat=True))
     # Lock all versions with equal sources, so that of two concurrent sends one sees the other.
-    alike = EnvironmentVersion.objects.filter(source_digest__in=words).order_by("pk")
+    alike = EnvironmentVersion.objects.filter(source_digest__in=digests).order_by("pk")
     versions = {
         version.pk: version
         for version in alike.select_for_update(of=("self",), no_key=True).select_related("environment__team")
@@ -262,12 +262,12 @@ def locked_build(build_id: UUID) -> tuple[EnvironmentBuild, EnvironmentVersion]:
     row = rows.first()
     if row is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_BUILD))
-    found, environment_id = row
+    build_pk, environment_id = row
     list(Environment.objects.select_for_update(no_key=True).filter(pk=environment_id).values_list("pk"))
     version = (
         EnvironmentVersion.objects.select_for_update(of=("self",), no_key=True)
         .select_related("environment__team")
-        .filter(pk=found)
+        .filter(pk=build_pk)
         .first()
     )
     build = (

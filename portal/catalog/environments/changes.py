@@ -39,15 +39,15 @@ class Changes:
         parts += [f"{name} {before} → {now}" for name, before, now in self.changed[:MAX_NAMED]]
         parts += [_("%(name)s added") % {"name": name} for name, _version in self.added[:MAX_NAMED]]
         parts += [_("%(name)s removed") % {"name": name} for name in self.removed[:MAX_NAMED]]
-        more = sum(max(0, len(each) - MAX_NAMED) for each in (self.changed, self.added, self.removed))
+        more = sum(max(0, len(names) - MAX_NAMED) for names in (self.changed, self.added, self.removed))
         if more:
             parts.append(_("%(count)d more") % {"count": more})
         if not parts:
             parts.append(_("the same packages"))
         if self.weight_mib:
             size = format_memory(abs(self.weight_mib))
-            words = _("%(size)s heavier") if self.weight_mib > 0 else _("%(size)s lighter")
-            parts.append(words % {"size": size})
+            text = _("%(size)s heavier") if self.weight_mib > 0 else _("%(size)s lighter")
+            parts.append(text % {"size": size})
         return parts
 
 
@@ -74,4 +74,4 @@ def of_packages(
 
 
 def _by_name(packages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return {str(each["name"]): str(each["version"]) for each in packages}
+    return {str(package["name"]): str(package["version"]) for package in packages}

@@ -37,14 +37,14 @@ def fit(version: EnvironmentVersion) -> str:
     if wanted == first:
         return ""
     version.source = f"{wanted}\n{others}"
-    words = sources.to_build(version.source_kind, version.source, notebook=environment.notebook)
-    version.source_digest = source_digest_of(version.source_kind, version.python, words)
+    text = sources.to_build(version.source_kind, version.source, notebook=environment.notebook)
+    version.source_digest = source_digest_of(version.source_kind, version.python, text)
     version.save(update_fields=["source", "source_digest"])
     return wanted
 
 
 def _oldest_driver() -> int | None:
     """Return the lowest major CUDA version supported by any node's driver, or None if unknown."""
-    known = selectors.building_nodes().exclude(cuda_version="").values_list("cuda_version", flat=True)
-    majors = [each.partition(".")[0] for each in known]
-    return min((int(each) for each in majors if each.isascii() and each.isdigit()), default=None)
+    versions = selectors.building_nodes().exclude(cuda_version="").values_list("cuda_version", flat=True)
+    majors = [version.partition(".")[0] for version in versions]
+    return min((int(major) for major in majors if major.isascii() and major.isdigit()), default=None)

@@ -74,7 +74,7 @@ def ensure() -> list[str]:
 
     The build of “Data science” is queued once a node exists, after builds requested by users.
     """
-    made = []
+    slugs = []
     with transaction.atomic():
         if not Environment.objects.filter(slug=MINIMAL).exists():
             Environment.objects.create(
@@ -87,24 +87,24 @@ def ensure() -> list[str]:
                 updated_at=timezone.now(),
                 updated_by=SYSTEM.label,
             )
-            made.append(MINIMAL)
-    for each in DEFINITIONS:
-        left_out = each.slug == DATA_SCIENCE and settings.BERTH_SKIP_DATA_SCIENCE
-        if left_out or Environment.objects.filter(slug=each.slug).exists():
+            slugs.append(MINIMAL)
+    for definition in DEFINITIONS:
+        left_out = definition.slug == DATA_SCIENCE and settings.BERTH_SKIP_DATA_SCIENCE
+        if left_out or Environment.objects.filter(slug=definition.slug).exists():
             continue
         with transaction.atomic():
             environment = services.create(
                 actor=SYSTEM,
                 team=None,
-                slug=each.slug,
-                name=each.name,
-                description=each.description,
+                slug=definition.slug,
+                name=definition.name,
+                description=definition.description,
                 source_kind=SourceKind.PACKAGES,
-                source="\n".join(each.packages),
+                source="\n".join(definition.packages),
                 build=False,
             )
-            Environment.objects.filter(pk=environment.pk).update(curated=True, position=each.position)
-            if each.build:
+            Environment.objects.filter(pk=environment.pk).update(curated=True, position=definition.position)
+            if definition.build:
                 builds.ask(SYSTEM, environment.versions.get())
-            made.append(each.slug)
-    return made
+            slugs.append(definition.slug)
+    return slugs

@@ -30,15 +30,17 @@ def documents() -> dict[str, dict[str, Any]]:
     environments = list(rows)
     newest: dict[Any, EnvironmentVersion] = {}
     current: dict[Any, EnvironmentVersion] = {}
-    chosen = {each.current_id for each in environments}
+    chosen = {environment.current_id for environment in environments}
     versions = EnvironmentVersion.objects.defer("lock", "packages", "programs").order_by("number")
     for version in versions:
         newest[version.environment_id] = version
         if version.pk in chosen:
             current[version.environment_id] = version
     return {
-        each.slug: _document(each, _asked_for(newest.get(each.pk), current.get(each.pk)))
-        for each in environments
+        environment.slug: _document(
+            environment, _asked_for(newest.get(environment.pk), current.get(environment.pk))
+        )
+        for environment in environments
     }
 
 
@@ -51,17 +53,17 @@ def _asked_for(
 
 
 def _document(environment: Environment, version: EnvironmentVersion | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "team": environment.team.slug if environment.team is not None else None,
         **{name: getattr(environment, name) for name in ABOUT},
         "successor": environment.successor.slug if environment.successor is not None else None,
     }
     if version is not None:
-        found |= {name: getattr(version, name) for name in OF_SOURCE}
+        document |= {name: getattr(version, name) for name in OF_SOURCE}
         if version.source_kind == SourceKind.FOLDER:
-            del found["python"]  # determined by the folder
-        found["build"] = version.state != VersionState.NEW
-    return found
+            del document["python"]  # determined by the folder
+        document["build"] = version.state != VersionState.NEW
+    return document
 
 
 def curated_slugs() -> frozenset[str]:
@@ -69,50 +71,52 @@ def curated_slugs() -> frozenset[str]:
     return frozenset(Environment.objects.filter(curated=True).values_list("slug", flat=True))
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with normalised texts and source. Raises `InvalidInput`, with line numbers."""
-    found = dict(given)
+    document = dict(values)
     for name in services.LENGTHS:
-        if name in found:
-            found[name] = services.as_kept(name, found[name])
-    if "python" in found:
-        sources.python_of(found["python"])
-    if "source" in found:
-        kind, text = sources.checked(found.get("source_kind", SourceKind.PACKAGES), found["source"])
-        found["source"] = text
-        if "source_kind" in found:
-            found["source_kind"] = kind.value
+        if name in document:
+            document[name] = services.as_kept(name, document[name])
+    if "python" in document:
+        sources.python_of(document["python"])
+    if "source" in document:
+        kind, text = sources.checked(document.get("source_kind", SourceKind.PACKAGES), document["source"])
+        document["source"] = text
+        if "source_kind" in document:
+            document["source_kind"] = kind.value
         if kind == SourceKind.FOLDER:
-            found.pop("python", None)
-    elif "source_kind" in found:
+            document.pop("python", None)
+    elif "source_kind" in document:
         raise _needs_source()
-    return found
+    return document
 
 
 @transaction.atomic
-def make(*, actor: User | SystemActor, slug: str, team: Team | None, given: Mapping[str, Any]) -> Environment:
+def make(
+    *, actor: User | SystemActor, slug: str, team: Team | None, values: Mapping[str, Any]
+) -> Environment:
     """Create the environment of a document; `change` sets its successor. Raises as `services.create`."""
-    if "source" not in given:
+    if "source" not in values:
         raise _needs_source()
     environment = services.create(
         actor=actor,
         team=team,
         slug=slug,
-        name=given.get("name", slug),
-        description=given.get("description", ""),
-        source_kind=given.get("source_kind", SourceKind.PACKAGES),
-        source=given["source"],
-        python=given.get("python", ""),
-        notebook=given.get("notebook", True),
-        build=given.get("build", True),
+        name=values.get("name", slug),
+        description=values.get("description", ""),
+        source_kind=values.get("source_kind", SourceKind.PACKAGES),
+        source=values["source"],
+        python=values.get("python", ""),
+        notebook=values.get("notebook", True),
+        build=values.get("build", True),
         anywhere=True,
     )
-    later = {name: given[name] for name in ("enabled", "deprecated") if name in given}
+    later = {name: values[name] for name in ("enabled", "deprecated") if name in values}
     return services.change(actor=actor, environment=environment, **later) if later else environment
 
 
 @transaction.atomic
-def change(*, actor: User | SystemActor, slug: str, given: Mapping[str, Any]) -> Environment:
+def change(*, actor: User | SystemActor, slug: str, values: Mapping[str, Any]) -> Environment:
     """Apply a document to an environment. A different source or Python creates and builds a version.
 
     Raises as `services.change` and `services.change_source`, and `NotFound`.
@@ -121,21 +125,21 @@ def change(*, actor: User | SystemActor, slug: str, given: Mapping[str, Any]) ->
     if environment is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
     team = environment.team.slug if environment.team is not None else None
-    if "team" in given and given["team"] != team:
+    if "team" in values and values["team"] != team:
         fixed = Reason(CatalogCode.FIELD_FIXED, {"field": "team"})
         raise InvalidInput(fixed, errors={"team": [fixed]})
-    about = {name: given[name] for name in ABOUT if name in given}
-    if "successor" in given:
-        about["successor"] = given["successor"] or ""
+    about = {name: values[name] for name in ABOUT if name in values}
+    if "successor" in values:
+        about["successor"] = values["successor"] or ""
     if about:
         environment = services.change(actor=actor, environment=environment, **about)
     present = documents().get(slug, {})
-    wanted = {name: given.get(name, present.get(name)) for name in OF_SOURCE}
-    if any(name in given for name in OF_SOURCE) and any(
+    wanted = {name: values.get(name, present.get(name)) for name in OF_SOURCE}
+    if any(name in values for name in OF_SOURCE) and any(
         wanted[name] != present.get(name) for name in OF_SOURCE
     ):
         services.change_source(actor=actor, environment=environment, anywhere=True, **wanted)
-    elif given.get("build") and present.get("build") is False:
+    elif values.get("build") and present.get("build") is False:
         services.rebuild(actor=actor, environment=environment)
     return environment
 

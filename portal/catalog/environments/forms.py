@@ -47,46 +47,46 @@ class _Source(forms.Form):
         help_text=_("requirements.txt, pyproject.toml, or a lock with hashes. It takes the list's place."),
     )
     python = forms.ChoiceField(
-        label=_("Python"), choices=[(each, each) for each in PYTHONS], initial=own_python
+        label=_("Python"), choices=[(python, python) for python in PYTHONS], initial=own_python
     )
 
     def __init__(
         self, *args: Any, folders: Iterable[tuple[str, str]] = (), operates: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        found = list(folders)
+        choices = list(folders)
         folder: Any = self.fields["folder"]
         kinds: Any = self.fields["source_kind"]
         if not operates:
             # Folders on nodes can be named by operators only.
             del self.fields["folder"]
-            kinds.choices = [each for each in SourceKind.choices if each[0] != SourceKind.FOLDER]
+            kinds.choices = [choice for choice in SourceKind.choices if choice[0] != SourceKind.FOLDER]
             return
-        folder.choices = [("", _("Choose one") if found else _("No node names one")), *found]
+        folder.choices = [("", _("Choose one") if choices else _("No node names one")), *choices]
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
-        upload = given.pop("file", None)
-        folder = given.pop("folder", "")
-        if given.get("source_kind") == SourceKind.FOLDER:
-            given["source"] = folder
+        cleaned = super().clean() or {}
+        upload = cleaned.pop("file", None)
+        folder = cleaned.pop("folder", "")
+        if cleaned.get("source_kind") == SourceKind.FOLDER:
+            cleaned["source"] = folder
             if not folder:
                 self.add_error(
                     "folder", _("Choose a folder. Nodes name theirs in BERTH_ENVIRONMENT_FOLDERS.")
                 )
-            return given
+            return cleaned
         if upload is not None:
             if upload.size > MAX_LOCK:
                 self.add_error("file", _("The file is too long."))
             else:
-                given["source"] = upload.read().decode("utf-8", "replace")
+                cleaned["source"] = upload.read().decode("utf-8", "replace")
                 if upload.name.endswith(".toml"):
-                    given["source_kind"] = SourceKind.PYPROJECT.value
-                elif given.get("source_kind") in (SourceKind.PACKAGES, SourceKind.PYPROJECT):
-                    given["source_kind"] = SourceKind.REQUIREMENTS.value
-        elif not given.get("source", "").strip() and self.needs_source:
+                    cleaned["source_kind"] = SourceKind.PYPROJECT.value
+                elif cleaned.get("source_kind") in (SourceKind.PACKAGES, SourceKind.PYPROJECT):
+                    cleaned["source_kind"] = SourceKind.REQUIREMENTS.value
+        elif not cleaned.get("source", "").strip() and self.needs_source:
             self.add_error("source", _("Name at least one package, or choose a file."))
-        return given
+        return cleaned
 
     needs_source = True
 

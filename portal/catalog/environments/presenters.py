@@ -113,9 +113,9 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
     for version in versions:
         icon, tone = VERSION_LOOKS[VersionState(version.state)]
         before = next((old for old in ready if old.number < version.number), None)
-        said = ""
+        sentence = ""
         if version.state == VersionState.READY and before is not None:
-            said = changes.between(before, version).sentence
+            sentence = changes.between(before, version).sentence
         reason = reason_of(version.failure) if version.state == VersionState.FAILED else None
         rows.append(
             VersionRow(
@@ -123,7 +123,7 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
                 version.pk == environment.current_id,
                 icon,
                 tone,
-                said,
+                sentence,
                 message_of(reason) if reason else "",
                 next_action_of(reason) if reason else "",
             )
@@ -225,19 +225,19 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
         "newest": newest,
         "holdings": holding_rows(current),
         "folder": newest.source if newest is not None and is_folder(newest) else "",
-        "lacks": _lacks(current),
+        "lacks": _missing_programs(current),
         "builds": builds,
         "open": [build for build in builds if build.build.open],
         "packages": current_packages(environment),
         "asked_for": asked_for(environment),
         "mending": mending(
             selectors.newest_version(environment),
-            next((build.build.pk for build in builds if _is_of(build, newest)), None),
+            next((build.build.pk for build in builds if _builds_version(build, newest)), None),
         ),
     }
 
 
-def _lacks(version: EnvironmentVersion | None) -> list[str]:
+def _missing_programs(version: EnvironmentVersion | None) -> list[str]:
     """Return the notebook programs that are missing in a folder."""
     if version is None or not is_folder(version):
         return []
@@ -305,7 +305,7 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
     return rows
 
 
-def _is_of(row: BuildRow, version: EnvironmentVersion | None) -> bool:
+def _builds_version(row: BuildRow, version: EnvironmentVersion | None) -> bool:
     return version is not None and row.build.version_id == version.pk
 
 

@@ -68,7 +68,7 @@ def preview(
     kind, text = sources.checked(source_kind, source)
     present = environment.current
     if kind == SourceKind.FOLDER:
-        return _of_folder(actor, environment, text)
+        return _folder_preview(actor, environment, text)
     python = sources.python_of(python) if python else environment.python
     exact, lines = False, [_("It is the first version.")]
     if present is not None:
@@ -78,13 +78,17 @@ def preview(
     return Preview(against, exact, tuple(lines), reach, tuple(_when(environment, reach)))
 
 
-def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
+def _folder_preview(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
     """Return the preview of a folder on nodes, with what is missing in it."""
-    found = services.folder_there(actor, path)
+    folder = services.folder_there(actor, path)
     lines = [
         _("Python %(python)s with %(count)d packages, on %(nodes)s. Nothing is built.")
-        % {"python": found.python, "count": found.package_count, "nodes": ", ".join(found.nodes[:MAX_NAMED])},
-        *folder_warnings(found),
+        % {
+            "python": folder.python,
+            "count": folder.package_count,
+            "nodes": ", ".join(folder.nodes[:MAX_NAMED]),
+        },
+        *folder_warnings(folder),
     ]
     reach = reach_of(environment)
     present = environment.current
@@ -92,13 +96,13 @@ def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -
     return Preview(present.number if present is not None else 0, False, tuple(lines), reach, tuple(when))
 
 
-def folder_warnings(found: selectors.NodeFolder) -> list[str]:
+def folder_warnings(folder: selectors.NodeFolder) -> list[str]:
     """Return warnings about missing notebook programs and differences between nodes."""
     lines = []
-    if missing := sorted({"jupyter-lab", "marimo"} - found.programs):
-        words = _("It has no %(programs)s: templates that start these cannot run in it. Install them there.")
-        lines.append(words % {"programs": ", ".join(missing)})
-    if not found.alike:
+    if missing := sorted({"jupyter-lab", "marimo"} - folder.programs):
+        text = _("It has no %(programs)s: templates that start these cannot run in it. Install them there.")
+        lines.append(text % {"programs": ", ".join(missing)})
+    if not folder.alike:
         lines.append(_("It is not the same on all nodes: what a workspace finds depends on its node."))
     return lines
 
@@ -125,32 +129,35 @@ def _changes(
 ) -> tuple[bool, list[str]]:
     """Return whether the changes are complete, and the changes against the current version."""
     has: dict[str, str] = {
-        canonicalize_name(str(each["name"])): str(each["version"]) for each in present.packages
+        canonicalize_name(str(package["name"])): str(package["version"]) for package in present.packages
     }
     if kind == SourceKind.LOCK:
         locked: dict[str, str] = {
-            canonicalize_name(each.name): next(iter(each.specifier)).version
-            for each in sources.requirements_in(kind, text)
-            if len(each.specifier) == 1
+            canonicalize_name(requirement.name): next(iter(requirement.specifier)).version
+            for requirement in sources.requirements_in(kind, text)
+            if len(requirement.specifier) == 1
         }
-        found = changes.of_packages(has, locked, pythons=(present.python, python))
-        return True, found.parts
+        differences = changes.of_packages(has, locked, pythons=(present.python, python))
+        return True, differences.parts
     lines = [f"Python {present.python} → {python}"] if present.python != python else []
-    words = sources.to_build(kind, text, notebook=environment.notebook)
+    build_text = sources.to_build(kind, text, notebook=environment.notebook)
     before = sources.to_build(present.source_kind, present.source, notebook=environment.notebook)
-    if source_digest_of(kind, python, words) == source_digest_of(present.source_kind, present.python, before):
+    if source_digest_of(kind, python, build_text) == source_digest_of(
+        present.source_kind, present.python, before
+    ):
         return False, [_("The same is asked for: only newer versions of its packages would come.")]
-    asked = sources.requirements_in(kind, words)
-    lines += filter(None, (_line(each, has, python) for each in asked))
-    now = {canonicalize_name(name) for name in sources.names_in(kind, words)}
+    requirements = sources.requirements_in(kind, build_text)
+    lines += filter(None, (_line(requirement, has, python) for requirement in requirements))
+    now = {canonicalize_name(name) for name in sources.names_in(kind, build_text)}
     gone = [
         name for name in sources.names_in(present.source_kind, before) if canonicalize_name(name) not in now
     ]
     lines += [_("%(name)s is not asked for any more") % {"name": name} for name in gone]
     new_programs = [
         name
-        for name in sources.names_in(kind, words)
-        if name not in {each.name for each in asked} and canonicalize_name(name) not in has
+        for name in sources.names_in(kind, build_text)
+        if name not in {requirement.name for requirement in requirements}
+        and canonicalize_name(name) not in has
     ]
     lines += [_("%(name)s is added") % {"name": name} for name in new_programs]
     return False, lines or [_("What the present version has is enough for all that is asked for.")]
@@ -178,27 +185,27 @@ def _when(environment: Environment, reach: Reach) -> list[str]:
     if not nodes:
         lines = [_("No node is there that could build it: it waits until one is.")]
     else:
-        took = _took(environment)
+        took = _last_build_s(environment)
         last = _(" The last build took %(time)s.") % {"time": format_duration(took)} if took else ""
         lines = [_("New workspaces get it as soon as the first node has built it.") + last]
         if len(nodes) > 1:
-            words = _("It is then brought to the other nodes: %(nodes)s.")
+            text = _("It is then brought to the other nodes: %(nodes)s.")
             shown = ", ".join(nodes[:MAX_NAMED]) + ("…" if len(nodes) > MAX_NAMED else "")
-            lines.append(words % {"nodes": shown})
+            lines.append(text % {"nodes": shown})
     if reach.templates:
-        words = _("Templates whose new workspaces get it: %(names)s.")
-        lines.append(words % {"names": ", ".join(reach.templates)})
+        text = _("Templates whose new workspaces get it: %(names)s.")
+        lines.append(text % {"names": ", ".join(reach.templates)})
     if reach.workspaces:
-        words = ngettext(
+        text = ngettext(
             "%(count)d workspace keeps the version that it has, %(running)d of them running.",
             "%(count)d workspaces keep the version that they have, %(running)d of them running.",
             reach.workspaces,
         )
-        lines.append(words % {"count": reach.workspaces, "running": reach.running})
+        lines.append(text % {"count": reach.workspaces, "running": reach.running})
     return lines
 
 
-def _took(environment: Environment) -> float:
+def _last_build_s(environment: Environment) -> float:
     """Return the duration of its last successful build in seconds, or 0."""
     last = selectors.builds_of(environment).filter(state=BuildState.READY).first()
     if last is None or last.started_at is None or last.ended_at is None:

@@ -70,22 +70,22 @@ FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
 """Failures without automatic retry: caused by the list, or cancelled."""
 
 
-def of_its_node(build: str, lease: str) -> bool:
+def is_from_build_node(build: str, lease: str) -> bool:
     """Return whether the message is from the build's node, under the current lease."""
     try:
-        found = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
+        rows = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
     except ValueError:
         return False
-    held = found.defer("log").first() if lease else None
-    return held is not None and node_messages.is_of(held.node.pool, held.node.name)
+    row = rows.defer("log").first() if lease else None
+    return row is not None and node_messages.is_of(row.node.pool, row.node.name)
 
 
 def apply_progress(progress: EnvironmentProgress) -> bool:
     """Record progress and extend the lease. Returns False if the message is stale and was dropped."""
     now = timezone.now()
     with transaction.atomic():
-        build = _under_lease(progress.build, progress.lease)
-        if build is None or _too_long(build, now):
+        build = _leased_build(progress.build, progress.lease)
+        if build is None or _exceeds_limit(build, now):
             return False
         fields = ["state", "stage", "done", "total", "lease_expires_at"]
         if build.state == BuildState.QUEUED:
@@ -112,18 +112,18 @@ def apply_progress(progress: EnvironmentProgress) -> bool:
     return True
 
 
-def _under_lease(build: str, lease: str) -> EnvironmentBuild | None:
+def _leased_build(build: str, lease: str) -> EnvironmentBuild | None:
     try:
         build_id = UUID(build)
     except ValueError:
         return None
     if not lease:
         return None
-    found = EnvironmentBuild.objects.select_for_update(of=("self",)).filter(pk=build_id, lease=lease).first()
-    return found if found is not None and found.open else None
+    row = EnvironmentBuild.objects.select_for_update(of=("self",)).filter(pk=build_id, lease=lease).first()
+    return row if row is not None and row.open else None
 
 
-def _too_long(build: EnvironmentBuild, now: datetime) -> bool:
+def _exceeds_limit(build: EnvironmentBuild, now: datetime) -> bool:
     """Return whether a build exceeds the limit; then it is given up even if it reports progress."""
     limit = timedelta(seconds=settings.BERTH_ENVIRONMENT_BUILD_S * 1.5 + 120)
     return build.started_at is not None and now - build.started_at > limit
@@ -144,12 +144,12 @@ def apply_built(result: EnvironmentBuilt) -> bool:
             return False
         _take_log(build, result)
         if result.failure is not None:
-            _failed(build, version, _reason_of(result, build, version))
-        elif not _sound(result, version):
+            _apply_failure(build, version, _reason_of(result, build, version))
+        elif not _is_valid(result, version):
             log.warning("what %s says it has built is not what it was asked for", build.node.name)
-            _failed(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
+            _apply_failure(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
         else:
-            _succeeded(build, version, result)
+            _apply_success(build, version, result)
     return True
 
 
@@ -162,7 +162,7 @@ def _take_log(build: EnvironmentBuild, result: EnvironmentBuilt) -> None:
         build.save(update_fields=["log", "log_dropped", "log_received"])
 
 
-def _sound(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
+def _is_valid(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
     """Return whether the digest matches the lock, and both match the request."""
     if version.source_kind == SourceKind.FOLDER:
         return result.digest == version.digest == digest_of_folder(version.source)
@@ -174,15 +174,19 @@ def _sound(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
     return not version.digest or version.digest == result.digest
 
 
-def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, result: EnvironmentBuilt) -> None:
+def _apply_success(build: EnvironmentBuild, version: EnvironmentVersion, result: EnvironmentBuilt) -> None:
     end(build, BuildState.READY, stage="", failure={}, started_at=build.started_at or timezone.now())
     first = version.state != VersionState.READY
     if first:
         version.lock = version.lock or result.lock
         version.digest = result.digest
         version.packages = [
-            {"name": logs.clean(each.name), "version": logs.clean(each.version), "size_kib": each.size_kib}
-            for each in sorted(result.packages, key=lambda each: each.name.lower())
+            {
+                "name": logs.clean(package.name),
+                "version": logs.clean(package.version),
+                "size_kib": package.size_kib,
+            }
+            for package in sorted(result.packages, key=lambda package: package.name.lower())
         ]
         version.size_mib = result.size_mib
         version.programs = sorted(set(result.programs))
@@ -200,9 +204,9 @@ def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, result: Env
         builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=result.digest)
     if version.source_kind == SourceKind.FOLDER:
         return  # already existed: the node's inventory reports it
-    held = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))
+    holding = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))
     # In a separate transaction: `send_waiting` locks nodes before versions.
-    transaction.on_commit(partial(held_environments.add, build.node_id, held))
+    transaction.on_commit(partial(held_environments.add, build.node_id, holding))
 
 
 def _make_current(version: EnvironmentVersion) -> None:
@@ -221,7 +225,7 @@ def _reason_of(result: EnvironmentBuilt, build: EnvironmentBuild, version: Envir
     except ValueError:
         code = EnvironmentCode.BUILD_UNFORESEEN
     line = result.failed_line
-    said = line.log_line if line is not None and line.log_line else result.failure.message
+    log_line = line.log_line if line is not None and line.log_line else result.failure.message
     return Reason(
         code,
         {
@@ -229,12 +233,12 @@ def _reason_of(result: EnvironmentBuilt, build: EnvironmentBuild, version: Envir
             "python": version.python,
             "limit_mib": settings.BERTH_ENVIRONMENT_MAX_MIB,
             "source_line": line.source_line if line is not None else 0,
-            "log_line": " ".join(logs.clean(said).split())[:300],
+            "log_line": " ".join(logs.clean(log_line).split())[:300],
         },
     )
 
 
-def _failed(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
+def _apply_failure(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
     """Close a failed build. A version that is ready on other nodes stays ready."""
     now = timezone.now()
     final = reason.code in FINAL
@@ -298,7 +302,7 @@ def silent(build_id: UUID) -> None:
             return
         if not build.open or builds.under_way(build, now):
             return
-        if build.attempts < MAX_ATTEMPTS and not _too_long(build, now):
+        if build.attempts < MAX_ATTEMPTS and not _exceeds_limit(build, now):
             # Messages under the old lease are stale from now on.
             build.state, build.lease, build.lease_expires_at = BuildState.QUEUED, "", None
             build.started_at, build.stage, build.done, build.total = None, "", 0, 0
@@ -312,4 +316,4 @@ def silent(build_id: UUID) -> None:
             )
             transaction.on_commit(lambda: builds.send_waiting(build.node_id))
             return
-        _failed(build, version, Reason(EnvironmentCode.NODE_DID_NOT_ANSWER, {"node": build.node.name}))
+        _apply_failure(build, version, Reason(EnvironmentCode.NODE_DID_NOT_ANSWER, {"node": build.node.name}))

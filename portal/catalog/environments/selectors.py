@@ -45,21 +45,21 @@ def environments_for(actor: User) -> QuerySet[Environment]:
     )
 
 
-def search(found: QuerySet[Environment], words: str) -> QuerySet[Environment]:
+def search(queryset: QuerySet[Environment], query: str) -> QuerySet[Environment]:
     """Return those with every word in name, slug or description."""
-    for word in strip_nul(words).split()[:8]:
-        found = found.filter(
-            Q(name__icontains=word) | Q(slug__icontains=word) | Q(description__icontains=word)
+    for term in strip_nul(query).split()[:8]:
+        queryset = queryset.filter(
+            Q(name__icontains=term) | Q(slug__icontains=term) | Q(description__icontains=term)
         )
-    return found
+    return queryset
 
 
 def environment_by_slug(actor: User, slug: str) -> Environment:
     """Return a visible environment. Raises `NotFound`."""
-    found = environments_for(actor).filter(slug=strip_nul(slug)).first()
-    if found is None:
+    environment = environments_for(actor).filter(slug=strip_nul(slug)).first()
+    if environment is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
-    return found
+    return environment
 
 
 def usable_by(actor: User, team: Team | None) -> QuerySet[Environment]:
@@ -75,10 +75,10 @@ def versions_of(environment: Environment) -> QuerySet[EnvironmentVersion]:
 
 def version_by_number(environment: Environment, number: int) -> EnvironmentVersion:
     """Return the version. Raises `NotFound`."""
-    found = environment.versions.filter(number=number).first()
-    if found is None:
+    version = environment.versions.filter(number=number).first()
+    if version is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_VERSION))
-    return found
+    return version
 
 
 def builds_of(environment: Environment) -> QuerySet[EnvironmentBuild]:
@@ -93,10 +93,10 @@ def builds_of(environment: Environment) -> QuerySet[EnvironmentBuild]:
 
 def build_by_id(environment: Environment, build_id: UUID) -> EnvironmentBuild:
     """Return the build. Raises `NotFound`."""
-    found = builds_of(environment).filter(pk=build_id).first()
-    if found is None:
+    build = builds_of(environment).filter(pk=build_id).first()
+    if build is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_BUILD))
-    return found
+    return build
 
 
 def newest_version(environment: Environment) -> EnvironmentVersion | None:
@@ -176,11 +176,11 @@ class NodeFolder:
 
 def folders_there() -> list[NodeFolder]:
     """Return the existing folders named in the nodes' settings, by path."""
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    rows_by_path: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for node in building_nodes().only("name", "environments", "pool__slug").order_by("name"):
         for row in node.environments:
             if path := row.get("folder"):
-                found.setdefault(str(path), []).append((node.name, row))
+                rows_by_path.setdefault(str(path), []).append((node.name, row))
     return [
         NodeFolder(
             path,
@@ -190,7 +190,7 @@ def folders_there() -> list[NodeFolder]:
             tuple(name for name, _ in rows),
             len({row.get("fingerprint") for _, row in rows}) == 1,
         )
-        for path, rows in sorted(found.items())
+        for path, rows in sorted(rows_by_path.items())
     ]
 
 
@@ -199,24 +199,24 @@ def holdings(digest: str) -> list[NodeHolding]:
     nodes = (
         building_nodes().only("name", "online", "environments", "pool__slug", "pool__name").order_by("name")
     )
-    found = []
+    node_holdings = []
     for node in nodes:
-        row = next((each for each in node.environments if digest and each.get("digest") == digest), None)
-        said = row or {}
-        found.append(
+        row = next((entry for entry in node.environments if digest and entry.get("digest") == digest), None)
+        entry = row or {}
+        node_holdings.append(
             NodeHolding(
                 node,
                 row is not None,
-                str(said.get("python", "")),
-                int(said.get("package_count", 0)),
-                str(said.get("fingerprint", "")),
+                str(entry.get("python", "")),
+                int(entry.get("package_count", 0)),
+                str(entry.get("fingerprint", "")),
             )
         )
-    return found
+    return node_holdings
 
 
 def holds(node: Node, digest: str) -> bool:
-    return any(each.get("digest") == digest for each in node.environments)
+    return any(entry.get("digest") == digest for entry in node.environments)
 
 
 # --- content of digests --------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def programs_to_come(version: EnvironmentVersion) -> frozenset[str]:
     return sources.programs_of(version.source_kind, version.source, notebook=notebook)
 
 
-def _pending(digest: str) -> EnvironmentVersion | None:
+def _pending_version(digest: str) -> EnvironmentVersion | None:
     try:
         key = UUID(hex=digest.removeprefix(PENDING))
     except ValueError:
@@ -271,11 +271,11 @@ def _content(digest: str) -> Content:
     row = rows.order_by("-ready_at").values_list("programs", "cuda", "source_kind").first()
     # The content of a folder can change under the same digest, so it is not cached.
     if row is None or row[2] == SourceKind.FOLDER:
-        raise _NotKept(row)
+        raise _NotStored(row)
     return Content(digest, tuple(row[0]), row[1])
 
 
-class _NotKept(Exception):
+class _NotStored(Exception):
     """Carries the result of `_content` that must not be cached; None if there is none."""
 
     def __init__(self, row: tuple[list[str], str, str] | None) -> None:
@@ -286,12 +286,12 @@ class _NotKept(Exception):
 def content_of(digest: str) -> Content:
     """Return the content of a digest, cached. An unknown one has no programs."""
     if digest.startswith(PENDING):
-        version = _pending(digest)
+        version = _pending_version(digest)
         return Content(digest, tuple(sorted(programs_to_come(version))) if version is not None else (), "")
     try:
         return _content(digest)
-    except _NotKept as found:
-        return Content(digest, *((tuple(found.row[0]), found.row[1]) if found.row else ((), "")))
+    except _NotStored as error:
+        return Content(digest, *((tuple(error.row[0]), error.row[1]) if error.row else ((), "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,21 +309,26 @@ class Progress:
 
 def why_it_waits(digest: str) -> Reason | None:
     """Return the reason for a request that waits for this digest; None if it is unknown."""
-    found = progress_of_digest(digest)
-    if found is None:
+    progress = progress_of_digest(digest)
+    if progress is None:
         return None
     if not digest.startswith(PENDING):
         folders = EnvironmentVersion.objects.filter(digest=digest, source_kind=SourceKind.FOLDER)
         if (path := folders.values_list("source", flat=True).first()) is not None:
             return Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": []})
-        params = {"environment": found.environment, "state": found.state, "percent": found.percent}
+        params = {"environment": progress.environment, "state": progress.state, "percent": progress.percent}
         return Reason(EnvironmentCode.ON_ITS_WAY, params)
-    version = _pending(digest)
+    version = _pending_version(digest)
     failed = not_installed(version.environment, version) if version is not None else None
     if failed is not None:
         return failed
-    steps = {"stage": found.stage, "done": found.done, "total": found.total, "left_s": found.left_s}
-    return Reason(EnvironmentCode.BEING_INSTALLED, {"environment": found.environment, **steps})
+    steps = {
+        "stage": progress.stage,
+        "done": progress.done,
+        "total": progress.total,
+        "left_s": progress.left_s,
+    }
+    return Reason(EnvironmentCode.BEING_INSTALLED, {"environment": progress.environment, **steps})
 
 
 def _left_s(build: EnvironmentBuild, percent: int) -> int:
@@ -346,9 +351,9 @@ def progress_of(environment: Environment, version: EnvironmentVersion | None) ->
     return Progress(environment.name, VersionState.BUILDING.value, percent, *steps)
 
 
-def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
+def standings(environments: Iterable[Environment]) -> dict[UUID, Progress]:
     """Return the progress of the newest versions, in two queries. Omits environments without versions."""
-    names = {each.pk: each.name for each in found}
+    names = {environment.pk: environment.name for environment in environments}
     rows = EnvironmentVersion.objects.filter(environment__in=names).order_by("number")
     newest = {row[0]: row[1:] for row in rows.values_list("environment_id", "pk", "state")}
     opened = {build.version_id: build for build in reversed(open_builds(pk for pk, _ in newest.values()))}
@@ -370,9 +375,13 @@ class Coming:
     progress: Progress
 
 
-def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
+def coming(environments: Iterable[Environment]) -> dict[UUID, Coming]:
     """Return the pending version of each environment without a ready one, in three queries."""
-    rows = {each.pk: each for each in found if each.current_id is None and each.kind == Kind.BUILT}
+    rows = {
+        environment.pk: environment
+        for environment in environments
+        if environment.current_id is None and environment.kind == Kind.BUILT
+    }
     if not rows:
         return {}
     progress = standings(rows.values())
@@ -401,7 +410,7 @@ def coming_of(environment: Environment) -> Coming:
 def progress_of_digest(digest: str) -> Progress | None:
     """Return the progress of a digest, under the name of the first environment that has it."""
     if digest.startswith(PENDING):
-        pending = _pending(digest)
+        pending = _pending_version(digest)
         return progress_of(pending.environment, pending) if pending is not None else None
     version = (
         EnvironmentVersion.objects.filter(digest=digest)
@@ -430,7 +439,7 @@ def is_built(environment: Environment) -> bool:
     return environment.kind == Kind.BUILT
 
 
-def newest_states(found: Iterable[Environment]) -> dict[UUID, str]:
+def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
     """Return the state of the newest version by environment."""
-    rows = EnvironmentVersion.objects.filter(environment__in=[each.pk for each in found])
+    rows = EnvironmentVersion.objects.filter(environment__in=[environment.pk for environment in environments])
     return dict(rows.order_by("number").values_list("environment_id", "state"))

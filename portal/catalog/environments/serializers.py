@@ -122,7 +122,7 @@ class _Source(StrictSerializer):
         help_text="One package on each line, or the file itself: names and versions of the package index.",
     )
     python = serializers.ChoiceField(
-        [(each, each) for each in PYTHONS],
+        [(python, python) for python in PYTHONS],
         required=False,
         help_text="Without it, the one that runs the portal.",
     )
@@ -168,7 +168,7 @@ class BuildCreateSerializer(StrictSerializer):
         max_length=MAX_LOCK, trim_whitespace=False, required=False, help_text="Makes another version."
     )
     python = serializers.ChoiceField(
-        [(each, each) for each in PYTHONS], required=False, help_text="With `source`; else as it is."
+        [(python, python) for python in PYTHONS], required=False, help_text="With `source`; else as it is."
     )
 
     examples = {"source": "torch\npandas>=2"}

@@ -263,8 +263,8 @@ def delete(*, actor: User | SystemActor, environment: Environment, expected: Col
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     if environment.curated:
-        kept = Reason(EnvironmentCode.CURATED_KEPT, {"name": environment.name})
-        raise StateConflict(kept, code=ProblemCode.CURATED_ENVIRONMENT_KEPT)
+        reason = Reason(EnvironmentCode.CURATED_KEPT, {"name": environment.name})
+        raise StateConflict(reason, code=ProblemCode.CURATED_ENVIRONMENT_KEPT)
     workspaces, templates = selectors.users_of(environment)
     if workspaces or templates:
         used = {"name": environment.name, "workspaces": workspaces, "templates": templates}
@@ -315,15 +315,15 @@ def make_version(
 
 def locked(environment: Environment) -> Environment:
     """Lock and return the row. Raises `NotFound` if it has been deleted."""
-    found = (
+    row = (
         Environment.objects.select_for_update(of=("self",), no_key=True)
         .select_related("team", "successor")
         .filter(pk=environment.pk)
         .first()
     )
-    if found is None:
+    if row is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
-    return found
+    return row
 
 
 def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -> str:
@@ -340,12 +340,12 @@ def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
     """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing folders."""
     accounts.require_operator(actor)
     there = selectors.folders_there()
-    found = next((each for each in there if each.path == path), None)
-    if found is None:
-        known = [each.path for each in there[:10]]
-        reason = Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": known})
+    folder = next((folder for folder in there if folder.path == path), None)
+    if folder is None:
+        paths = [folder.path for folder in there[:10]]
+        reason = Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": paths})
         raise InvalidInput(reason, errors={"source": [reason]})
-    return found
+    return folder
 
 
 def _words_of(environment: Environment, kind: SourceKind, python: str, text: str) -> str:
@@ -373,13 +373,13 @@ def _successor(environment: Environment, slug: str) -> Environment | None:
     if not slug:
         return None
     refusal = Reason(EnvironmentCode.SUCCESSOR_NOT_VALID, {"successor": strip_nul(slug)[:40]})
-    found = Environment.objects.filter(slug=strip_nul(slug)).first()
-    if found is None or (found.team_id is not None and found.team_id != environment.team_id):
+    successor = Environment.objects.filter(slug=strip_nul(slug)).first()
+    if successor is None or (successor.team_id is not None and successor.team_id != environment.team_id):
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"successor": [refusal]})
-    after: Environment | None = found
+    after: Environment | None = successor
     for _ in range(20):
         if after is None:
-            return found
+            return successor
         if after.pk == environment.pk:
             break
         after = after.successor

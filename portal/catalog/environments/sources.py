@@ -39,8 +39,8 @@ def own_python() -> str:
 def python_of(text: str) -> str:
     """Return a supported Python version. Raises `InvalidInput`."""
     if text not in PYTHONS:
-        known = {"known": list(PYTHONS)}
-        raise _refused("python", Reason(EnvironmentCode.BAD_PYTHON, known))
+        params = {"known": list(PYTHONS)}
+        raise _source_error("python", Reason(EnvironmentCode.BAD_PYTHON, params))
     return text
 
 
@@ -50,33 +50,35 @@ def checked(kind: str, text: str) -> tuple[SourceKind, str]:
     A lock without hashes is stored as a requirements file.
     """
     if kind not in SourceKind.values:
-        raise _refused("source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)}))
+        raise _source_error(
+            "source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)})
+        )
     chosen = SourceKind(kind)
     if chosen == SourceKind.FOLDER:
         return chosen, _folder(text)
     text = strip_nul(text).replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
     limit = MAX_LOCK if chosen == SourceKind.LOCK else MAX_SOURCE
     if len(text.encode()) > limit - 1024:
-        raise _refused("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
+        raise _source_error("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
     if chosen == SourceKind.PYPROJECT:
         _check_pyproject(text)
         return chosen, text
     problems = []
     count = hashed = 0
-    for number, line in _numbered(text):
+    for number, line in _numbered_lines(text):
         count += 1
         hashed += "--hash" in line
         if (problem := _problem_of(line, lock=chosen == SourceKind.LOCK)) is not None:
             params = {"line": number, "text": problem[:MAX_SHOWN]}
             problems.append(Reason(EnvironmentCode.LINE_NOT_VALID, params))
     if problems:
-        raise _refused("source", *problems[:10])
+        raise _source_error("source", *problems[:10])
     if not count:
         code = EnvironmentCode.LOCK_EMPTY if chosen == SourceKind.LOCK else EnvironmentCode.NOTHING_ASKED_FOR
-        raise _refused("source", Reason(code))
+        raise _source_error("source", Reason(code))
     if chosen == SourceKind.LOCK and hashed < count:
         if len(text.encode()) > MAX_SOURCE - 1024:
-            raise _refused(
+            raise _source_error(
                 "source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": MAX_SOURCE // 1024 - 1})
             )
         chosen = SourceKind.REQUIREMENTS
@@ -88,9 +90,9 @@ def _folder(text: str) -> str:
     path = strip_nul(text).strip()
     path = path.rstrip("/") or path
     if not path:
-        raise _refused("source", Reason(EnvironmentCode.NO_FOLDER_NAMED))
+        raise _source_error("source", Reason(EnvironmentCode.NO_FOLDER_NAMED))
     if not is_plain(path):
-        raise _refused("source", Reason(EnvironmentCode.FOLDER_NOT_VALID, {"folder": path[:MAX_SHOWN]}))
+        raise _source_error("source", Reason(EnvironmentCode.FOLDER_NOT_VALID, {"folder": path[:MAX_SHOWN]}))
     return path
 
 
@@ -100,35 +102,37 @@ def lines_in(kind: str, text: str) -> list[str]:
         return _dependencies(text)
     if kind == SourceKind.FOLDER:
         return []
-    return [line.partition("--hash")[0].strip() for _, line in _numbered(text)]
+    return [line.partition("--hash")[0].strip() for _, line in _numbered_lines(text)]
 
 
 def names_in(kind: str, text: str) -> list[str]:
     """Return the package names of a source in order; empty if it is invalid."""
-    found = []
+    names = []
     for line in lines_in(kind, text):
         if program := NPM_LINE.fullmatch(line):
-            found.append(program["name"])
+            names.append(program["name"])
             continue
         try:
-            found.append(Requirement(line).name)
+            names.append(Requirement(line).name)
         except InvalidRequirement:
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def requirements_in(kind: str, text: str) -> list[Requirement]:
     """Return the requirements from the package index in order, without invalid lines and npm's."""
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     if kind == SourceKind.FOLDER:
-        return found
-    lines = _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered(text)]
+        return requirements
+    lines = (
+        _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered_lines(text)]
+    )
     for line in lines:
         try:
-            found.append(Requirement(line.partition("--hash")[0].strip()))
+            requirements.append(Requirement(line.partition("--hash")[0].strip()))
         except InvalidRequirement:
             continue
-    return found
+    return requirements
 
 
 PROGRAMS = {"jupyterlab": "jupyter-lab", "marimo": "marimo", "code-server": "code-server"}
@@ -179,7 +183,7 @@ def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequen
     return "".join(f"{line}\n" for line in lines)
 
 
-def _numbered(text: str) -> Iterator[tuple[int, str]]:
+def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield logical lines without comments, each with the number of its first line."""
     gathered: list[str] = []
     first = 0
@@ -197,38 +201,38 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
 
 def _problem_of(line: str, *, lock: bool) -> str | None:
     """Return the invalid part of a line, or None."""
-    words = line.split()
-    bare = " ".join(word for word in words if not word.startswith("--hash=")) if lock else line
+    tokens = line.split()
+    bare = " ".join(token for token in tokens if not token.startswith("--hash=")) if lock else line
     if NPM_LINE.fullmatch(line):
         return None
     if not bare or bare.startswith("-"):
         return line
     try:
-        found = Requirement(bare)
+        requirement = Requirement(bare)
     except InvalidRequirement:
         return line
-    return line if found.url else None
+    return line if requirement.url else None
 
 
 def _check_pyproject(text: str) -> None:
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _refused("source", _not_read(str(error))) from error
-    project = found.get("project")
+        raise _source_error("source", _unreadable_reason(str(error))) from error
+    project = document.get("project")
     wanted = project.get("dependencies") if isinstance(project, dict) else None
-    if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
-        raise _refused("source", _not_read("[project] dependencies"))
+    if not isinstance(wanted, list) or not all(isinstance(requirement, str) for requirement in wanted):
+        raise _source_error("source", _unreadable_reason("[project] dependencies"))
     if not wanted:
-        raise _refused("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
-    for each in wanted:
-        if _problem_of(each, lock=False) is not None:
-            raise _refused("source", _not_read(each))
+        raise _source_error("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
+    for requirement in wanted:
+        if _problem_of(requirement, lock=False) is not None:
+            raise _source_error("source", _unreadable_reason(requirement))
     # Package sources of any tool are configured by the site.
-    tools = found.get("tool")
+    tools = document.get("tool")
     uv = tools.get("uv") if isinstance(tools, dict) else None
     if uv:
-        raise _refused("source", _not_read("[tool.uv]"))
+        raise _source_error("source", _unreadable_reason("[tool.uv]"))
 
 
 def _dependencies(text: str) -> list[str]:
@@ -237,12 +241,16 @@ def _dependencies(text: str) -> list[str]:
     except (tomllib.TOMLDecodeError, RecursionError):
         return []
     wanted = project.get("dependencies", []) if isinstance(project, dict) else []
-    return [each for each in wanted if isinstance(each, str)] if isinstance(wanted, list) else []
+    return (
+        [requirement for requirement in wanted if isinstance(requirement, str)]
+        if isinstance(wanted, list)
+        else []
+    )
 
 
-def _not_read(problem: str) -> Reason:
+def _unreadable_reason(problem: str) -> Reason:
     return Reason(EnvironmentCode.PYPROJECT_NOT_READ, {"problem": problem.rstrip(".")[:MAX_SHOWN]})
 
 
-def _refused(field: str, *reasons: Reason) -> InvalidInput:
+def _source_error(field: str, *reasons: Reason) -> InvalidInput:
     return InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={field: list(reasons)})

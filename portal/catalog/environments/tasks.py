@@ -22,13 +22,13 @@ def prune_environments() -> None:
 
 @app.task(name="control.environment_progress", from_nodes=True)
 def environment_progress(progress: dict[str, Any]) -> None:
-    found = received(progress, EnvironmentProgress, of="an environment's build")
-    if found is not None and results.of_its_node(found.build, found.lease):
-        results.apply_progress(found)
+    message = received(progress, EnvironmentProgress, of="an environment's build")
+    if message is not None and results.is_from_build_node(message.build, message.lease):
+        results.apply_progress(message)
 
 
 @app.task(name="control.apply_environment_build", from_nodes=True)
 def apply_environment_build(answer: dict[str, Any]) -> None:
-    found = received(answer, EnvironmentBuilt, of="an environment's build")
-    if found is not None and results.of_its_node(found.build, found.lease):
-        results.apply_built(found)
+    message = received(answer, EnvironmentBuilt, of="an environment's build")
+    if message is not None and results.is_from_build_node(message.build, message.lease):
+        results.apply_built(message)

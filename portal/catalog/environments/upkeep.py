@@ -31,7 +31,7 @@ PER_SWEEP = 200
 def sweep() -> None:
     """Handle lost builds, retry failed ones that are due, and distribute versions in use to nodes."""
     now = timezone.now()
-    for build_id in _silent(now):
+    for build_id in _silent_builds(now):
         results.silent(build_id)
     _resolve_wanted(now)
     _distribute(now)
@@ -41,7 +41,7 @@ def sweep() -> None:
         builds.send_waiting(node_id)
 
 
-def _silent(now: datetime) -> list[UUID]:
+def _silent_builds(now: datetime) -> list[UUID]:
     late = EnvironmentBuild.objects.filter(state__in=OPEN).filter(
         Q(state=BuildState.BUILDING) | ~Q(lease="") | Q(attempts__gte=builds.MAX_ATTEMPTS)
     )
@@ -80,10 +80,10 @@ def _distribute(now: datetime) -> None:
     open_ones = set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", "node_id"))
     recent = EnvironmentBuild.objects.filter(state=BuildState.FAILED, retry_at__gt=now)
     waits = set(recent.values_list("version__digest", "node_id"))
-    made = 0
+    count = 0
     for digest, (version_id, by) in by_digest.items():
         for node in nodes:
-            if made >= PER_SWEEP:
+            if count >= PER_SWEEP:
                 return
             if selectors.holds(node, digest) or (digest, node.pk) in open_ones | waits:
                 continue
@@ -96,7 +96,7 @@ def _distribute(now: datetime) -> None:
                 )
                 if version is not None:
                     builds.make(version, node, priority=builds.BY_ITSELF if by is None else 0)
-                    made += 1
+                    count += 1
 
 
 def _note_unused(now: datetime) -> None:
@@ -115,7 +115,7 @@ def _note_unused(now: datetime) -> None:
     if not old:
         return
     for node in selectors.building_nodes().filter(online=True):
-        for digest in sorted(old & {each.get("digest", "") for each in node.environments}):
+        for digest in sorted(old & {entry.get("digest", "") for entry in node.environments}):
             command = messages.dump(EnvironmentRemoval(digest))
             builds.send("node.environment_remove", node_commands.queue_of(node.pool, node.name), command)
 
@@ -132,6 +132,6 @@ def prune() -> int:
     )
     for row in crowded:
         ended = EnvironmentBuild.objects.exclude(state__in=OPEN).filter(version=row["version_id"])
-        kept = list(ended.order_by("-created_at").values_list("pk", flat=True)[:MAX_BUILDS_KEPT])
-        forgotten += ended.exclude(pk__in=kept).filter(ended_at__lt=before).delete()[0]
+        recent_ids = list(ended.order_by("-created_at").values_list("pk", flat=True)[:MAX_BUILDS_KEPT])
+        forgotten += ended.exclude(pk__in=recent_ids).filter(ended_at__lt=before).delete()[0]
     return forgotten

@@ -36,14 +36,14 @@ OF_SOURCE = ("source", "preview")
 @never_cache
 def listed(request: SignedInRequest) -> HttpResponse:
     """List the visible environments, with a search."""
-    words = strip_nul(request.GET.get("q", ""))[:100]
-    found = selectors.search(selectors.environments_for(request.user), words)
-    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    query = strip_nul(request.GET.get("q", ""))[:100]
+    rows = selectors.search(selectors.environments_for(request.user), query)
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     shown = list(page.object_list)
     context = {
         "page": page,
         "rows": presenters.rows_of(shown, selectors.newest_states(shown)),
-        "q": words,
+        "q": query,
         "makes": policies.manages_some(request.user),
     }
     return render(request, partial_of(request, "environments/list.html", "list"), context)
@@ -67,16 +67,16 @@ def new(request: SignedInRequest) -> HttpResponse:
         folders=presenters.folder_choices() if operates else (),
     )
     if form.is_valid():
-        given = dict(form.cleaned_data)
-        slug = given.pop("team")
+        cleaned = dict(form.cleaned_data)
+        slug = cleaned.pop("team")
         try:
             team = accounts.team_by_slug(request.user, slug) if slug else None
-            made = services.create(actor=request.user, team=team, **given)
+            environment = services.create(actor=request.user, team=team, **cleaned)
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
             messages.success(request, _("It is made, and its build is asked for."))
-            return redirect("environments:detail", made.slug)
+            return redirect("environments:detail", environment.slug)
     return render(request, "environments/new.html", {"form": form}, status=form_status(form))
 
 
@@ -98,10 +98,10 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     action = request.POST.get("do", "") if request.method == "POST" else ""
     sent: Any = source if action in OF_SOURCE else about if action == "about" else None
     error: PortalError | None = None
-    found: previews.Preview | None = None
+    preview: previews.Preview | None = None
     if action == "preview" and source.is_valid():
         try:
-            found = previews.preview(actor=request.user, environment=environment, **source.cleaned_data)
+            preview = previews.preview(actor=request.user, environment=environment, **source.cleaned_data)
         except PortalError as refused:
             error = refused
             add_problems(source, refused.field_errors, refused.sentence)
@@ -118,8 +118,8 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
             error = refused
             add_problems(sent, refused.field_errors, refused.sentence)
         else:
-            said = _("Its build is asked for.") if action == "source" else _("The environment is changed.")
-            messages.success(request, said)
+            text = _("Its build is asked for.") if action == "source" else _("The environment is changed.")
+            messages.success(request, text)
             return redirect("environments:detail", slug)
     context = {
         "environment": environment,
@@ -127,7 +127,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "source": source,
         "version": version_of(environment),
         "built": selectors.is_built(environment),
-        "preview": found,
+        "preview": preview,
         "mending": presenters.mending(selectors.newest_version(environment)),
     }
     status = error.status if error is not None else form_status(sent)
@@ -140,7 +140,9 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
     newest = selectors.newest_version(environment)
     about = AboutForm(
         request.POST if action == "about" else None,
-        successors=offered((each.slug, each.name) for each in others[: MOST_IN_A_LIST + 1]),
+        successors=offered(
+            (environment.slug, environment.name) for environment in others[: MOST_IN_A_LIST + 1]
+        ),
         initial={
             "name": environment.name,
             "description": environment.description,
@@ -199,16 +201,16 @@ def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
 def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
     """Show one build with its live log."""
     environment = selectors.environment_by_slug(request.user, slug)
-    found = selectors.build_by_id(environment, build_id)
+    build = selectors.build_by_id(environment, build_id)
     newest = selectors.newest_version(environment)
     context = {
         "environment": environment,
-        "row": presenters.build_row(found),
-        "lines": presenters.log_lines(found),
-        "dropped": found.log_dropped,
+        "row": presenters.build_row(build),
+        "lines": presenters.log_lines(build),
+        "dropped": build.log_dropped,
         "manages": policies.may_manage(request.user, environment.team),
         "mending": presenters.mending(newest)
-        if newest is not None and newest.pk == found.version_id
+        if newest is not None and newest.pk == build.version_id
         else None,
     }
     return render(request, "environments/build.html", context)
@@ -218,11 +220,11 @@ def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpRespo
 def cancel(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
     """Cancel a build. A GET only shows it."""
     environment = selectors.environment_by_slug(request.user, slug)
-    found = selectors.build_by_id(environment, build_id)
+    build = selectors.build_by_id(environment, build_id)
     policies.require_manage(request.user, environment.team)
     if request.method == "POST":
         try:
-            builds.cancel(actor=request.user, build_id=found.pk)
+            builds.cancel(actor=request.user, build_id=build.pk)
         except PortalError as error:
             messages.error(request, error.sentence)
     return redirect("environments:build", slug, build_id)

@@ -28,15 +28,15 @@ def _progress(params: Params) -> Params:
 
 def _source_line(params: Params) -> Params:
     """Add `where` and `said`: the line of the source and of the log, if known."""
-    line, said = params.get("source_line") or 0, str(params.get("log_line") or "")
+    line, log_line = params.get("source_line") or 0, str(params.get("log_line") or "")
     where = gettext(" in line %(line)d") % {"line": line} if line else ""
-    return {**params, "where": where, "said": f": {said.rstrip('.')}." if said else "."}
+    return {**params, "where": where, "said": f": {log_line.rstrip('.')}." if log_line else "."}
 
 
 def _missing_package(params: Params) -> Params:
     """Add `package`: the name that the resolver did not find; and `where`."""
-    words = str(params.get("log_line") or "").split()
-    name = words[1] if len(words) > 1 and words[0] == "Because" else ""
+    tokens = str(params.get("log_line") or "").split()
+    name = tokens[1] if len(tokens) > 1 and tokens[0] == "Because" else ""
     return {**_source_line(params), "package": f"“{name}”" if name else gettext("of that name")}
 
 
@@ -49,12 +49,12 @@ def _installing(params: Params) -> Params:
         "compiling": gettext("compiling"),
         "checking": gettext("checking"),
     }
-    words = [stages[stage]] if (stage := params.get("stage")) in stages else []
-    if words and params.get("total"):
-        words[0] += gettext(" %(done)d of %(total)d") % params
+    parts = [stages[stage]] if (stage := params.get("stage")) in stages else []
+    if parts and params.get("total"):
+        parts[0] += gettext(" %(done)d of %(total)d") % params
     if left_s := params.get("left_s"):
-        words.append(gettext("about %(time)s") % {"time": format_duration(left_s)})
-    return {**params, "how": ": " + ", ".join(words) if words else ""}
+        parts.append(gettext("about %(time)s") % {"time": format_duration(left_s)})
+    return {**params, "how": ": " + ", ".join(parts) if parts else ""}
 
 
 def _not_installed(params: Params) -> Params:
@@ -80,8 +80,8 @@ def _users(params: Params) -> Params:
 
 def _folders(params: Params) -> Params:
     """Add `there`: the folders on nodes."""
-    known = list(params.get("known", ()))
-    there = gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(known[:10])} if known else ""
+    folders = list(params.get("known", ()))
+    there = gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
     return {**params, "there": there}
 
 

@@ -75,8 +75,8 @@ class Dotfiles(ApiView):
         errors=[400, 412, 415],
     )
     def put(self, request: UserRequest) -> Response:
-        given = body_of(request, DotfilesWriteSerializer)
-        row = services.set_dotfiles(actor=request.user, expected=etags.expected_by(request), **given)
+        values = body_of(request, DotfilesWriteSerializer)
+        row = services.set_dotfiles(actor=request.user, expected=etags.expected_by(request), **values)
         return _answer(request.user, row)
 
 

@@ -32,15 +32,15 @@ class Source(TypedDict):
 
 def problems_of(url: str, ref: str = "", secret: str = "") -> dict[str, Reason]:
     """Return the problems by field (`url`, `ref`). All fields empty is valid."""
-    found: dict[str, Reason] = {}
+    problems: dict[str, Reason] = {}
     if not url and not (ref or secret):
-        return found
+        return problems
     read = git_urls.parsed(url)
     if isinstance(read, UrlProblem):
-        found["url"] = Reason(_URL_CODES[read], {"most": MAX_URL})
+        problems["url"] = Reason(_URL_CODES[read], {"most": MAX_URL})
     if git_urls.ref_problem(ref) is not None:
-        found["ref"] = Reason(RepositoryCode.REF_INVALID)
-    return found
+        problems["ref"] = Reason(RepositoryCode.REF_INVALID)
+    return problems
 
 
 def folder_of(url: str) -> str:

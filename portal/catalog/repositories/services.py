@@ -30,8 +30,8 @@ def set_dotfiles(
         raise InvalidInput(first, errors={name: [reason] for name, reason in problems.items()})
     before = UserDotfiles.objects.select_for_update().filter(owner=actor).first()
     etags.require_expected(expected, before or UserDotfiles(owner=actor), name=_("Dotfiles"))
-    kept = (before.url, before.ref, before.secret) if before is not None else ("", "", "")
-    if kept == (url, ref, secret):
+    previous = (before.url, before.ref, before.secret) if before is not None else ("", "", "")
+    if previous == (url, ref, secret):
         return before
     row = None
     if url:

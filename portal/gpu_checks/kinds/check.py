@@ -64,8 +64,10 @@ class CheckHandler(DeviceProofHandler):
         return DEADLINES_S[run.level]
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
-        known = baselines.of(run.device)
-        return replace(command, baseline=known.fleet, node_median=known.node, baseline_of=known.software)
+        baseline = baselines.of(run.device)
+        return replace(
+            command, baseline=baseline.fleet, node_median=baseline.node, baseline_of=baseline.software
+        )
 
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         return report_reader.of_check(answer, run)
@@ -99,19 +101,28 @@ def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
 
     Neither is cordoned, because it is not known which one is faulty. The run's own device is not involved.
     """
-    known = {peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")}
-    wrong = [pair for pair in reading.between_peers if pair.source in known and pair.target in known]
+    peers_by_uuid = {
+        peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")
+    }
+    wrong = [
+        pair
+        for pair in reading.between_peers
+        if pair.source in peers_by_uuid and pair.target in peers_by_uuid
+    ]
     if not wrong:
         return
-    ways = "; ".join(
-        f"{pair.errors} from {display_name(known[pair.source])} to {display_name(known[pair.target])}"
+    pairs = "; ".join(
+        f"{pair.errors} from {display_name(peers_by_uuid[pair.source])} "
+        f"to {display_name(peers_by_uuid[pair.target])}"
         for pair in wrong
     )
     text = (
-        f"Wrong words on their links, seen by the check of {display_name(run.device)}: {ways}. "
+        f"Wrong words on their links, seen by the check of {display_name(run.device)}: {pairs}. "
         "Nothing was taken out. Check each of them, with other peers."
     )
-    concerned = [peer for uuid, peer in known.items() if any(uuid in (p.source, p.target) for p in wrong)]
+    concerned = [
+        peer for uuid, peer in peers_by_uuid.items() if any(uuid in (p.source, p.target) for p in wrong)
+    ]
     names = " and ".join(map(display_name, concerned))
     for peer in concerned:
         runs.record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")

@@ -66,8 +66,10 @@ class DeviceProofHandler(JudgedHandler):
                 runs.record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
                 notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
             case CheckVerdict.FAIL | CheckVerdict.HUNG:
-                word = "failed" if reading.verdict == CheckVerdict.FAIL else "hung"
-                runs.record(run, device, word, f"finds that the {self.noun} of {name} {word}: {run.summary}")
+                outcome = "failed" if reading.verdict == CheckVerdict.FAIL else "hung"
+                runs.record(
+                    run, device, outcome, f"finds that the {self.noun} of {name} {outcome}: {run.summary}"
+                )
                 self.cordon(device, run.summary, reading.action)
                 if device.kind == DeviceKind.MIG and reading.of_the_parent:
                     self._cordon_parent(run, reading.action)

@@ -105,8 +105,8 @@ def _conclude(run: GpuCheckRun) -> None:
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
     runs.end(run, RunState.LOST, summary=summary)
-    what = f"does not begin the link check of {display_name(run.device)}: {summary}"
-    runs.record(run, run.device, "lost", what)
+    message = f"does not begin the link check of {display_name(run.device)}: {summary}"
+    runs.record(run, run.device, "lost", message)
 
 
 def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
@@ -126,31 +126,31 @@ def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
 
 def _notify(run: GpuCheckRun, other: GpuCheckRun) -> None:
     """Send one notification for both ends if the link has a problem."""
-    both = sorted((run, other), key=lambda each: each.plan.get("meeting", {}).get("rank", 0))
-    verdicts = {each.verdict for each in both}
+    both = sorted((run, other), key=lambda end: end.plan.get("meeting", {}).get("rank", 0))
+    verdicts = {end.verdict for end in both}
     if verdicts == {CheckVerdict.PASS}:
         return
-    names = [each.device.node.name for each in both]
-    wrong = {each.device.node.name: wrong_words(each) for each in both}
+    names = [end.device.node.name for end in both]
+    wrong = {end.device.node.name: wrong_words(end) for end in both}
     saw = [name for name in names if wrong[name]]
     if len(saw) == 2:
         code = CheckCode.LINK_WRONG_AT_BOTH
-    elif saw and all(words is not None for words in wrong.values()):
+    elif saw and all(errors is not None for errors in wrong.values()):
         code = CheckCode.LINK_WRONG_AT_ONE
     else:
         code = CheckCode.LINK_NOT_AS_IT_SHOULD_BE
-    first = next((each for each in both if each.verdict != CheckVerdict.PASS), both[0])
+    first = next((end for end in both if end.verdict != CheckVerdict.PASS), both[0])
     node = saw[0] if saw else names[0]
     other_end = names[1] if node == names[0] else names[0]
     body = message_of(Reason(code, {"node": node, "other": other_end, "words": first.summary}))
     degraded = CheckVerdict.DEGRADED in verdicts
-    word = "is degraded" if degraded else "could not be checked"
+    outcome = "is degraded" if degraded else "could not be checked"
     kind = "device.pair_degraded" if degraded else "device.pair_inconclusive"
-    notify_operators(first.device, kind, f"The link between {names[0]} and {names[1]} {word}", body)
+    notify_operators(first.device, kind, f"The link between {names[0]} and {names[1]} {outcome}", body)
 
 
 def wrong_words(run: GpuCheckRun) -> int | None:
     """Return the number of wrong words at this end, or `None` if nothing was compared."""
     report = run.report if isinstance(run.report, dict) else {}
     tests: Iterable[Any] = report.get("tests") or ()
-    return next((each.get("errors") for each in tests if each.get("name") == TEST), None)
+    return next((test.get("errors") for test in tests if test.get("name") == TEST), None)

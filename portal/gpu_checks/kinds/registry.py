@@ -25,10 +25,10 @@ HANDLERS: Mapping[CheckKind, str] = {
 
 def handler_of(kind: str) -> KindHandler:
     """Return the handler of a kind of run. Raises `ValueError` for an unknown kind."""
-    return _made(CheckKind(kind))
+    return _load_handler(CheckKind(kind))
 
 
 @cache
-def _made(kind: CheckKind) -> KindHandler:
+def _load_handler(kind: CheckKind) -> KindHandler:
     handler: KindHandler = import_string(HANDLERS[kind])()
     return handler

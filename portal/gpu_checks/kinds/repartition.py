@@ -82,17 +82,17 @@ def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
         _fail(run, answer.failure.message)
         return
     try:
-        said = messages.load(answer.report, Repartitioned)
+        result = messages.load(answer.report, Repartitioned)
     except ValueError as error:
-        _fail(run, _unsound(run, str(error)))
+        _fail(run, _invalid_report_text(run, str(error)))
         return
     change = change_of(run)
-    if not said.unclean and len(said.created) != len(change.create):
-        problem = f"{len(said.created)} instances instead of {len(change.create)}"
-        _fail(run, _unsound(run, problem))
+    if not result.unclean and len(result.created) != len(change.create):
+        problem = f"{len(result.created)} instances instead of {len(change.create)}"
+        _fail(run, _invalid_report_text(run, problem))
         return
     now = timezone.now()
-    run.state, run.report = RunState.RUNNING, messages.dump(said)
+    run.state, run.report = RunState.RUNNING, messages.dump(result)
     run.started_at = run.started_at or now
     # If there is no inventory until then, the node is asked again and finds the change done.
     run.lease_expires_at = now + timedelta(seconds=runs.SILENT_S)
@@ -107,8 +107,8 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
     """
     if not run.open or not run.report:
         return
-    said, change = messages.load(run.report, Repartitioned), change_of(run)
-    named = said.unclean or said.created
+    result, change = messages.load(run.report, Repartitioned), change_of(run)
+    named = result.unclean or result.created
     there = {
         device.uuid: device
         for device in Device.objects.select_for_update(of=("self",))
@@ -117,18 +117,18 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
     }
     if set(there) != set(named):
         return
-    if said.unclean:
-        _fail(run, said.text)
+    if result.unclean:
+        _fail(run, result.text)
         for device in there.values():
             cordon_device(
                 actor=SYSTEM,
                 device_id=device.pk,
-                reason=said.text,
+                reason=result.text,
                 cause=CordonCause.SCRUB,
                 recovery="retry",
             )
         return
-    for uuid, piece in zip(said.created, change.create, strict=True):
+    for uuid, piece in zip(result.created, change.create, strict=True):
         if (there[uuid].mig_profile, there[uuid].mig_start) != (piece.profile, piece.start):
             # A retry would give the same result: the instance is not the requested one.
             _fail(run, f"{uuid} is {there[uuid].mig_profile}, not {piece.profile}.")
@@ -143,12 +143,12 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
     if workspace is not None and _still_waits(workspace, run):
         allocation = Allocation.objects.get(workspace=workspace, node=run.device.node_id, released_at=None)
         AllocatedDevice.objects.bulk_create(
-            AllocatedDevice(allocation=allocation, device=there[uuid]) for uuid in said.created
+            AllocatedDevice(allocation=allocation, device=there[uuid]) for uuid in result.created
         )
         emit(NodesChanged((run.device.node_id,)))
 
 
-def _unsound(run: GpuCheckRun, problem: str) -> str:
+def _invalid_report_text(run: GpuCheckRun, problem: str) -> str:
     return sentence_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": problem}))
 
 

@@ -69,7 +69,7 @@ class ResetHandler(KindHandler):
         device = run.device
         verdict, summary, report = _read(run, answer)
         summary = strip_nul(summary)[:2000]
-        step, words = _STEPS[verdict]
+        step, text = _STEPS[verdict]
         runs.end(
             run,
             RunState.DONE,
@@ -79,7 +79,7 @@ class ResetHandler(KindHandler):
             summary=summary,
             report=report,
         )
-        runs.record(run, device, step, f"tells that {display_name(device)} {words}: {summary}")
+        runs.record(run, device, step, f"tells that {display_name(device)} {text}: {summary}")
         if verdict == CheckVerdict.PASS:
             if device.recovery != CHECK_IT:
                 # The policy rechecks a device that waits for a check, so a lost check is repeated.
@@ -100,21 +100,21 @@ def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dic
         hung = answer.failure.code == "hung"
         return CheckVerdict.HUNG if hung else CheckVerdict.INCONCLUSIVE, answer.failure.message, {}
     try:
-        said = _sound(run, answer)
+        result = _load_result(run, answer)
     except ValueError as error:
         reason = Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(error)[:300]})
         return CheckVerdict.INCONCLUSIVE, message_of(reason), {}
-    return _VERDICTS[said.verdict], said.text, messages.dump(said)
+    return _VERDICTS[result.verdict], result.text, messages.dump(result)
 
 
-def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
+def _load_result(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
     """Return the result in an answer. Raises `ValueError` if it is not about this run."""
-    said = messages.load(answer.report, ResetResult)
-    if said.uuid != run.device.uuid or answer.uuid != run.device.uuid:
+    result = messages.load(answer.report, ResetResult)
+    if result.uuid != run.device.uuid or answer.uuid != run.device.uuid:
         raise ValueError("it is about another device")
-    if said.simulated != run.device.node.pool.simulated:
+    if result.simulated != run.device.node.pool.simulated:
         raise ValueError("a simulated result says nothing about a device")
-    return said
+    return result
 
 
 def _recovery(verdict: CheckVerdict, device: Device) -> str:

@@ -69,8 +69,8 @@ def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
     """Return thousandths of a unit per second for running workloads. The default weight of a model is 1."""
     return sum(
         amount * weights.get(resource, WEIGHT_ONE)
-        for each in amounts
-        for resource, amount in each.items()
+        for change in amounts
+        for resource, amount in change.items()
         if resource.startswith(("gpu:", "mig:"))
     )
 
@@ -148,7 +148,7 @@ def credited(account: Account, amount: int) -> Account:
     credit = max(0, account.credit + amount)
     level = account.spent * 100
     budget = account.quota + credit
-    warned = max((each for each in Warn if budget and level >= budget * each), default=0)
+    warned = max((warning for warning in Warn if budget and level >= budget * warning), default=0)
     return replace(account, credit=credit, warned=min(account.warned, warned))
 
 

@@ -40,7 +40,10 @@ MAX_CENTS = 10**12
 
 def level(amount_cents: int, spent: int) -> int:
     """Return the highest warning level reached, in percent; 0 for none."""
-    return max((each for each in Warn if spent > 0 and spent * 100 >= amount_cents * MILLI * each), default=0)
+    return max(
+        (warning for warning in Warn if spent > 0 and spent * 100 >= amount_cents * MILLI * warning),
+        default=0,
+    )
 
 
 def month_of(moment: datetime) -> date:
@@ -111,10 +114,10 @@ def statement(team: Team) -> BudgetStatement | None:
 
 def budgets_for(actor: User) -> QuerySet[Budget]:
     """Return the budgets that the actor may see."""
-    found = Budget.objects.select_related("team")
+    budgets = Budget.objects.select_related("team")
     if policies.sees_every_team(actor):
-        return found
-    return found.filter(team__memberships__user=actor)
+        return budgets
+    return budgets.filter(team__memberships__user=actor)
 
 
 def budget_for(actor: User, slug: str) -> BudgetStatement:
@@ -123,17 +126,17 @@ def budget_for(actor: User, slug: str) -> BudgetStatement:
     if team is None:
         raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
     policies.require_view_team(actor, team)
-    found = statement(team)
-    if found is None:
+    result = statement(team)
+    if result is None:
         raise NotFound(Reason(LedgerCode.NO_BUDGET, {"team": team.name}))
-    return found
+    return result
 
 
 def blocked_teams() -> frozenset[UUID]:
     """Return the teams whose budgets are spent and block new starts with costs."""
     spent = Budget.objects.filter(blocks=True, month=month_of(timezone.now()))
-    found = spent.filter(spent__gt=0, spent__gte=F("amount_cents") * MILLI)
-    return frozenset(found.values_list("team_id", flat=True))
+    blocked = spent.filter(spent__gt=0, spent__gte=F("amount_cents") * MILLI)
+    return frozenset(blocked.values_list("team_id", flat=True))
 
 
 @transaction.atomic
@@ -155,11 +158,11 @@ def set_budget(
         raise InvalidInput(wrong, errors={"amount_cents": [wrong]})
     if expected:
         _require_expected(expected, team)
-    row, made = Budget.objects.select_for_update().get_or_create(
+    row, created = Budget.objects.select_for_update().get_or_create(
         team=team, defaults={"amount_cents": amount_cents, "blocks": blocks}
     )
-    before = None if made else row.amount_cents
-    if not made:
+    before = None if created else row.amount_cents
+    if not created:
         if (row.amount_cents, row.blocks) == (amount_cents, blocks):
             return row
         row.amount_cents, row.blocks = amount_cents, blocks
@@ -219,7 +222,7 @@ def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
         row.month, row.warned = month, 0
     row.spent, row.summed_at = spent, now
     reached = level(row.amount_cents, spent)
-    due = [each for each in Warn if row.warned < each <= reached]
+    due = [warning for warning in Warn if row.warned < warning <= reached]
     row.warned = max(row.warned, reached)
     row.save(update_fields=["month", "spent", "summed_at", "warned"])
     for warning in due:
@@ -228,15 +231,15 @@ def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
 
 
 def _warn(row: Budget, warning: Warn) -> None:
-    found = statement_of(row, month=row.month)
-    named = {"team": row.team.name, "percent": warning.value, "month": found.month_name}
+    report = statement_of(row, month=row.month)
+    named = {"team": row.team.name, "percent": warning.value, "month": report.month_name}
     gone = warning is Warn.SPENT
     title = (
         _("%(team)s has spent its budget of %(month)s")
         if gone
         else _("%(team)s has spent %(percent)s %% of its budget of %(month)s")
     ) % named
-    body = _("%(spent)s of %(amount)s.") % {"spent": found.spent, "amount": found.amount}
+    body = _("%(spent)s of %(amount)s.") % {"spent": report.spent, "amount": report.amount}
     if gone and row.blocks:
         body += " " + _("Nothing new that has a price starts until the next month. What runs goes on.")
     else:

@@ -73,9 +73,9 @@ def statement(team: Team) -> Statement | None:
         return None
     now = timezone.now()
     account = account_of(row)
-    held = spending.intervals([team.pk], row.charged_until).get(team.pk, [])
+    usage = spending.intervals([team.pk], row.charged_until).get(team.pk, [])
     rate = 0
-    for piece in spending.stretches(held, spending.weights(), account.at_s, int(now.timestamp())):
+    for piece in spending.stretches(usage, spending.weights(), account.at_s, int(now.timestamp())):
         account, rate = accounting.tick(account, piece.rate, piece.end_s, tick_s=3600).account, piece.rate
     ends = accounting.lasts_until_s(account, rate)
     return Statement(
@@ -95,10 +95,10 @@ def statement(team: Team) -> Statement | None:
 
 def ledgers_for(actor: User) -> QuerySet[LedgerAccount]:
     """Return the ledgers that the actor may see."""
-    found = LedgerAccount.objects.select_related("team")
+    accounts = LedgerAccount.objects.select_related("team")
     if policies.sees_every_team(actor):
-        return found
-    return found.filter(team__memberships__user=actor)
+        return accounts
+    return accounts.filter(team__memberships__user=actor)
 
 
 def entries_for(actor: User) -> QuerySet[LedgerEntry]:
@@ -112,10 +112,10 @@ def statement_for(actor: User, slug: str) -> Statement:
     if team is None:
         raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
     policies.require_view_team(actor, team)
-    found = statement(team)
-    if found is None:
+    result = statement(team)
+    if result is None:
         raise NotFound(Reason(LedgerCode.HOURS_NOT_COUNTED, {"team": team.name}))
-    return found
+    return result
 
 
 def teams_without_hours() -> set[str]:

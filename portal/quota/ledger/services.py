@@ -102,13 +102,13 @@ def set_ledger(
         kind, before = EntryKind.CHANGED, row.quota
         row.quota, row.period = quota, period
         row.save(update_fields=["quota", "period"])
-    _enter(row, kind, quota - before, actor)
-    each = Period(row.period).label.lower()
+    _create_entry(row, kind, quota - before, actor)
+    interval = Period(row.period).label.lower()
     events.record(
         actor=actor,
         kind=AuditKind(f"ledger.{kind.value}"),
         team=team,
-        message=f"gives {team.name} {format_gpu_hours(quota)} GPU-hours {each}",
+        message=f"gives {team.name} {format_gpu_hours(quota)} GPU-hours {interval}",
         data={"quota": quota, "before": before, "period": row.period},
     )
     emit(LimitsChanged())
@@ -154,7 +154,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     before = row.credit
     keep(row, accounting.credited(account_of(row), amount))
     note = strip_nul(note).strip()[:200]
-    _enter(row, EntryKind.CREDIT, row.credit - before, actor, note)
+    _create_entry(row, EntryKind.CREDIT, row.credit - before, actor, note)
     verb = "credits" if amount > 0 else "takes back from"
     events.record(
         actor=actor,
@@ -167,7 +167,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     emit(LimitsChanged())
 
 
-def _enter(
+def _create_entry(
     row: LedgerAccount, kind: EntryKind, amount: int, actor: User | SystemActor, note: str = ""
 ) -> LedgerEntry:
     return LedgerEntry.objects.create(
@@ -207,8 +207,8 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     if row is None or row.charged_until >= now:
         return
     before = account_of(row)
-    held = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
-    pieces = spending.stretches(held, spending.weights(), before.at_s, int(now.timestamp()))
+    usage = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
+    pieces = spending.stretches(usage, spending.weights(), before.at_s, int(now.timestamp()))
     account, warnings, running = before, set[Warn](), 0
     for piece in pieces:
         done = accounting.tick(account, piece.rate, piece.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
@@ -217,7 +217,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     refilled = account.period_start_s > before.period_start_s
     keep(row, account)
     if refilled:
-        _enter(row, EntryKind.REFILL, row.quota, SYSTEM)
+        _create_entry(row, EntryKind.REFILL, row.quota, SYSTEM)
         events.record(
             actor=SYSTEM,
             kind=AuditKind.LEDGER_REFILL,
@@ -278,18 +278,22 @@ def _warn(row: LedgerAccount, warning: Warn) -> None:
         message=f"warns: {title}",
     )
     events.notify(
-        _concerned(row.team), kind="ledger.warning", title=title, body=body, url=f"/teams/{row.team.slug}/"
+        _notice_recipients(row.team),
+        kind="ledger.warning",
+        title=title,
+        body=body,
+        url=f"/teams/{row.team.slug}/",
     )
 
 
-def _concerned(team: Team) -> Sequence[User]:
+def _notice_recipients(team: Team) -> Sequence[User]:
     """Return the team's owners, and its members with running GPU workspaces."""
     of_team = Q(memberships__in=Membership.objects.filter(team=team, role=Role.OWNER))
-    runs = Q(workspaces__in=_with_gpus(team))
+    runs = Q(workspaces__in=_gpu_workspaces(team))
     return list(User.objects.filter(of_team | runs, is_active=True).distinct())
 
 
-def _with_gpus(team: Team) -> list[Workspace]:
+def _gpu_workspaces(team: Team) -> list[Workspace]:
     costs = spending.weights()
     return [
         workspace
@@ -300,14 +304,14 @@ def _with_gpus(team: Team) -> list[Workspace]:
 
 def stop_for_want_of_hours(team: Team) -> int:
     """Stop workspaces that use GPU-hours the team does not have. Returns how many were asked to stop."""
-    asked = 0
-    for workspace in _with_gpus(team):
+    stopped = 0
+    for workspace in _gpu_workspaces(team):
         try:
             workspaces.stop(actor=SYSTEM, workspace_id=workspace.pk, reason=OUT_OF_HOURS)
         except PortalError:
             # Already ending.
             continue
-        asked += 1
+        stopped += 1
         events.notify(
             [workspace.owner],
             kind="ledger.stopped",
@@ -315,4 +319,4 @@ def stop_for_want_of_hours(team: Team) -> int:
             body=_("Its files stay. Ask for more hours, then start it again."),
             url=f"/workspaces/{workspace.pk}/",
         )
-    return asked
+    return stopped

@@ -31,7 +31,7 @@ def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
     team = limits.team_for(request.user, slug)
     if request.method == "POST":
         try:
-            messages.success(request, _do(request, team))
+            messages.success(request, _execute(request, team))
         except PortalError as error:
             messages.error(request, error.sentence)
     return redirect(f"{reverse('home:team', args=[team.slug])}#ledger")
@@ -50,11 +50,11 @@ def budget(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 def _do_budget(request: SignedInRequest, team: Team) -> str:
-    what, expected = request.POST.get("do"), etags.expected_by(request)
-    if what == "remove":
+    action, expected = request.POST.get("do"), etags.expected_by(request)
+    if action == "remove":
         budgets.remove_budget(actor=request.user, team=team, expected=expected)
         return _("%(team)s has no budget in money any more.") % {"team": team.name}
-    if what == "set":
+    if action == "set":
         try:
             cents = parse_input(strip_nul(request.POST.get("amount", "")), budgets.CENTS)
         except ValueError as error:
@@ -66,28 +66,28 @@ def _do_budget(request: SignedInRequest, team: Team) -> str:
             blocks="blocks" in request.POST,
             expected=expected,
         )
-        words = {"team": team.name, "money": format_money(cents / budgets.CENTS)}
-        return _("%(team)s has a budget of %(money)s a month.") % words
+        params = {"team": team.name, "money": format_money(cents / budgets.CENTS)}
+        return _("%(team)s has a budget of %(money)s a month.") % params
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
-def _do(request: SignedInRequest, team: Team) -> str:
-    what, expected = request.POST.get("do"), etags.expected_by(request)
-    if what == "close":
+def _execute(request: SignedInRequest, team: Team) -> str:
+    action, expected = request.POST.get("do"), etags.expected_by(request)
+    if action == "close":
         services.close_ledger(actor=request.user, team=team, expected=expected)
         return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
     text = strip_nul(request.POST.get("hours", "")).strip()
-    if what == "set":
+    if action == "set":
         quota = parse_amount(text, resources.GPU_HOURS, "hours")
         period = request.POST.get("period", Period.MONTH)
         services.set_ledger(actor=request.user, team=team, quota=quota, period=period, expected=expected)
-        words = {
+        params = {
             "team": team.name,
             "hours": format_gpu_hours(quota),
             "period": Period(period).label.lower(),
         }
-        return _("%(team)s has %(hours)s GPU-hours %(period)s.") % words
-    if what == "credit":
+        return _("%(team)s has %(hours)s GPU-hours %(period)s.") % params
+    if action == "credit":
         amount = parse_amount(text.removeprefix("-"), resources.GPU_HOURS, "hours")
         amount = -amount if text.startswith("-") else amount
         services.credit(actor=request.user, team=team, amount=amount, note=request.POST.get("note", ""))

@@ -46,10 +46,10 @@ def teams(now: datetime) -> Iterable[types.Team]:
 
 
 def _limits(rows: Iterable[tuple[UUID, str, int, int | None, int | None]]) -> Limits:
-    found: Limits = {}
+    limits: Limits = {}
     for owner, resource, nominal, borrowing, lending in rows:
-        found.setdefault(owner, {})[resource] = types.Limit(nominal, borrowing, lending)
-    return found
+        limits.setdefault(owner, {})[resource] = types.Limit(nominal, borrowing, lending)
+    return limits
 
 
 def _add_grants(
@@ -67,7 +67,7 @@ def _add_grants(
             own = limits.setdefault(team, {})
             before = own.get(resource)
             if before is None:
-                before = types.Limit() if _governed(team, resource) else None
+                before = types.Limit() if _is_limited(team, resource) else None
             if before is not None:
                 own[resource] = types.Limit(before.nominal + amount, before.borrowing, before.lending)
             continue
@@ -77,7 +77,7 @@ def _add_grants(
             member_caps.setdefault(team, {}).setdefault(str(user), {})[resource] = base + amount
 
 
-def _governed(team: UUID, resource: str) -> bool:
+def _is_limited(team: UUID, resource: str) -> bool:
     """Return whether any quota in the team's cohort tree names the resource."""
     share = TeamShare.objects.filter(team=team, cohort__isnull=False).select_related("cohort").first()
     if share is None or share.cohort is None:

@@ -55,7 +55,7 @@ def fair_parts(share: int, node: Node) -> int:
 
 def fair_parts_above(node: Node) -> int:
     """Return the sum of fair shares that the cohorts above the node use of their parents."""
-    return sum(fair_parts(dominant_share(each), each) for each in node.path()[1:-1])
+    return sum(fair_parts(dominant_share(cohort), cohort) for cohort in node.path()[1:-1])
 
 
 def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:
@@ -66,12 +66,12 @@ def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: in
     """
     if elapsed_s < 0 or half_life_s <= 0:
         raise ValueError("time goes forward and a half-life is positive")
-    whole, rest = divmod(elapsed_s, half_life_s)
-    kept = (SHARE_ONE >> min(whole, 60)) * (2 * half_life_s - rest) // (2 * half_life_s)
+    halvings, rest = divmod(elapsed_s, half_life_s)
+    factor = (SHARE_ONE >> min(halvings, 60)) * (2 * half_life_s - rest) // (2 * half_life_s)
     result = {}
     for resource in {*average, *borrowed}:
         now = borrowed.get(resource, 0)
-        value = now + (average.get(resource, 0) - now) * kept // SHARE_ONE
+        value = now + (average.get(resource, 0) - now) * factor // SHARE_ONE
         if value:
             result[resource] = value
     return result
@@ -122,20 +122,20 @@ def _divide_rest(
         before, remainders = left, []
         for place, name in enumerate(hungry):
             exact = before * claims[name].weight
-            whole = exact // (weights * unit) * unit
-            given = min(whole, claims[name].wants - shares[name])
-            shares[name] += given
-            left -= given
+            quotient = exact // (weights * unit) * unit
+            step = min(quotient, claims[name].wants - shares[name])
+            shares[name] += step
+            left -= step
             if claims[name].weight and shares[name] < claims[name].wants:
-                remainders.append((-(exact - whole * weights), place, name))
+                remainders.append((-(exact - quotient * weights), place, name))
         if left < before:
             if any(shares[name] >= claims[name].wants for name in hungry):
                 continue
         elif not remainders:
             break
         for _, _, name in sorted(remainders):
-            given = min(unit, left, claims[name].wants - shares[name])
-            shares[name] += given
-            left -= given
+            step = min(unit, left, claims[name].wants - shares[name])
+            shares[name] += step
+            left -= step
         break
     return left

@@ -22,13 +22,13 @@ def site_sizes() -> dict[str, int]:
     Devices and nodes count regardless of health, since they may recover. Resources without a pool are
     missing; MIG profiles are missing unless instances exist (see `size_of`). Site limits apply.
     """
-    found = counting.site_totals()
-    if resources.GPU in found:
-        found[resources.GPU_HOURS] = found[resources.GPU] * 3600 * MAX_HOURS
+    totals = counting.site_totals()
+    if resources.GPU in totals:
+        totals[resources.GPU_HOURS] = totals[resources.GPU] * 3600 * MAX_HOURS
     for resource, amount in SiteLimit.objects.values_list("resource", "amount"):
-        if resource in found:
-            found[resource] = min(found[resource], amount)
-    return found
+        if resource in totals:
+            totals[resource] = min(totals[resource], amount)
+    return totals
 
 
 def size_of(resource: str) -> int | None:

@@ -45,11 +45,11 @@ class Node:
     def path(self) -> list[Node]:
         """Return this node and its ancestors, root last."""
         node: Node | None = self
-        found = []
+        nodes = []
         while node is not None:
-            found.append(node)
+            nodes.append(node)
             node = node.parent
-        return found
+        return nodes
 
     def available(self, resource: str) -> int:
         """Return what may still be added here; negative if usage exceeds the limit."""
@@ -122,7 +122,7 @@ class QuotaTree:
         roots = [node for node, parent in parents if not parent]
         seen = 0
         for root in roots:
-            members = _below(root)
+            members = _subtree(root)
             seen += len(members)
             names = frozenset(name for node in members for name in node.limits)
             for node in members:
@@ -192,11 +192,11 @@ def _check(name: str, weight_milli: int, limits: Mapping[str, Limit]) -> None:
             raise ValueError(f"a limit of {name!r} for {resource} is below zero")
 
 
-def _below(root: Node) -> list[Node]:
-    found = [root]
-    for node in found:
-        found.extend(node.children)
-    return found
+def _subtree(root: Node) -> list[Node]:
+    nodes = [root]
+    for node in nodes:
+        nodes.extend(node.children)
+    return nodes
 
 
 def _sum_up(node: Node) -> None:

@@ -57,7 +57,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
             done = limits.remove_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, expected=expected
             )
-            words = _("The cap of %(who)s is removed.") % {"who": who}
+            text = _("The cap of %(who)s is removed.") % {"who": who}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
@@ -68,14 +68,14 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
                 amount=amount,
                 expected=expected,
             )
-            words = _("The cap of %(who)s is %(amount)s.") % {
+            text = _("The cap of %(who)s is %(amount)s.") % {
                 "who": who,
                 "amount": format_resource_amount(resource, amount),
             }
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, words)
+        messages.success(request, text)
         for note in done.notes:
             messages.warning(request, note)
     return redirect(f"{reverse('home:team', args=[slug])}#caps")
@@ -92,29 +92,29 @@ def board(request: SignedInRequest) -> HttpResponse:
     data = request.POST
     try:
         with transaction.atomic():
-            done, words = _done(request.user, data)
+            done, text = _execute(request.user, data)
     except PortalError as error:
         # Preserve the input of the row in edit.
         shown = board_of(data, problem=error.sentence, typed=data)
         return _render(request, shown, status=200 if wants(request, "board") else 400)
     if not wants(request, "board"):
-        (messages.success if done.changed else messages.info)(request, words)
+        (messages.success if done.changed else messages.info)(request, text)
         for note in done.notes:
             messages.warning(request, note)
-        return redirect(f"{reverse('quotas:limits')}?{_where(data)}")
+        return redirect(f"{reverse('quotas:limits')}?{_query_string(data)}")
     after = QueryDict(mutable=True)
     after["resource"] = data.get("resource", "")
     after["q"] = data.get("q", "")
-    return _render(request, board_of(after, message=words, notes=done.notes, saved=data.get("row", "")))
+    return _render(request, board_of(after, message=text, notes=done.notes, saved=data.get("row", "")))
 
 
-def _where(data: QueryDict) -> str:
+def _query_string(data: QueryDict) -> str:
     """Return the query with resource and search, without the edited row."""
-    kept = QueryDict(mutable=True)
+    query = QueryDict(mutable=True)
     for name in ("resource", "q"):
         if value := data.get(name, ""):
-            kept[name] = strip_nul(value)
-    return kept.urlencode()
+            query[name] = strip_nul(value)
+    return query.urlencode()
 
 
 def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpResponse:
@@ -126,7 +126,7 @@ def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpRe
 # --- form actions ------------------------------------------------------------------------------------
 
 
-def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _execute(actor: User, data: QueryDict) -> tuple[Changed, str]:
     """Execute the form's action. Returns the change and its message."""
     actions: dict[str, Callable[[User, QueryDict], tuple[Changed, str]]] = {
         "save": _save,
@@ -149,10 +149,10 @@ def _resource(data: QueryDict) -> str:
 def _row(data: QueryDict) -> Team | Cohort:
     kind, _, slug = strip_nul(data.get("row", "")).partition(":")
     model: Any = {"team": Team, "cohort": Cohort}.get(kind)
-    found = model.objects.filter(slug=slug).first() if model else None
-    if found is None:
+    match = model.objects.filter(slug=slug).first() if model else None
+    if match is None:
         raise NotFound(Reason(QuotaCode.ROW_GONE))
-    row: Team | Cohort = found
+    row: Team | Cohort = match
     return row
 
 
@@ -201,8 +201,10 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     label = format_resource(resource)
     if quota is None and borrowing is None and lending is None:
         done = limits.remove_quota(actor=actor, **_owner(row), resource=resource, expected=expected)
-        words = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
-        return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
+        text = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
+        return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(
+            row, moved
+        )
     done = limits.set_quota(
         actor=actor,
         **_owner(row),
@@ -213,13 +215,13 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         expected=expected,
     )
     amount = format_resource_amount(resource, quota or 0)
-    words = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
-    return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
+    text = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
+    return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(row, moved)
 
 
-def _placed(row: Team | Cohort, moved: bool) -> str:
-    words = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
-    return words % {"row": row.name}
+def _move_message(row: Team | Cohort, moved: bool) -> str:
+    text = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
+    return text % {"row": row.name}
 
 
 def _place(row: Team | Cohort) -> tuple[Any, ...]:
@@ -239,14 +241,14 @@ def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
 
 
 def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    made = cohorts.create_cohort(
+    cohort = cohorts.create_cohort(
         actor=actor,
         slug=data.get("slug", "").strip(),
         name=data.get("name", ""),
         parent=_cohort(data.get("cohort", "")),
     )
-    words = _("The cohort %(name)s is there. Put teams into it by editing their rows.")
-    return Changed(True), words % {"name": made.name}
+    text = _("The cohort %(name)s is there. Put teams into it by editing their rows.")
+    return Changed(True), text % {"name": cohort.name}
 
 
 def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -262,21 +264,21 @@ def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
         done = limits.remove_site_limit(actor=actor, resource=resource, expected=expected)
-        words = _("The site has no limit of %(resource)s.")
-        return done, words % {"resource": format_resource(resource)}
+        text = _("The site has no limit of %(resource)s.")
+        return done, text % {"resource": format_resource(resource)}
     done = limits.set_site_limit(actor=actor, resource=resource, amount=amount, expected=expected)
-    words = _("The site's limit is %(amount)s.")
-    return done, words % {"amount": format_resource_amount(resource, amount)}
+    text = _("The site's limit is %(amount)s.")
+    return done, text % {"amount": format_resource_amount(resource, amount)}
 
 
 def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
     resource, expected = _resource(data), etags.expected_in(data)
     label = format_resource(resource)
-    given = data.get("rate", "")
-    if not given.strip():
+    entered = data.get("rate", "")
+    if not entered.strip():
         done = limits.remove_rate(actor=actor, resource=resource, expected=expected)
         return done, _("An hour of %(resource)s costs one GPU-hour.") % {"resource": label}
-    rate = parse_number(given, 1000, "rate")
+    rate = parse_number(entered, 1000, "rate")
     done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate, expected=expected)
-    words = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
-    return done, words % {"resource": label, "rate": format_thousandths(rate, 3)}
+    text = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
+    return done, text % {"resource": label, "rate": format_thousandths(rate, 3)}

@@ -18,12 +18,12 @@ _CHANGE_THAT = _("Edit the existing one.")
 def _amounts(params: Params) -> Params:
     """Format `resource` by name, `amount` with unit and name, `over` with unit."""
     resource = params["resource"]
-    found = {**params, "resource": format_resource(resource)}
+    texts = {**params, "resource": format_resource(resource)}
     if "amount" in params:
-        found["amount"] = format_resource_amount(resource, params["amount"])
+        texts["amount"] = format_resource_amount(resource, params["amount"])
     if "over" in params:
-        found["over"] = format_amount(resource, params["over"])
-    return found
+        texts["over"] = format_amount(resource, params["over"])
+    return texts
 
 
 def _owners(params: Params) -> Params:
@@ -41,12 +41,12 @@ def _users(params: Params) -> Params:
 
 
 def _circle(params: Params) -> Params:
-    """Format a cycle. `way` lists the cohorts from the outermost to the one inside itself."""
-    name, way = params["name"], params["way"]
-    if len(way) < 2:
+    """Format a cycle. `params["way"]` lists the cohorts from the outermost to the one inside itself."""
+    name, path = params["name"], params["way"]
+    if len(path) < 2:
         return {"sentence": _("%(name)s cannot be inside itself.") % {"name": name}}
-    words = {"name": name, "way": " → ".join([*way, name])}
-    return {"sentence": _("%(name)s would be inside itself: %(way)s.") % words}
+    names = {"name": name, "way": " → ".join([*path, name])}
+    return {"sentence": _("%(name)s would be inside itself: %(way)s.") % names}
 
 
 TEXTS: dict[StrEnum, Text] = {

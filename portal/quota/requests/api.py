@@ -139,11 +139,11 @@ class RequestViewSet(ReadViewSet):
         }
         if start := body.get("start"):
             order = order_of(request, team, start)
-            made = services.ask_to_start(actor=request.user, order=order, **wanted)
+            quota_request = services.ask_to_start(actor=request.user, order=order, **wanted)
         else:
-            made = services.ask(actor=request.user, team=team, **wanted)
-        self.kwargs["request_id"] = made.pk
-        location = reverse("api:quota-request-detail", args=[made.pk])
+            quota_request = services.ask(actor=request.user, team=team, **wanted)
+        self.kwargs["request_id"] = quota_request.pk
+        location = reverse("api:quota-request-detail", args=[quota_request.pk])
         return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
@@ -367,9 +367,9 @@ class DelegationViewSet(ReadViewSet):
         errors=[400, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
-        made = rules.delegate(actor=request.user, **body_of(request, DelegateSerializer))
-        location = reverse("api:delegation-detail", args=[made.pk])
-        return self.answer(made, status=201, Location=location)
+        delegation = rules.delegate(actor=request.user, **body_of(request, DelegateSerializer))
+        location = reverse("api:delegation-detail", args=[delegation.pk])
+        return self.answer(delegation, status=201, Location=location)
 
     @operation(
         "Revoke a delegation",

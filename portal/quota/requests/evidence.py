@@ -150,11 +150,11 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     """Return the evidence by request id."""
     if not requests:
         return {}
-    world = _world()
+    world = _load_world()
     teams = {request.team_id for request in requests}
-    held = _held(teams, world.now, requests)
-    idle = _idle(teams, world.now)
-    earlier = _earlier(requests)
+    holdings = _load_holdings(teams, world.now, requests)
+    idle = _idle_counts(teams, world.now)
+    earlier = _decided_requests(requests)
     balances = {
         account.team_id: account.quota + account.credit - account.spent
         for account in LedgerAccount.objects.filter(team__in=teams)
@@ -162,15 +162,17 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     gpus = {request.team_id for request in requests if _is_accelerator(request.resource)}
     uses = gpu_uses(gpus, world.now - PERIOD, now=world.now) if gpus else {}
     return {
-        request.pk: _one(request, world, held, idle, uses, earlier, balances.get(request.team_id))
+        request.pk: _build_evidence(
+            request, world, holdings, idle, uses, earlier, balances.get(request.team_id)
+        )
         for request in requests
     }
 
 
-def _one(
+def _build_evidence(
     request: QuotaRequest,
     world: _World,
-    held: _Held,
+    holdings: _Held,
     idle: Mapping[tuple[UUID, str], Idle],
     uses: Mapping[UUID, GpuUse],
     earlier: Mapping[tuple[UUID, str], list[QuotaRequest]],
@@ -185,11 +187,11 @@ def _one(
     return Evidence(
         request=request,
         of_user=own,
-        held_unit_s=held.by_user.get((team, user, resource), 0)
+        held_unit_s=holdings.by_user.get((team, user, resource), 0)
         if own
-        else held.by_team.get((team, resource), 0),
+        else holdings.by_team.get((team, resource), 0),
         workspaces=len(
-            held.workspaces_of_user.get((team, user), ()) if own else held.workspaces.get(team, ())
+            holdings.workspaces_of_user.get((team, user), ()) if own else holdings.workspaces.get(team, ())
         ),
         used=world.used_by_user.get((team, user, resource), 0)
         if own
@@ -242,25 +244,25 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
         borrowed = world.used.get((peer, resource), 0) - (world.quota(peer, resource) or 0)
         if peer != team and borrowed > 0:
             over.append((borrowed, world.names[peer]))
-    found = []
+    holders = []
     for borrowed, name in sorted(over, reverse=True):
         if wanted <= 0:
             break
-        found.append(Holder(name, min(borrowed, wanted)))
+        holders.append(Holder(name, min(borrowed, wanted)))
         wanted -= borrowed
-    return tuple(found)
+    return tuple(holders)
 
 
 # --- Queries ----------------------------------------------------------------------------------------
 
 
-def _world() -> _World:
+def _load_world() -> _World:
     world = _World(
         timezone.now(),
         counts=counting.site(),
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
     )
-    for team, owner, amounts in _charged():
+    for team, owner, amounts in _iter_charged():
         for resource, amount in amounts.items():
             world.used[team, resource] = world.used.get((team, resource), 0) + amount
             key = (team, owner, resource)
@@ -295,7 +297,7 @@ def _world() -> _World:
     return world
 
 
-def _charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
+def _iter_charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
     """Yield team, owner and amounts of all workspaces with capacity."""
     holding = Workspace.objects.filter(state__in=HOLDING).order_by()
     yield from holding.values_list("team_id", "owner_id", "amounts")
@@ -326,9 +328,9 @@ class _Held:
         self.by_user[team, user, resource] = self.by_user.get((team, user, resource), 0) + amount
 
 
-def _held(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
+def _load_holdings(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
     since = now - PERIOD
-    held = _Held(
+    holdings = _Held(
         frozenset(
             resources.GPU if request.resource == resources.GPU_HOURS else request.resource
             for request in requests
@@ -344,23 +346,23 @@ def _held(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]
         seconds = _overlap_s(begun, ended, since, now)
         prefix = resources.SIMULATED if simulated else ""
         for name, amount in ((resources.CPU, cpu), (resources.MEMORY, memory), (resources.DISK, disk)):
-            held.add(team, user, prefix + name, amount * seconds)
+            holdings.add(team, user, prefix + name, amount * seconds)
         if (pk, generation) not in counted:
             # A multi-node workspace counts once.
             counted.add((pk, generation))
-            held.add(team, user, resources.WORKSPACES, seconds)
-        held.workspaces.setdefault(team, set()).add(pk)
-        held.workspaces_of_user.setdefault((team, user), set()).add(pk)
+            holdings.add(team, user, resources.WORKSPACES, seconds)
+        holdings.workspaces.setdefault(team, set()).add(pk)
+        holdings.workspaces_of_user.setdefault((team, user), set()).add(pk)
     if any(_is_accelerator(request.resource) for request in requests):
-        _add_devices(held, teams, since, now)
-    return held
+        _add_devices(holdings, teams, since, now)
+    return holdings
 
 
 def _is_accelerator(resource: str) -> bool:
     return resources.is_accelerator(resource) or resource in {resources.GPU, resources.GPU_HOURS}
 
 
-def _add_devices(held: _Held, teams: Iterable[UUID], since: datetime, now: datetime) -> None:
+def _add_devices(holdings: _Held, teams: Iterable[UUID], since: datetime, now: datetime) -> None:
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, allocation__workspace__team__in=teams)
     for team, user, begun, ended, milli, model, kind, profile, simulated in rows.values_list(
@@ -372,16 +374,16 @@ def _add_devices(held: _Held, teams: Iterable[UUID], since: datetime, now: datet
         for name in resources.of_device(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
         ):
-            held.add(team, user, name, amount)
+            holdings.add(team, user, name, amount)
 
 
 def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: datetime) -> int:
     return max(0, int((min(ended or now, now) - max(begun, since)).total_seconds()))
 
 
-def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
+def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
     """Return by team and model the accelerators allocated, measured and idle now."""
-    found: dict[tuple[UUID, str], Idle] = {}
+    by_key: dict[tuple[UUID, str], Idle] = {}
     rows: QuerySet[Any] = AllocatedDevice.objects.filter(
         active=True, allocation__workspace__team__in=teams
     ).annotate(measured=flag(is_measured(now, "device__")), idle=flag(is_idle(now, "device__")))
@@ -392,12 +394,12 @@ def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
         for name in resources.of_device(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
         ):
-            was = found.get((team, name), Idle(0, 0, 0))
-            found[team, name] = Idle(was.held + 1, was.measured + measured, was.idle + idle)
-    return found
+            was = by_key.get((team, name), Idle(0, 0, 0))
+            by_key[team, name] = Idle(was.held + 1, was.measured + measured, was.idle + idle)
+    return by_key
 
 
-def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[QuotaRequest]]:
+def _decided_requests(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[QuotaRequest]]:
     """Return decided requests of the same teams for the same resources, newest first."""
     rows = (
         QuotaRequest.objects.filter(
@@ -408,7 +410,7 @@ def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[Qu
         .select_related("decided_by", "requester")
         .order_by("-created_at", "-id")[:EARLIER_READ]
     )
-    found: dict[tuple[UUID, str], list[QuotaRequest]] = {}
+    requests_by_key: dict[tuple[UUID, str], list[QuotaRequest]] = {}
     for row in rows:
-        found.setdefault((row.team_id, row.resource), []).append(row)
-    return found
+        requests_by_key.setdefault((row.team_id, row.resource), []).append(row)
+    return requests_by_key

@@ -84,21 +84,23 @@ class AskForm(forms.Form):
         ),
     )
 
-    def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, teams: Iterable[Team], resource_names: Iterable[str], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.fields["team"].choices = [(team.slug, team.name) for team in teams]  # type: ignore[attr-defined]
-        self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
+        self.fields["resource"].choices = [(name, format_choice(name)) for name in resource_names]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         """Set the resource for GPU-hours, which have no other."""
-        given = super().clean() or {}
-        if given.get("kind") == RequestKind.LEDGER:
-            given["resource"] = resources.GPU_HOURS
+        cleaned = super().clean() or {}
+        if cleaned.get("kind") == RequestKind.LEDGER:
+            cleaned["resource"] = resources.GPU_HOURS
             self.errors.pop("resource", None)
-            given["lasts"] = NO_END
-        if given.get("amount") is not None and given.get("resource"):
-            given["units"] = base_units(given["resource"], given["amount"])
-        return given
+            cleaned["lasts"] = NO_END
+        if cleaned.get("amount") is not None and cleaned.get("resource"):
+            cleaned["units"] = base_units(cleaned["resource"], cleaned["amount"])
+        return cleaned
 
 
 class DecideForm(forms.Form):
@@ -127,13 +129,15 @@ class RuleForm(forms.Form):
     )  # fmt: skip
     team = forms.ChoiceField(required=False)
 
-    def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, teams: Iterable[Team], resource_names: Iterable[str], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.fields["team"].choices = [  # type: ignore[attr-defined]
             ("", _("Every team")),
             *((team.slug, team.name) for team in teams),
         ]
-        self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
+        self.fields["resource"].choices = [(name, format_choice(name)) for name in resource_names]  # type: ignore[attr-defined]
 
 
 class DelegationForm(forms.Form):

@@ -102,26 +102,26 @@ def require_revoke(actor: User, grant: Grant) -> None:
 
 def deciders_of(request: QuotaRequest) -> Iterable[User]:
     """Return all users who may decide a request: those notified and, for caps, operators."""
-    found = {user.pk: user for user in approvers_of(request)}
+    users = {user.pk: user for user in approvers_of(request)}
     if request.kind == RequestKind.MEMBER_CAP:
         operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
-        found |= {user.pk: user for user in operators.exclude(pk=request.requester_id)}
-    return found.values()
+        users |= {user.pk: user for user in operators.exclude(pk=request.requester_id)}
+    return users.values()
 
 
 def approvers_of(request: QuotaRequest) -> Iterable[User]:
     """Return the users who are notified of a request, without the requester."""
     if request.kind == RequestKind.MEMBER_CAP:
         owners = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER)
-        found = {user.pk: user for user in owners if user.pk != request.requester_id}
-        if not found:
+        users = {user.pk: user for user in owners if user.pk != request.requester_id}
+        if not users:
             # The only owner is the requester.
             operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
-            found = {user.pk: user for user in operators}
+            users = {user.pk: user for user in operators}
     else:
-        found = {user.pk: user for user in approvers()}
+        users = {user.pk: user for user in approvers()}
         lent = delegations_at(timezone.now()).exclude(approver=request.requester)
         for delegation in lent.select_related("delegate"):
-            found[delegation.delegate_id] = delegation.delegate
-    found.pop(request.requester_id, None)
-    return found.values()
+            users[delegation.delegate_id] = delegation.delegate
+    users.pop(request.requester_id, None)
+    return users.values()

@@ -101,14 +101,14 @@ class Shown:
         workspace = self.request.workspace
         if workspace is None:
             return ""
-        words = {
+        params = {
             "template": workspace.template.name,
             "flavor": workspace.flavor.name,
             "state": workspace.get_state_display().lower(),
         }
         if self.request.state == RequestState.OPEN:
-            return _("%(template)s on %(flavor)s waits for it") % words
-        return _("for %(template)s on %(flavor)s, which is %(state)s") % words
+            return _("%(template)s on %(flavor)s waits for it") % params
+        return _("for %(template)s on %(flavor)s, which is %(state)s") % params
 
     @property
     def overdue(self) -> bool:
@@ -148,13 +148,13 @@ class Shown:
         """The outcomes of earlier requests of the team for the same resource."""
         if self.evidence is None:
             return []
-        return [Line(_outcome(row), _earlier(row)) for row in self.evidence.earlier]
+        return [Line(_outcome(row), _earlier_text(row)) for row in self.evidence.earlier]
 
 
 def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any) -> Shown:
     """Return the request with the actions that the actor may take."""
     grant = getattr(request, "grant", None)
-    barred = evidence is not None and _barred(request)
+    barred = evidence is not None and _has_bar(request)
     return Shown(
         request=request,
         evidence=evidence,
@@ -166,16 +166,16 @@ def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, 
     )
 
 
-def _barred(request: QuotaRequest) -> bool:
+def _has_bar(request: QuotaRequest) -> bool:
     return request.kind != RequestKind.LEDGER
 
 
 def inbox(actor: User) -> list[Shown]:
     """Return the actor's inbox. All rows may be decided, so permissions are not checked per row."""
     rows = selectors.inbox(actor)
-    teams = {row.request.team_id: row.request.team for row in rows if _barred(row.request)}
+    teams = {row.request.team_id: row.request.team for row in rows if _has_bar(row.request)}
     bars = limits.bars_for_many(teams.values()) if teams else {}
-    found = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
+    bars_by_key = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
     return [
         Shown(
             row.request,
@@ -183,7 +183,7 @@ def inbox(actor: User) -> list[Shown]:
             may_decide=True,
             may_revoke=False,
             may_cancel=row.request.requester_id == actor.pk,
-            bar=found.get((row.request.team.slug, row.request.resource)),
+            bar=bars_by_key.get((row.request.team.slug, row.request.resource)),
         )
         for row in rows
     ]
@@ -193,15 +193,15 @@ def lines(evidence: Evidence) -> list[Line]:
     """Return the evidence as sentences, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
-    found = [Line(_("Has now"), _standing(evidence), "standing")]
+    rows = [Line(_("Has now"), _standing(evidence), "standing")]
     if evidence.balance is not None:
         left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
-        found.append(Line(_("Budget left"), left, "budget"))
-    whose = _(" by %(username)s") % {"username": request.requester.username} if evidence.of_user else ""
-    found.append(Line(_("Last 30 days"), _last_30_days(evidence, whose)))
-    found.append(Line(_("Idle share"), _idle(evidence)))
+        rows.append(Line(_("Budget left"), left, "budget"))
+    suffix = _(" by %(username)s") % {"username": request.requester.username} if evidence.of_user else ""
+    rows.append(Line(_("Last 30 days"), _last_30_days(evidence, suffix)))
+    rows.append(Line(_("Idle share"), _idle_text(evidence)))
     if evidence.use is not None and evidence.use.held_s:
-        found.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
+        rows.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
     if evidence.cohort:
         left = (
             _("no quota names it there")
@@ -209,20 +209,20 @@ def lines(evidence: Evidence) -> list[Line]:
             else _("%(amount)s of its quota is not in use")
             % {"amount": format_amount(name, evidence.cohort_left)}
         )
-        found.append(Line(_("Left in %(cohort)s") % {"cohort": evidence.cohort}, left))
+        rows.append(Line(_("Left in %(cohort)s") % {"cohort": evidence.cohort}, left))
     if evidence.size is not None:
-        found.append(Line(_("Site"), _site(evidence), "site"))
-    found.append(Line(_("If approved"), effect(evidence)))
-    return found
+        rows.append(Line(_("Site"), _site(evidence), "site"))
+    rows.append(Line(_("If approved"), effect(evidence)))
+    return rows
 
 
-def _last_30_days(evidence: Evidence, whose: str) -> str:
+def _last_30_days(evidence: Evidence, suffix: str) -> str:
     name = evidence.counted_in
     if not evidence.workspaces:
-        return _("no workspace%(whose)s") % {"whose": whose}
-    words = {
+        return _("no workspace%(whose)s") % {"whose": suffix}
+    params = {
         "hours": f"{format_number(evidence.hours)} {_hours(name)}",
-        "whose": whose,
+        "whose": suffix,
         "mean": format_resource_amount(name, evidence.mean),
         "count": evidence.workspaces,
     }
@@ -232,15 +232,15 @@ def _last_30_days(evidence: Evidence, whose: str) -> str:
             "%(hours)s%(whose)s: %(mean)s on average, %(count)s workspaces",
             evidence.workspaces,
         )
-        % words
+        % params
     )
 
 
 def _site(evidence: Evidence) -> str:
     name = evidence.counted_in
     size = evidence.size or 0
-    words = {"size": format_amount(name, size), "free": format_amount(name, evidence.free or 0)}
-    text = _("%(size)s in service, %(free)s free") % words
+    params = {"size": format_amount(name, size), "free": format_amount(name, evidence.free or 0)}
+    text = _("%(size)s in service, %(free)s free") % params
     if evidence.committed:
         text += "; " + _("%(amount)s promised as quota and grants") % {
             "amount": format_amount(name, evidence.committed)
@@ -254,8 +254,8 @@ def _standing(evidence: Evidence) -> str:
     name = evidence.counted_in
     used = format_resource_amount(name, evidence.used)
     if evidence.of_user:
-        words = {"username": evidence.request.requester.username, "used": used}
-        return _("%(username)s uses %(used)s") % words
+        params = {"username": evidence.request.requester.username, "used": used}
+        return _("%(username)s uses %(used)s") % params
     if evidence.quota is None:
         return _("%(used)s in use; no quota") % {"used": used}
     text = _("%(used)s in use of a quota of %(quota)s") % {
@@ -278,7 +278,7 @@ def _hours(resource: str) -> str:
     return _("GPU-hours")
 
 
-def _idle(evidence: Evidence) -> str:
+def _idle_text(evidence: Evidence) -> str:
     idle = evidence.idle
     if idle is None or idle.percent is None:
         return _("not measured")
@@ -287,7 +287,7 @@ def _idle(evidence: Evidence) -> str:
         "idle": idle.idle,
         "measured": idle.measured,
     }
-    return text + _silent(idle.held - idle.measured)
+    return text + _unmeasured_note(idle.held - idle.measured)
 
 
 def _use(use: GpuUse) -> str:
@@ -298,10 +298,10 @@ def _use(use: GpuUse) -> str:
         "percent": use.percent,
         "hours": format_number(round(use.measured_s / 3600)),
     }
-    return text + _silent(round((use.held_s - use.measured_s) / 3600))
+    return text + _unmeasured_note(round((use.held_s - use.measured_s) / 3600))
 
 
-def _silent(count: int) -> str:
+def _unmeasured_note(count: int) -> str:
     return "; " + _("%(count)s not measured") % {"count": format_number(count)} if count else ""
 
 
@@ -337,16 +337,16 @@ def _outcome(row: QuotaRequest) -> str:
     return row.get_state_display()
 
 
-def _earlier(row: QuotaRequest) -> str:
-    words = {
+def _earlier_text(row: QuotaRequest) -> str:
+    params = {
         "username": row.requester.username,
         "asked": format_resource_amount(row.resource, row.amount),
         "granted": format_amount(row.resource, row.granted_amount or 0),
     }
     if row.state == RequestState.APPROVED and row.granted_amount not in (None, row.amount):
-        text = _("%(username)s asked for %(asked)s and got %(granted)s") % words
+        text = _("%(username)s asked for %(asked)s and got %(granted)s") % params
     else:
-        text = _("%(username)s asked for %(asked)s") % words
+        text = _("%(username)s asked for %(asked)s") % params
     if row.state == RequestState.DENIED and row.decision_note:
         text += f": “{row.decision_note[:MAX_NOTE]}”"
     return text
@@ -354,13 +354,13 @@ def _earlier(row: QuotaRequest) -> str:
 
 def known_resources(teams: Iterable[Team], *more: str) -> list[str]:
     """Return resources to choose from: those of the site, of the teams' quotas, and `more`; GPUs first."""
-    found = set(site_sizes()) - {resources.GPU_HOURS}
-    found.add(resources.WORKSPACES)
-    found |= set(Quota.objects.filter(team__in=list(teams)).values_list("resource", flat=True))
-    found |= {name for name in more if name}
+    names = set(site_sizes()) - {resources.GPU_HOURS}
+    names.add(resources.WORKSPACES)
+    names |= set(Quota.objects.filter(team__in=list(teams)).values_list("resource", flat=True))
+    names |= {name for name in more if name}
 
     def place(name: str) -> tuple[bool, bool, str]:
         simulated = "simulated" in name
         return (simulated, not (resources.is_accelerator(name) or name == resources.GPU), name)
 
-    return sorted(found, key=place)
+    return sorted(names, key=place)

@@ -32,7 +32,7 @@ class InboxRow:
     evidence: Evidence
 
 
-def _shown() -> QuerySet[QuotaRequest]:
+def _base_queryset() -> QuerySet[QuotaRequest]:
     return QuotaRequest.objects.select_related(
         "team", "requester", "decided_by", "workspace", "workspace__template", "workspace__flavor", "grant"
     )
@@ -40,20 +40,24 @@ def _shown() -> QuerySet[QuotaRequest]:
 
 def requests_for(actor: User) -> QuerySet[QuotaRequest]:
     """Return requests that the actor may see, newest first."""
-    return _shown().filter(policies.visible_to(actor)).order_by("-created_at", "-id")
+    return _base_queryset().filter(policies.visible_to(actor)).order_by("-created_at", "-id")
 
 
 def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
     """Return the request. Raises `NotFound` if it does not exist or the actor may not see it."""
-    found = requests_for(actor).filter(pk=request_id).first()
-    if found is None:
+    quota_request = requests_for(actor).filter(pk=request_id).first()
+    if quota_request is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
-    return found
+    return quota_request
 
 
 def open_for(actor: User) -> QuerySet[QuotaRequest]:
     """Return open requests that the actor may decide, oldest first."""
-    return _shown().filter(policies.decidable_by(actor), state=RequestState.OPEN).order_by("created_at", "id")
+    return (
+        _base_queryset()
+        .filter(policies.decidable_by(actor), state=RequestState.OPEN)
+        .order_by("created_at", "id")
+    )
 
 
 def open_count(actor: User) -> int:
@@ -64,15 +68,17 @@ def open_count(actor: User) -> int:
 def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
     """Return the oldest open requests for the actor to decide, with evidence. Constant number of queries."""
     rows = list(open_for(actor)[:limit])
-    found = evidence_for(rows)
-    return [InboxRow(row, found[row.pk]) for row in rows]
+    evidence_by_pk = evidence_for(rows)
+    return [InboxRow(row, evidence_by_pk[row.pk]) for row in rows]
 
 
 def decided_for(actor: User, limit: int = 10) -> list[QuotaRequest]:
     """Return the latest decisions among the requests that the actor may decide, newest first."""
     decided = [RequestState.APPROVED, RequestState.DENIED]
-    found = _shown().filter(policies.decidable_by(actor) | Q(decided_by=actor), state__in=decided)
-    return list(found.order_by("-decided_at")[:limit])
+    decided_requests = _base_queryset().filter(
+        policies.decidable_by(actor) | Q(decided_by=actor), state__in=decided
+    )
+    return list(decided_requests.order_by("-decided_at")[:limit])
 
 
 def evidence(request: QuotaRequest) -> Evidence:
@@ -82,36 +88,36 @@ def evidence(request: QuotaRequest) -> Evidence:
 
 def of_team(team: Team, limit: int = 10) -> list[QuotaRequest]:
     """Return the team's latest requests, newest first."""
-    return list(_shown().filter(team=team).order_by("-created_at", "-id")[:limit])
+    return list(_base_queryset().filter(team=team).order_by("-created_at", "-id")[:limit])
 
 
 def of_user(user: User) -> QuerySet[QuotaRequest]:
     """Return the user's requests, newest first."""
-    return _shown().filter(requester=user).order_by("-created_at", "-id")
+    return _base_queryset().filter(requester=user).order_by("-created_at", "-id")
 
 
 def history_of(request: QuotaRequest) -> QuerySet[Event]:
     """Return the request's events, newest first."""
-    found = Event.objects.filter(targets__kind=TargetKind.QUOTA_REQUEST, targets__key=str(request.pk))
-    return found.order_by("-pk")
+    events = Event.objects.filter(targets__kind=TargetKind.QUOTA_REQUEST, targets__key=str(request.pk))
+    return events.order_by("-pk")
 
 
 def grants_for(actor: User) -> QuerySet[Grant]:
     """Return grants that the actor may see, newest first."""
-    found: GrantQuerySet = Grant.objects.select_related("team", "user", "request").order_by(
+    grants: GrantQuerySet = Grant.objects.select_related("team", "user", "request").order_by(
         "-starts_at", "-id"
     )
     if actor.sees_all or approvers.may_decide_all(actor):
-        return found
-    return found.filter(team__in=Team.objects.filter(memberships__user=actor))
+        return grants
+    return grants.filter(team__in=Team.objects.filter(memberships__user=actor))
 
 
 def grant_by_id(actor: User, grant_id: UUID) -> Grant:
     """Return the grant. Raises `NotFound`."""
-    found = grants_for(actor).filter(pk=grant_id).first()
-    if found is None:
+    grant = grants_for(actor).filter(pk=grant_id).first()
+    if grant is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_GRANT))
-    return found
+    return grant
 
 
 def may_decide(actor: User, request: QuotaRequest) -> bool:
@@ -150,33 +156,33 @@ def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
 
 def rules(actor: User) -> QuerySet[AutoApproveRule]:
     """Return all rules for approvers and operators, else general rules and those of the actor's teams."""
-    found = AutoApproveRule.objects.select_related("team", "created_by").order_by(
+    rows = AutoApproveRule.objects.select_related("team", "created_by").order_by(
         "resource", "created_at", "id"
     )
     if actor.sees_all or approvers.may_decide_all(actor):
-        return found
-    return found.filter(Q(team=None) | Q(team__in=Team.objects.filter(memberships__user=actor)))
+        return rows
+    return rows.filter(Q(team=None) | Q(team__in=Team.objects.filter(memberships__user=actor)))
 
 
 def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
     """Return the rule. Raises `NotFound`."""
-    found = rules(actor).filter(pk=rule_id).first()
-    if found is None:
+    rule = rules(actor).filter(pk=rule_id).first()
+    if rule is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
-    return found
+    return rule
 
 
 def delegations(actor: User) -> QuerySet[Delegation]:
     """Return delegations that the actor may see: given or held ones, or all for approvers and operators."""
-    found = Delegation.objects.select_related("approver", "delegate").order_by("-starts_at", "-id")
+    rows = Delegation.objects.select_related("approver", "delegate").order_by("-starts_at", "-id")
     if actor.sees_all or approvers.is_approver(actor):
-        return found
-    return found.filter(Q(approver=actor) | Q(delegate=actor))
+        return rows
+    return rows.filter(Q(approver=actor) | Q(delegate=actor))
 
 
 def delegation_by_id(actor: User, delegation_id: UUID) -> Delegation:
     """Return the delegation. Raises `NotFound`."""
-    found = delegations(actor).filter(pk=delegation_id).first()
-    if found is None:
+    delegation = delegations(actor).filter(pk=delegation_id).first()
+    if delegation is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))
-    return found
+    return delegation

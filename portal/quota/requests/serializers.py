@@ -182,8 +182,8 @@ class RequestDetailSerializer(RequestSerializer):
 
     @extend_schema_field(EvidenceSerializer(allow_null=True))
     def get_evidence(self, request: QuotaRequest) -> Any:
-        found = self.context.get("evidence")
-        return EvidenceSerializer(found).data if found is not None else None
+        evidence = self.context.get("evidence")
+        return EvidenceSerializer(evidence).data if evidence is not None else None
 
 
 class StartSerializer(WorkspaceOrderSerializer):

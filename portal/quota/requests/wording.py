@@ -21,16 +21,16 @@ _IN_MINUTES = timedelta(hours=2)
 def _amounts(params: Params) -> Params:
     """Format `resource` by name and `amount` with unit and name, per `days` if given."""
     resource = params["resource"]
-    found = {**params, "resource": format_resource(resource)}
+    texts = {**params, "resource": format_resource(resource)}
     if "amount" in params:
-        found["amount"] = format_resource_amount(resource, params["amount"])
+        texts["amount"] = format_resource_amount(resource, params["amount"])
     if params.get("days"):
-        words = {"amount": found["amount"], "days": params["days"]}
-        found["amount"] = gettext("%(amount)s in %(days)s days") % words
-    return found
+        values = {"amount": texts["amount"], "days": params["days"]}
+        texts["amount"] = gettext("%(amount)s in %(days)s days") % values
+    return texts
 
 
-def _decided(params: Params) -> Params:
+def _format_decision(params: Params) -> Params:
     """Format the decider and the time, in minutes if recent."""
     at = datetime.fromisoformat(params["at"])
     ago = timezone.now() - at
@@ -44,14 +44,14 @@ def _decided(params: Params) -> Params:
     return {"who": params["who"] or gettext("A rule"), "when": when}
 
 
-def _until(params: Params) -> Params:
+def _format_until(params: Params) -> Params:
     return {**params, "until": format_moment(datetime.fromisoformat(params["until"]))}
 
 
 TEXTS: dict[StrEnum, Text] = {
     RequestCode.AMOUNT_NOT_POSITIVE: Text(_("Enter an amount greater than 0.")),
     RequestCode.APPROVED_ALREADY: Text(
-        _("%(who)s approved the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+        _("%(who)s approved the request %(when)s."), _LOOK_AT_IT, prepare=_format_decision
     ),
     RequestCode.ASKED_ALREADY: Text(
         _("Your request for %(amount)s more for %(team)s is still pending."),
@@ -70,12 +70,12 @@ TEXTS: dict[StrEnum, Text] = {
         "%(first)s", _("Correct the field and decide again."), prepare=first_problem
     ),
     RequestCode.DECIDED_ALREADY: Text(
-        _("%(who)s changed the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+        _("%(who)s changed the request %(when)s."), _LOOK_AT_IT, prepare=_format_decision
     ),
     RequestCode.DELEGATED_ALREADY: Text(
         _("%(username)s is already your delegate until %(until)s."),
         _("Revoke that delegation first, or choose other days."),
-        prepare=_until,
+        prepare=_format_until,
     ),
     RequestCode.DELEGATE_IS_SELF: Text(_("Choose another person. You can already decide.")),
     RequestCode.DELEGATION_END: Text(_("Choose an end in the future, after the start.")),
@@ -84,7 +84,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("A denial needs a note."), _("Enter the reason and an alternative.")
     ),
     RequestCode.DENIED_ALREADY: Text(
-        _("%(who)s denied the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+        _("%(who)s denied the request %(when)s."), _LOOK_AT_IT, prepare=_format_decision
     ),
     RequestCode.END_IN_FUTURE: Text(_("Choose an end in the future.")),
     RequestCode.GRANT_ENDED: Text(_("The grant has expired."), _("You do not need to revoke it.")),
@@ -145,7 +145,7 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.NOTE_MISSING: Text(_("Enter the purpose in a few words.")),
     RequestCode.NOTE_TOO_LONG: Text(_("Use at most %(max)s characters.")),
     RequestCode.REQUEST_CANCELLED_ALREADY: Text(
-        _("%(who)s cancelled the request %(when)s."), _LOOK_AT_IT, prepare=_decided
+        _("%(who)s cancelled the request %(when)s."), _LOOK_AT_IT, prepare=_format_decision
     ),
     RequestCode.WORKSPACE_OF_YOURS: Text(_("Choose a workspace of your own in this team.")),
     RequestCode.AUDITOR_ONLY_READS: Text(

@@ -54,14 +54,14 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
         fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "state", "note", "created_at"]
         read_only_fields = fields
 
-    def _knows(self, row: Reservation) -> bool:
+    def _can_view_team(self, row: Reservation) -> bool:
         return policies.may_view_team(self.context["actor"], row.team)
 
     def get_title(self, row: Reservation) -> str:
-        return row.title if self._knows(row) else ""
+        return row.title if self._can_view_team(row) else ""
 
     def get_note(self, row: Reservation) -> str:
-        return row.note if self._knows(row) else ""
+        return row.note if self._can_view_team(row) else ""
 
     def get_amounts(self, row: Reservation) -> dict[str, int]:
         return slots.plain(row.amounts)
@@ -161,9 +161,9 @@ class ReservationViewSet(ReadViewSet):
         with named_in("team"):
             team = limits.team_for(request.user, body.pop("team"))
         body["amounts"] = slots.counted(body["amounts"])
-        made = services.request(actor=request.user, team=team, **body)
-        location = reverse("api:reservation-detail", args=[made.pk])
-        return self.answer(made, status=201, Location=location)
+        reservation = services.request(actor=request.user, team=team, **body)
+        location = reverse("api:reservation-detail", args=[reservation.pk])
+        return self.answer(reservation, status=201, Location=location)
 
     @operation(
         "Replace a reservation",
@@ -284,8 +284,8 @@ class BookingPermissionViewSet(ListViewSet):
         permissions.require_grant(request.user)
         with named_in("team"):
             team = limits.team_for(request.user, body["team"]) if "team" in body else None
-        made = permissions.permit(actor=request.user, username=body["username"], team=team)
-        return self.answer(made, status=201)
+        permission = permissions.permit(actor=request.user, username=body["username"], team=team)
+        return self.answer(permission, status=201)
 
     @operation(
         "Revoke a booking permission",

@@ -31,23 +31,23 @@ def permissions(request: SignedInRequest) -> HttpResponse:
         policies.require_book(request.user)
     error: PortalError | None = None
     data = request.POST
-    given = {name: strip_nul(data.get(name, "")).strip()[:64] for name in ("username", "team")}
+    entered = {name: strip_nul(data.get(name, "")).strip()[:64] for name in ("username", "team")}
     if request.method == "POST":
         services.require_grant(request.user)
         try:
-            team = limits.team_for(request.user, given["team"]) if given["team"] else None
-            made = services.permit(actor=request.user, username=given["username"], team=team)
+            team = limits.team_for(request.user, entered["team"]) if entered["team"] else None
+            permission = services.permit(actor=request.user, username=entered["username"], team=team)
         except PortalError as refused:
             error = refused
         else:
-            named = {"username": made.user.username, "teams": services.teams_of(made)}
+            named = {"username": permission.user.username, "teams": services.teams_of(permission)}
             messages.success(request, _("%(username)s books without approval for %(teams)s.") % named)
             return redirect("reservations:permissions")
     context = {
         "rows": [(row, services.teams_of(row)) for row in services.permissions_for(request.user)[:MAX_TEAMS]],
         "may_change": approvers.is_approver(request.user),
         "teams": list(Team.objects.order_by("name")[:MAX_TEAMS]),
-        "given": given,
+        "given": entered,
         "error": error,
     }
     return render(request, "reservations/permissions.html", context, status=error.status if error else 200)

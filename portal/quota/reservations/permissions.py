@@ -32,12 +32,10 @@ def require_grant(actor: User) -> None:
 
 def permissions_for(actor: User) -> QuerySet[BookingPermission]:
     """Return permissions that the actor may see: all for approvers and operators, else their own."""
-    found = BookingPermission.objects.select_related("user", "team", "granted_by").order_by(
-        "created_at", "id"
-    )
+    rows = BookingPermission.objects.select_related("user", "team", "granted_by").order_by("created_at", "id")
     if actor.sees_all or approvers.may_decide_all(actor):
-        return found
-    return found.filter(user=actor)
+        return rows
+    return rows.filter(user=actor)
 
 
 @transaction.atomic
@@ -59,16 +57,16 @@ def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPe
     present = BookingPermission.objects.filter(user=user, team=team).first()
     if present is not None:
         return present
-    made = BookingPermission.objects.create(user=user, team=team, granted_by=actor)
-    _record(actor, made, AuditKind.RESERVATION_PERMITTED, f"lets {user.username} book without approval")
+    permission = BookingPermission.objects.create(user=user, team=team, granted_by=actor)
+    _record(actor, permission, AuditKind.RESERVATION_PERMITTED, f"lets {user.username} book without approval")
     events.notify(
         [user],
         "reservation.permitted",
         _("%(username)s lets you book without approval") % {"username": actor.username},
-        _("For %(teams)s.") % {"teams": teams_of(made)},
+        _("For %(teams)s.") % {"teams": teams_of(permission)},
         reverse("reservations:calendar"),
     )
-    return made
+    return permission
 
 
 @transaction.atomic
@@ -77,18 +75,18 @@ def end(*, actor: User, permission_id: UUID) -> None:
 
     Raises `NotFound` and `NotAllowed`.
     """
-    found = permissions_for(actor).filter(pk=permission_id).select_for_update(of=("self",)).first()
-    if found is None:
+    permission = permissions_for(actor).filter(pk=permission_id).select_for_update(of=("self",)).first()
+    if permission is None:
         raise NotFound(Reason(ReservationCode.NO_SUCH_PERMISSION))
-    if found.user_id != actor.pk:
+    if permission.user_id != actor.pk:
         require_grant(actor)
-    _end(actor, found)
+    _end(actor, permission)
 
 
 def end_all_of(user: User, actor: User | SystemActor) -> None:
     """Revoke the permissions of a deactivated user, in the caller's transaction."""
-    for found in BookingPermission.objects.filter(user=user).select_related("user", "team"):
-        _end(actor, found)
+    for permission in BookingPermission.objects.filter(user=user).select_related("user", "team"):
+        _end(actor, permission)
 
 
 def teams_of(permission: BookingPermission) -> str:
@@ -96,10 +94,10 @@ def teams_of(permission: BookingPermission) -> str:
     return permission.team.name if permission.team else _("every team that they are not in")
 
 
-def _end(actor: User | SystemActor, found: BookingPermission) -> None:
-    message = f"no longer lets {found.user.username} book without approval"
-    _record(actor, found, AuditKind.RESERVATION_PERMISSION_ENDED, message)
-    found.delete()
+def _end(actor: User | SystemActor, permission: BookingPermission) -> None:
+    message = f"no longer lets {permission.user.username} book without approval"
+    _record(actor, permission, AuditKind.RESERVATION_PERMISSION_ENDED, message)
+    permission.delete()
 
 
 def _record(actor: User | SystemActor, row: BookingPermission, kind: AuditKind, message: str) -> None:

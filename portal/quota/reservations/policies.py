@@ -27,8 +27,8 @@ def permission_for(actor: User, team: Team) -> BookingPermission | None:
     A permission for every team excludes the actor's own teams, which have to be named.
     """
     wanted = Q(team=team) if is_member(actor, team) else Q(team=team) | Q(team=None)
-    found = BookingPermission.objects.filter(wanted, user=actor).select_related("granted_by")
-    return found.order_by("created_at").first()
+    rows = BookingPermission.objects.filter(wanted, user=actor).select_related("granted_by")
+    return rows.order_by("created_at").first()
 
 
 def books_at_once(actor: User, team: Team) -> bool:
@@ -41,10 +41,10 @@ def _decided_elsewhere(actor: User) -> Q:
 
     These are the actor's own, and those of an approver for whom the actor is only a delegate.
     """
-    whose = [actor] if not approvers.is_only_superuser(actor) else []
+    lenders = [actor] if not approvers.is_only_superuser(actor) else []
     if not actor.operates and (lender := approvers.decides_only_for(actor)) is not None:
-        whose.append(lender)
-    return Q(created_by__in=whose) | Q(changed_by__in=whose)
+        lenders.append(lender)
+    return Q(created_by__in=lenders) | Q(changed_by__in=lenders)
 
 
 def awaiting(actor: User) -> Q:
@@ -64,20 +64,20 @@ def may_decide(actor: User, row: Reservation) -> bool:
 def require_decide(actor: User, row: Reservation) -> None:
     """Raises `NotAllowed` unless the actor may decide this reservation."""
     quotas.require_book(actor)
-    whose = {row.created_by_id, row.changed_by_id}
-    if actor.pk in whose and not approvers.is_only_superuser(actor):
+    author_ids = {row.created_by_id, row.changed_by_id}
+    if actor.pk in author_ids and not approvers.is_only_superuser(actor):
         raise NotAllowed(Reason(ReservationCode.NOBODY_DECIDES_OWN))
     lender = None if actor.operates else approvers.decides_only_for(actor)
-    if lender is not None and lender.pk in whose:
+    if lender is not None and lender.pk in author_ids:
         raise NotAllowed(Reason(ReservationCode.DELEGATE_OF_REQUESTER, {"username": lender.username}))
 
 
 def deciders_of(row: Reservation) -> Iterable[User]:
     """Return the users who may decide the reservation and are notified of it."""
-    whose = {row.created_by_id, row.changed_by_id}
+    author_ids = {row.created_by_id, row.changed_by_id}
     operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
-    found = {user.pk: user for user in [*approvers.approvers(), *operators]}
-    lent = approvers.delegations_at(timezone.now()).exclude(approver__in=[key for key in whose if key])
+    users = {user.pk: user for user in [*approvers.approvers(), *operators]}
+    lent = approvers.delegations_at(timezone.now()).exclude(approver__in=[key for key in author_ids if key])
     for delegation in lent.select_related("delegate"):
-        found.setdefault(delegation.delegate_id, delegation.delegate)
-    return [user for key, user in found.items() if key not in whose]
+        users.setdefault(delegation.delegate_id, delegation.delegate)
+    return [user for key, user in users.items() if key not in author_ids]

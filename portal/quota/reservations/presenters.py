@@ -92,10 +92,13 @@ def week(
     first: date,
     rows: Iterable[Reservation],
     there: Mapping[str, int],
-    known: set[object] | None,
+    visible_teams: set[object] | None,
     today: date,
 ) -> Week:
-    """Return the week of `rows`, sorted by start. `there`: the site's amounts; `known`: as `known_teams`."""
+    """Return the week of `rows`, sorted by start.
+
+    `there`: the site's amounts; `visible_teams`: as `known_teams`.
+    """
     listed = list(rows)
     names = in_order({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
     booked = [
@@ -118,7 +121,7 @@ def week(
                 Cell(
                     day=day,
                     today=day == today,
-                    entries=tuple(_entry(row, name, start, end, known) for row in inside),
+                    entries=tuple(_entry(row, name, start, end, visible_teams) for row in inside),
                     booked=format_amount(name, most) if most else "",
                     full=most >= there.get(name, 0) > 0,
                 )
@@ -127,9 +130,11 @@ def week(
     return Week(first, tuple(lines))
 
 
-def _entry(row: Reservation, name: str, start: datetime, end: datetime, known: set[object] | None) -> Entry:
+def _entry(
+    row: Reservation, name: str, start: datetime, end: datetime, visible_teams: set[object] | None
+) -> Entry:
     begins = "" if row.starts_at <= start else f"{row.starts_at:%H:%M}"
     ends = "" if row.ends_at >= end else f"{row.ends_at:%H:%M}"
     hours = _("all day") if not begins and not ends else f"{begins or '…'}–{ends or '…'}"
-    titled = known is None or row.team_id in known
+    titled = visible_teams is None or row.team_id in visible_teams
     return Entry(row, format_amount(name, row.amounts[name]), hours, titled)

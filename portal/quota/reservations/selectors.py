@@ -58,10 +58,10 @@ def reservations_for(actor: User) -> QuerySet[Reservation]:
 
 
 def reservation_by_id(actor: User, reservation_id: UUID) -> Reservation:
-    found = reservations_for(actor).filter(pk=reservation_id).first()
-    if found is None:
+    reservation = reservations_for(actor).filter(pk=reservation_id).first()
+    if reservation is None:
         raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
-    return found
+    return reservation
 
 
 def awaiting(actor: User) -> QuerySet[Reservation]:
@@ -122,45 +122,45 @@ def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | 
     there = bookable()
     start_s, end_s = int(starts_at.timestamp()), int(ends_at.timestamp())
     others = booked_between(starts_at, but=but)
-    found = slots.clash(amounts, start_s, end_s, others, there)
-    if found is None:
+    collision = slots.clash(amounts, start_s, end_s, others, there)
+    if collision is None:
         peaks = [
             [name, slots.peak(name, start_s, end_s, others), there.get(name, 0)] for name in in_order(amounts)
         ]
         return Check(True, Reason(ReservationCode.FITS, {"peaks": peaks}))
     free_s = slots.first_fit(amounts, start_s, end_s, others, there)
     next_start = datetime.fromtimestamp(free_s, UTC) if free_s is not None else None
-    return Check(False, _clash_reason(found, next_start), next_start, found)
+    return Check(False, _clash_reason(collision, next_start), next_start, collision)
 
 
-def _clash_reason(found: Clash, next_start: datetime | None) -> Reason:
+def _clash_reason(collision: Clash, next_start: datetime | None) -> Reason:
     params: dict[str, Any] = {
-        "resource": found.resource,
-        "capacity": found.capacity,
-        "wanted": found.wanted,
-        "left": found.left,
+        "resource": collision.resource,
+        "capacity": collision.capacity,
+        "wanted": collision.wanted,
+        "left": collision.left,
         "next_start": next_start.isoformat() if next_start else None,
     }
-    if not found.holders:
+    if not collision.holders:
         return Reason(ReservationCode.SITE_TOO_SMALL, params)
     params |= {
-        "booked": found.booked,
-        "holders": [list(holder) for holder in found.holders],
-        "at": datetime.fromtimestamp(found.at_s, UTC).isoformat(),
-        "until": datetime.fromtimestamp(found.until_s, UTC).isoformat(),
+        "booked": collision.booked,
+        "holders": [list(holder) for holder in collision.holders],
+        "at": datetime.fromtimestamp(collision.at_s, UTC).isoformat(),
+        "until": datetime.fromtimestamp(collision.until_s, UTC).isoformat(),
     }
     return Reason(ReservationCode.BOOKED_BY_OTHERS, params)
 
 
 def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
     """Return sentences on amounts beyond the team's quota."""
-    found = []
+    messages = []
     for name in in_order(amounts):
         bar = limits.bar_of(team, name)
         if bar is not None and bar.limit is not None and amounts[name] > bar.limit:
             params = {"team": team.name, "resource": name, "capacity": bar.limit}
-            found.append(message_of(Reason(ReservationCode.BEYOND_QUOTA, params)))
-    return found
+            messages.append(message_of(Reason(ReservationCode.BEYOND_QUOTA, params)))
+    return messages
 
 
 def booked_from(now: datetime) -> Iterable[tuple[str, str, dict[str, int], int, int]]:

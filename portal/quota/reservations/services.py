@@ -74,7 +74,7 @@ def request(
     permission = decisions.permission_for(actor, team)
     alone = permission is None and approvers.is_only_superuser(actor)
     booked = permission is not None or alone
-    made = Reservation.objects.create(
+    reservation = Reservation.objects.create(
         team=team,
         **wanted,
         note=strip_nul(note).strip()[:2000],
@@ -83,28 +83,28 @@ def request(
         decided_by=actor if alone else None,
         permission=permission,
     )
-    words = _words(made)
+    text = _description(reservation)
     if permission is not None:
         by = permission.granted_by.username
         allowed = {"permission": str(permission.pk), "permitted_by": by}
-        _record(actor, made, "booked", f"books {words}, as {by} permits", **allowed)
+        _record(actor, reservation, "booked", f"books {text}, as {by} permits", **allowed)
     elif alone:
-        message = f"books {words} (there is no other administrator)"
-        _record(actor, made, "booked", message, own=True)
+        message = f"books {text} (there is no other administrator)"
+        _record(actor, reservation, "booked", message, own=True)
     else:
-        _record(actor, made, "requested", f"asks for {words}")
+        _record(actor, reservation, "requested", f"asks for {text}")
     if booked:
-        _notify(made, _("%(what)s is booked") % {"what": words}, actor)
+        _notify(reservation, _("%(what)s is booked") % {"what": text}, actor)
         emit(LimitsChanged())
     else:
         events.notify(
-            decisions.deciders_of(made),
+            decisions.deciders_of(reservation),
             "reservation.requested",
-            _("%(username)s asks for %(what)s") % {"username": actor.username, "what": words},
-            made.note,
-            url(made),
+            _("%(username)s asks for %(what)s") % {"username": actor.username, "what": text},
+            reservation.note,
+            url(reservation),
         )
-    return made
+    return reservation
 
 
 @transaction.atomic
@@ -115,21 +115,23 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
     what was `expected`.
     """
     _lock_calendar()
-    found = _locked(actor, reservation_id)
-    decisions.require_decide(actor, found)
-    _require_open(found)
-    etags.require_expected(expected, found, name=found.title)
-    if found.ends_at <= timezone.now():
+    reservation = _locked(actor, reservation_id)
+    decisions.require_decide(actor, reservation)
+    _require_open(reservation)
+    etags.require_expected(expected, reservation, name=reservation.title)
+    if reservation.ends_at <= timezone.now():
         raise StateConflict(Reason(ReservationCode.TIME_OVER))
-    _require_room(_fields(found), but=found.pk)
-    found.state, found.decided_by = ReservationState.BOOKED, actor
-    found.save(update_fields=["state", "decided_by"])
-    words = _words(found)
-    _record(actor, found, "booked", f"books {words}", **_how(actor, found))
-    _decided(found)
-    _notify(found, _("%(username)s booked %(what)s") % {"username": actor.username, "what": words}, actor)
+    _require_room(_fields(reservation), but=reservation.pk)
+    reservation.state, reservation.decided_by = ReservationState.BOOKED, actor
+    reservation.save(update_fields=["state", "decided_by"])
+    text = _description(reservation)
+    _record(actor, reservation, "booked", f"books {text}", **_audit_data(actor, reservation))
+    _refresh_approvals(reservation)
+    _notify(
+        reservation, _("%(username)s booked %(what)s") % {"username": actor.username, "what": text}, actor
+    )
     emit(LimitsChanged())
-    return found
+    return reservation
 
 
 @transaction.atomic
@@ -137,53 +139,53 @@ def deny(
     *, actor: User, reservation_id: UUID, note: str, expected: frozenset[str] = etags.ANY
 ) -> Reservation:
     """Deny a requested reservation, with a note. For approvers and operators; raises as `approve`."""
-    found = _locked(actor, reservation_id)
-    decisions.require_decide(actor, found)
-    _require_open(found)
-    etags.require_expected(expected, found, name=found.title)
+    reservation = _locked(actor, reservation_id)
+    decisions.require_decide(actor, reservation)
+    _require_open(reservation)
+    etags.require_expected(expected, reservation, name=reservation.title)
     note = strip_nul(note).strip()[:2000]
     if not note:
         missing = Reason(ReservationCode.DENIAL_WITHOUT_NOTE)
         raise InvalidInput(missing, errors={"note": [missing]})
-    found.state, found.decided_by, found.note = ReservationState.CANCELLED, actor, note
-    found.save(update_fields=["state", "decided_by", "note"])
-    message = f"denies {found.team.name} “{found.title}”: {note}"
-    _record(actor, found, "denied", message, **_how(actor, found))
-    _decided(found)
-    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, note)
-    return found
+    reservation.state, reservation.decided_by, reservation.note = ReservationState.CANCELLED, actor, note
+    reservation.save(update_fields=["state", "decided_by", "note"])
+    message = f"denies {reservation.team.name} “{reservation.title}”: {note}"
+    _record(actor, reservation, "denied", message, **_audit_data(actor, reservation))
+    _refresh_approvals(reservation)
+    _notify(reservation, _("%(what)s is not booked") % {"what": _quoted_title(reservation)}, actor, note)
+    return reservation
 
 
 @transaction.atomic
 def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
     """Cancel a reservation and free its capacity. For owners of the team and approvers. Idempotent."""
-    found = _locked(actor, reservation_id)
-    policies.require_reserve(actor, found.team)
-    etags.require_expected(expected, found, name=found.title)
-    if found.state == ReservationState.CANCELLED:
-        return found
-    if found.ends_at <= timezone.now():
+    reservation = _locked(actor, reservation_id)
+    policies.require_reserve(actor, reservation.team)
+    etags.require_expected(expected, reservation, name=reservation.title)
+    if reservation.state == ReservationState.CANCELLED:
+        return reservation
+    if reservation.ends_at <= timezone.now():
         raise StateConflict(Reason(ReservationCode.NOTHING_TO_CANCEL))
-    booked = found.state == ReservationState.BOOKED
-    found.state = ReservationState.CANCELLED
-    found.save(update_fields=["state"])
+    booked = reservation.state == ReservationState.BOOKED
+    reservation.state = ReservationState.CANCELLED
+    reservation.save(update_fields=["state"])
     _record(
         actor,
-        found,
+        reservation,
         "cancelled",
-        f"cancels “{found.title}” of {found.team.name}, {_span(found)}",
+        f"cancels “{reservation.title}” of {reservation.team.name}, {_span(reservation)}",
     )
     _notify(
-        found,
-        _("%(what)s is cancelled") % {"what": _titled(found)},
+        reservation,
+        _("%(what)s is cancelled") % {"what": _quoted_title(reservation)},
         actor,
-        _span(found),
+        _span(reservation),
     )
     if booked:
         emit(LimitsChanged())
     else:
-        _decided(found)
-    return found
+        _refresh_approvals(reservation)
+    return reservation
 
 
 def pass_on_all_of(event: UserDeactivated) -> None:
@@ -193,7 +195,7 @@ def pass_on_all_of(event: UserDeactivated) -> None:
     for row in theirs.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):
         row.state = ReservationState.CANCELLED
         row.save(update_fields=["state"])
-        _decided(row)
+        _refresh_approvals(row)
         _record(event.actor, row, "cancelled", f"cancels “{row.title}” of {row.team.name}, {_span(row)}")
     for row in theirs.filter(state=ReservationState.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
@@ -219,51 +221,58 @@ def change(
     start cannot change once it has passed.
     """
     _lock_calendar()
-    found = _locked(actor, reservation_id)
-    policies.require_reserve(actor, found.team)
-    etags.require_expected(expected, found, name=found.title)
+    reservation = _locked(actor, reservation_id)
+    policies.require_reserve(actor, reservation.team)
+    etags.require_expected(expected, reservation, name=reservation.title)
     now = timezone.now()
-    if found.state == ReservationState.CANCELLED or found.ends_at <= now:
-        named = {"title": found.title}
+    if reservation.state == ReservationState.CANCELLED or reservation.ends_at <= now:
+        named = {"title": reservation.title}
         raise StateConflict(
             Reason(ReservationCode.WAS_CANCELLED, named)
-            if found.ends_at > now
+            if reservation.ends_at > now
             else Reason(ReservationCode.OVER, named)
         )
-    begun = found.starts_at <= now
+    begun = reservation.starts_at <= now
     if begun:
-        starts_at = found.starts_at
-    wanted = _clean(title, amounts, starts_at, ends_at, found.starts_at if begun else now)
+        starts_at = reservation.starts_at
+    wanted = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if begun else now)
     if ends_at <= now:
         wrong = Reason(ReservationCode.END_NOT_IN_FUTURE)
         raise InvalidInput(wrong, errors={"ends_at": [wrong]})
-    before = _fields(found)
+    before = _fields(reservation)
     if before == wanted:
-        return found
-    booked = found.state == ReservationState.BOOKED
+        return reservation
+    booked = reservation.state == ReservationState.BOOKED
     allowed: dict[str, Any] = {}
-    if booked and not _less(wanted, found):
-        if not decisions.books_at_once(actor, found.team):
+    if booked and not _is_reduction(wanted, reservation):
+        if not decisions.books_at_once(actor, reservation.team):
             raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
-        if (permission := decisions.permission_for(actor, found.team)) is not None:
+        if (permission := decisions.permission_for(actor, reservation.team)) is not None:
             allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
-    _require_room(wanted, but=found.pk)
+    _require_room(wanted, but=reservation.pk)
     for name, value in wanted.items():
-        setattr(found, name, value)
-    found.reminded_at = None if found.starts_at > now else found.reminded_at
+        setattr(reservation, name, value)
+    reservation.reminded_at = None if reservation.starts_at > now else reservation.reminded_at
     if not booked:
         # Also refreshes pages of users who no longer have to decide it.
-        _decided(found)
-        found.changed_by = actor
-    found.save(update_fields=[*wanted, "reminded_at", "changed_by"])
-    words = _words(found)
-    _record(actor, found, "changed", f"changes “{found.title}” to {words}", before=_plain(before), **allowed)
-    _notify(found, _("“%(title)s” is now %(what)s") % {"title": found.title, "what": words}, actor)
+        _refresh_approvals(reservation)
+        reservation.changed_by = actor
+    reservation.save(update_fields=[*wanted, "reminded_at", "changed_by"])
+    text = _description(reservation)
+    _record(
+        actor,
+        reservation,
+        "changed",
+        f"changes “{reservation.title}” to {text}",
+        before=_as_json(before),
+        **allowed,
+    )
+    _notify(reservation, _("“%(title)s” is now %(what)s") % {"title": reservation.title, "what": text}, actor)
     if booked:
         emit(LimitsChanged())
     else:
-        _decided(found)
-    return found
+        _refresh_approvals(reservation)
+    return reservation
 
 
 # --- time-based transitions -----------------------------------------------------------------------------
@@ -272,15 +281,15 @@ def change(
 def due(*, now: datetime | None = None) -> int:
     """Process reservations that begin, end or begin soon, each once, even if late. Returns how many."""
     now = now or timezone.now()
-    booked, asked = ReservationState.BOOKED, ReservationState.REQUESTED
+    booked, requested = ReservationState.BOOKED, ReservationState.REQUESTED
     soon = Reservation.objects.filter(
         state=booked, reminded_at=None, begun_at=None, starts_at__gt=now, starts_at__lte=now + REMIND_BEFORE
     )
     begins = Reservation.objects.filter(state=booked, begun_at=None, starts_at__lte=now, ends_at__gt=now)
     ends = Reservation.objects.filter(state=booked, ended_at=None, ends_at__lte=now)
-    missed = Reservation.objects.filter(state=asked, ends_at__lte=now)
+    missed = Reservation.objects.filter(state=requested, ends_at__lte=now)
     done = 0
-    for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _miss)):
+    for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _cancel_undecided)):
         for key in list(rows.order_by("starts_at", "pk").values_list("pk", flat=True)[:BATCH]):
             with transaction.atomic():
                 # Under lock its state is checked again: it may have been cancelled, changed or processed
@@ -324,14 +333,14 @@ def _end(row: Reservation, now: datetime) -> None:
     emit(LimitsChanged())
 
 
-def _miss(row: Reservation, _now: datetime) -> None:
+def _cancel_undecided(row: Reservation, _now: datetime) -> None:
     row.state, row.note = ReservationState.CANCELLED, _("Nobody decided it in time.")
     row.save(update_fields=["state", "note"])
-    _decided(row)
+    _refresh_approvals(row)
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
     _notify(
         row,
-        _("%(what)s was not decided in time") % {"what": _titled(row)},
+        _("%(what)s was not decided in time") % {"what": _quoted_title(row)},
         SYSTEM,
         _span(row),
     )
@@ -344,13 +353,13 @@ def _span(row: Reservation) -> str:
     return format_time_span(row.starts_at, row.ends_at)
 
 
-def _words(row: Reservation) -> str:
+def _description(row: Reservation) -> str:
     """Return the amounts, the team and the period as text."""
-    words = {"amounts": format_amounts(row.amounts), "team": row.team.name, "span": _span(row)}
-    return _("%(amounts)s for %(team)s, %(span)s") % words
+    params = {"amounts": format_amounts(row.amounts), "team": row.team.name, "span": _span(row)}
+    return _("%(amounts)s for %(team)s, %(span)s") % params
 
 
-def _titled(row: Reservation) -> str:
+def _quoted_title(row: Reservation) -> str:
     return _("“%(title)s” of %(team)s") % {"title": row.title, "team": row.team.name}
 
 
@@ -389,8 +398,8 @@ def _clean_amounts(amounts: Amounts) -> dict[str, int] | Reason:
         return Reason(ReservationCode.RESOURCES_COUNT, {"max": MAX_RESOURCES})
     there = selectors.bookable()
     cleaned: dict[str, int] = {}
-    for given, amount in amounts.items():
-        name = given.strip().lower()
+    for key, amount in amounts.items():
+        name = key.strip().lower()
         if name not in there:
             if not resources.is_resource(name):
                 return Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name})
@@ -410,11 +419,11 @@ def _fields(row: Reservation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()}
 
 
-def _less(wanted: Mapping[str, Any], row: Reservation) -> bool:
+def _is_reduction(wanted: Mapping[str, Any], row: Reservation) -> bool:
     """Return whether the change only reduces what is booked."""
     inside = row.starts_at <= wanted["starts_at"] and wanted["ends_at"] <= row.ends_at
     return inside and all(amount <= row.amounts.get(name, 0) for name, amount in wanted["amounts"].items())
@@ -426,67 +435,70 @@ def _lock_calendar() -> None:
 
 
 def _locked(actor: User | SystemActor, reservation_id: UUID) -> Reservation:
-    found = (
+    reservation = (
         Reservation.objects.select_for_update(of=("self",))
         .select_related("team", "created_by", "decided_by")
         .filter(pk=reservation_id)
         .first()
     )
-    if found is None or not selectors.may_see(actor, found):
+    if reservation is None or not selectors.may_see(actor, reservation):
         raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
-    return found
+    return reservation
 
 
-def _require_open(found: Reservation) -> None:
-    if found.state == ReservationState.REQUESTED:
+def _require_open(reservation: Reservation) -> None:
+    if reservation.state == ReservationState.REQUESTED:
         return
-    params = {"title": found.title, "by": found.decided_by.username if found.decided_by else ""}
+    params = {
+        "title": reservation.title,
+        "by": reservation.decided_by.username if reservation.decided_by else "",
+    }
     raise StateConflict(
         Reason(ReservationCode.BOOKED_ALREADY, params)
-        if found.state == ReservationState.BOOKED
+        if reservation.state == ReservationState.BOOKED
         else Reason(ReservationCode.CANCELLED_ALREADY, params)
     )
 
 
 def _require_room(wanted: Mapping[str, Any], but: UUID | None = None) -> None:
-    found = selectors.check(wanted["amounts"], wanted["starts_at"], wanted["ends_at"], but=but)
-    if not found.fits:
+    result = selectors.check(wanted["amounts"], wanted["starts_at"], wanted["ends_at"], but=but)
+    if not result.fits:
         raise StateConflict(
-            found.reason,
-            next_start=found.next_start.isoformat() if found.next_start else None,
+            result.reason,
+            next_start=result.next_start.isoformat() if result.next_start else None,
         )
 
 
-def _record(actor: User | SystemActor, row: Reservation, word: str, message: str, **data: Any) -> None:
+def _record(actor: User | SystemActor, row: Reservation, action: str, message: str, **data: Any) -> None:
     events.record(
         actor=actor,
-        kind=AuditKind(f"reservation.{word}"),
+        kind=AuditKind(f"reservation.{action}"),
         team=row.team,
         message=message,
-        data={"reservation": str(row.pk), **_plain(_fields(row)), **data},
+        data={"reservation": str(row.pk), **_as_json(_fields(row)), **data},
     )
 
 
-def _how(actor: User, row: Reservation) -> dict[str, Any]:
+def _audit_data(actor: User, row: Reservation) -> dict[str, Any]:
     """Return the audit data of a decision: the delegating approver, and whether the request is their own."""
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if actor.pk in (row.created_by_id, row.changed_by_id):
-        found["own"] = True
+        details["own"] = True
     if not (actor.operates or approvers.is_approver(actor)) and (lender := approvers.delegator_of(actor)):
-        found["in_place_of"] = lender.username
-    return found
+        details["in_place_of"] = lender.username
+    return details
 
 
-def _decided(row: Reservation) -> None:
+def _refresh_approvals(row: Reservation) -> None:
     """Refresh open pages of users who decide: the reservation no longer waits for them."""
     events.refresh_pages(decisions.deciders_of(row))
 
 
 def _notify(row: Reservation, title: str, actor: User | SystemActor, body: str = "") -> None:
     """Notify the team's owners and the creator, except the actor."""
-    found = {user.pk: user for user in owners_of(row.team)}
+    users = {user.pk: user for user in owners_of(row.team)}
     if row.created_by is not None:
-        found[row.created_by.pk] = row.created_by
+        users[row.created_by.pk] = row.created_by
     if isinstance(actor, User):
-        found.pop(actor.pk, None)
-    events.notify(found.values(), "reservation.changed", title, body, url(row))
+        users.pop(actor.pk, None)
+    events.notify(users.values(), "reservation.changed", title, body, url(row))

@@ -48,18 +48,18 @@ class Clash:
 
 def counted(amounts: Amounts) -> dict[str, int]:
     """Return entered amounts with GPUs of a model included in GPUs of any model."""
-    every = amounts.get(resources.GPU, 0) + _of_models(amounts)
+    every = amounts.get(resources.GPU, 0) + _model_total(amounts)
     return {**amounts, **({resources.GPU: every} if every else {})}
 
 
 def plain(amounts: Amounts) -> dict[str, int]:
     """Return the inverse of `counted`: GPUs of any model exclude those of a model."""
-    more = amounts.get(resources.GPU, 0) - _of_models(amounts)
-    found = {name: amount for name, amount in amounts.items() if name != resources.GPU}
-    return {**found, **({resources.GPU: more} if more > 0 else {})}
+    more = amounts.get(resources.GPU, 0) - _model_total(amounts)
+    others = {name: amount for name, amount in amounts.items() if name != resources.GPU}
+    return {**others, **({resources.GPU: more} if more > 0 else {})}
 
 
-def _of_models(amounts: Amounts) -> int:
+def _model_total(amounts: Amounts) -> int:
     return sum(
         amount
         for resource, amount in amounts.items()
@@ -71,19 +71,19 @@ def clash(
     amounts: Amounts, start_s: int, end_s: int, others: Iterable[Booked], capacity: Amounts
 ) -> Clash | None:
     """Return where `amounts` do not fit beside `others` within the period, or None."""
-    near = [each for each in others if each.start_s < end_s and each.end_s > start_s]
+    near = [slot for slot in others if slot.start_s < end_s and slot.end_s > start_s]
     # Booked amounts increase only at starts.
-    moments = sorted({start_s, *(each.start_s for each in near if each.start_s > start_s)})
+    moments = sorted({start_s, *(slot.start_s for slot in near if slot.start_s > start_s)})
     for at_s in moments:
-        present = [each for each in near if each.start_s <= at_s < each.end_s]
+        present = [slot for slot in near if slot.start_s <= at_s < slot.end_s]
         for resource in _models_first(amounts):
-            held: dict[str, int] = {}
-            for each in present:
-                if resource in each.amounts:
-                    held[each.team] = held.get(each.team, 0) + each.amounts[resource]
-            booked, there = sum(held.values()), capacity.get(resource, 0)
+            booked_by_team: dict[str, int] = {}
+            for slot in present:
+                if resource in slot.amounts:
+                    booked_by_team[slot.team] = booked_by_team.get(slot.team, 0) + slot.amounts[resource]
+            booked, there = sum(booked_by_team.values()), capacity.get(resource, 0)
             if booked + amounts[resource] > there:
-                ends = [each.end_s for each in present if resource in each.amounts]
+                ends = [slot.end_s for slot in present if resource in slot.amounts]
                 return Clash(
                     resource=resource,
                     at_s=at_s,
@@ -91,7 +91,7 @@ def clash(
                     capacity=there,
                     booked=booked,
                     wanted=amounts[resource],
-                    holders=tuple(sorted(held.items(), key=lambda item: (-item[1], item[0]))),
+                    holders=tuple(sorted(booked_by_team.items(), key=lambda item: (-item[1], item[0]))),
                 )
     return None
 
@@ -106,7 +106,7 @@ def first_fit(
 ) -> int | None:
     """Return the earliest start from `start_s` on at which the same period fits, or None if never."""
     lasts_s = end_s - start_s
-    later = sorted({each.end_s for each in others if each.end_s > start_s})
+    later = sorted({slot.end_s for slot in others if slot.end_s > start_s})
     for at_s in (start_s, *later):
         if clash(amounts, at_s, at_s + lasts_s, others, capacity) is None:
             return at_s
@@ -116,12 +116,12 @@ def first_fit(
 def peak(resource: str, start_s: int, end_s: int, booked: Iterable[Booked]) -> int:
     """Return the peak of a booked resource within the period."""
     near = [
-        each for each in booked if each.start_s < end_s and each.end_s > start_s and resource in each.amounts
+        slot for slot in booked if slot.start_s < end_s and slot.end_s > start_s and resource in slot.amounts
     ]
     return max(
         (
-            sum(each.amounts[resource] for each in near if each.start_s <= at_s < each.end_s)
-            for at_s in {max(start_s, each.start_s) for each in near}
+            sum(slot.amounts[resource] for slot in near if slot.start_s <= at_s < slot.end_s)
+            for at_s in {max(start_s, slot.start_s) for slot in near}
         ),
         default=0,
     )
@@ -130,12 +130,12 @@ def peak(resource: str, start_s: int, end_s: int, booked: Iterable[Booked]) -> i
 def lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     """Return a lane for each period (sorted by start), so that periods in one lane do not overlap."""
     free_at: list[int] = []
-    found = []
+    numbers = []
     for start, end in spans:
         lane = next((index for index, until in enumerate(free_at) if until <= start), len(free_at))
         if lane == len(free_at):
             free_at.append(end)
         else:
             free_at[lane] = end
-        found.append(lane)
-    return found
+        numbers.append(lane)
+    return numbers

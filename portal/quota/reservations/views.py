@@ -43,12 +43,12 @@ def board(request: SignedInRequest) -> HttpResponse:
     error: PortalError | None = None
     if request.method == "POST":
         try:
-            made = _request(request)
+            reservation = _request(request)
         except PortalError as refused:
             error = refused
         else:
-            messages.success(request, _made_message(made))
-            return redirect(services.url(made))
+            messages.success(request, _made_message(reservation))
+            return redirect(services.url(reservation))
     there = selectors.bookable()
     form = {
         name: strip_nul(data.get(name, ""))
@@ -65,14 +65,18 @@ def board(request: SignedInRequest) -> HttpResponse:
         .filter(starts_at__lt=end, ends_at__gt=start)
         .order_by("starts_at", "pk")
     )
-    known: Any = selectors.known_teams(user)
+    visible_teams: Any = selectors.known_teams(user)
     teams = (
         list(accounts.own_teams(user)) if not policies.may_book(user) else list(Team.objects.order_by("name"))
     )
     context = {
-        "week": presenters.week(first, rows, there, known, today),
+        "week": presenters.week(first, rows, there, visible_teams, today),
         "rows": [
-            (row, presenters.format_amounts(slots.plain(row.amounts)), known is None or row.team_id in known)
+            (
+                row,
+                presenters.format_amounts(slots.plain(row.amounts)),
+                visible_teams is None or row.team_id in visible_teams,
+            )
             for row in rows
         ],
         "waiting": list(selectors.awaiting(user)[:50]),
@@ -90,10 +94,10 @@ def board(request: SignedInRequest) -> HttpResponse:
     return render(request, "reservations/calendar.html", context, status=error.status if error else 200)
 
 
-def _made_message(made: Reservation) -> str:
-    booked = made.state == ReservationState.BOOKED
-    words = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
-    return words % {"title": made.title}
+def _made_message(reservation: Reservation) -> str:
+    booked = reservation.state == ReservationState.BOOKED
+    text = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
+    return text % {"title": reservation.title}
 
 
 def _request(request: SignedInRequest) -> Reservation:
@@ -120,13 +124,13 @@ def _amounts(resource: str, amount: str) -> dict[str, int]:
 def _moment(text: str, field: str) -> datetime:
     """Parse a date and time from a browser as UTC. Raises `InvalidInput`."""
     try:
-        found = parse_datetime(strip_nul(text))
+        moment = parse_datetime(strip_nul(text))
     except ValueError:
-        found = None
-    if found is None:
+        moment = None
+    if moment is None:
         wrong = Reason(ReservationCode.TIME_NOT_UNDERSTOOD)
         raise InvalidInput(wrong, errors={field: [wrong]})
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _day(text: str) -> date | None:
@@ -150,41 +154,39 @@ def _check(form: dict[str, str]) -> selectors.Check | None:
 @never_cache
 def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
     """Show one reservation; approve, deny or cancel it."""
-    found = selectors.reservation_by_id(request.user, reservation_id)
+    row = selectors.reservation_by_id(request.user, reservation_id)
     if request.method == "POST":
         try:
-            found = _act(request, found)
+            row = _act(request, row)
         except PortalError as error:
             messages.error(request, error.sentence)
-        return redirect(services.url(found))
-    over = found.ends_at <= timezone.now()
-    open_ = found.state == ReservationState.REQUESTED and not over
+        return redirect(services.url(row))
+    over = row.ends_at <= timezone.now()
+    open_ = row.state == ReservationState.REQUESTED and not over
     context = {
-        "row": found,
-        "what": presenters.format_amounts(slots.plain(found.amounts)),
-        "span": format_time_span(found.starts_at, found.ends_at),
+        "row": row,
+        "what": presenters.format_amounts(slots.plain(row.amounts)),
+        "span": format_time_span(row.starts_at, row.ends_at),
         "over": over,
-        "titled": policies.may_view_team(request.user, found.team),
-        "may_decide": open_ and decisions.may_decide(request.user, found),
+        "titled": policies.may_view_team(request.user, row.team),
+        "may_decide": open_ and decisions.may_decide(request.user, row),
         "others_decide": open_ and policies.may_book(request.user),
         "may_cancel": not over
-        and found.state != ReservationState.CANCELLED
-        and policies.may_reserve(request.user, found.team),
-        "beyond": selectors.beyond_limits(found.team, found.amounts) if open_ else [],
-        "check": selectors.check(found.amounts, found.starts_at, found.ends_at, but=found.pk)
-        if open_
-        else None,
+        and row.state != ReservationState.CANCELLED
+        and policies.may_reserve(request.user, row.team),
+        "beyond": selectors.beyond_limits(row.team, row.amounts) if open_ else [],
+        "check": selectors.check(row.amounts, row.starts_at, row.ends_at, but=row.pk) if open_ else None,
     }
     return render(request, "reservations/reservation.html", context)
 
 
-def _act(request: SignedInRequest, found: Reservation) -> Reservation:
-    what, expected = request.POST.get("do", ""), etags.expected_by(request)
-    if what == "approve":
-        return services.approve(actor=request.user, reservation_id=found.pk, expected=expected)
-    if what == "deny":
+def _act(request: SignedInRequest, row: Reservation) -> Reservation:
+    action, expected = request.POST.get("do", ""), etags.expected_by(request)
+    if action == "approve":
+        return services.approve(actor=request.user, reservation_id=row.pk, expected=expected)
+    if action == "deny":
         note = request.POST.get("note", "")
-        return services.deny(actor=request.user, reservation_id=found.pk, note=note, expected=expected)
-    if what == "cancel":
-        return services.cancel(actor=request.user, reservation_id=found.pk, expected=expected)
+        return services.deny(actor=request.user, reservation_id=row.pk, note=note, expected=expected)
+    if action == "cancel":
+        return services.cancel(actor=request.user, reservation_id=row.pk, expected=expected)
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

@@ -22,16 +22,16 @@ from portal.quota.reservations.codes import ReservationCode
 def _amounts(params: Params) -> Params:
     """Format `resource` and `capacity` with names, other amounts with units."""
     resource = params["resource"]
-    found = {**params, "resource": format_resource(resource)}
+    texts = {**params, "resource": format_resource(resource)}
     if "capacity" in params:
-        found["capacity"] = format_resource_amount(resource, params["capacity"])
+        texts["capacity"] = format_resource_amount(resource, params["capacity"])
     for name in ("booked", "left", "wanted"):
         if name in params:
-            found[name] = format_amount(resource, params[name])
-    return found
+            texts[name] = format_amount(resource, params[name])
+    return texts
 
 
-def _decided(params: Params) -> Params:
+def _format_decision(params: Params) -> Params:
     by = gettext(" by %(username)s") % {"username": params["by"]} if params["by"] else ""
     return {**params, "by": by}
 
@@ -47,18 +47,18 @@ def _clash(params: Params) -> Params:
         gettext("%(amount)s by %(team)s") % {"amount": format_amount(resource, amount), "team": team}
         for team, amount in holders[:_MAX_HOLDERS]
     ]
-    words = ", ".join(named)
+    text = ", ".join(named)
     if (more := len(holders) - _MAX_HOLDERS) > 0:
-        words += ngettext(" and %(count)s more team", " and %(count)s more teams", more) % {"count": more}
+        text += ngettext(" and %(count)s more team", " and %(count)s more teams", more) % {"count": more}
     return {
-        **_advised(params),
+        **_format_advice(params),
         "at": format_day_time(datetime.fromisoformat(params["at"])),
         "until": format_day_time(datetime.fromisoformat(params["until"])),
-        "holders": words,
+        "holders": text,
     }
 
 
-def _advised(params: Params) -> Params:
+def _format_advice(params: Params) -> Params:
     """Format the amounts, and as `advice` a smaller amount, a later start, or another model."""
     amount = format_amount(params["resource"], params["left"])
     start = params.get("next_start")
@@ -76,20 +76,20 @@ def _advised(params: Params) -> Params:
 
 def _fits(params: Params) -> Params:
     """Format `peaks`: resource, peak of amounts booked by others, and capacity."""
-    return {"peaks": "; ".join(_peak(*peak) for peak in params["peaks"])}
+    return {"peaks": "; ".join(_format_peak(*peak) for peak in params["peaks"])}
 
 
-def _peak(resource: str, booked: int, capacity: int) -> str:
+def _format_peak(resource: str, booked: int, capacity: int) -> str:
     total = format_resource_amount(resource, capacity)
     if not booked:
         return gettext("%(total)s, none booked") % {"total": total}
-    words = {"booked": format_amount(resource, booked), "total": total}
-    return gettext("%(booked)s of %(total)s booked by others") % words
+    params = {"booked": format_amount(resource, booked), "total": total}
+    return gettext("%(booked)s of %(total)s booked by others") % params
 
 
-def _known(params: Params) -> Params:
-    known = ", ".join(params["known"]) or gettext("none")
-    return {**_amounts(params), "known": known}
+def _format_known_resources(params: Params) -> Params:
+    names = ", ".join(params["known"]) or gettext("none")
+    return {**_amounts(params), "known": names}
 
 
 TEXTS: dict[StrEnum, Text] = {
@@ -106,10 +106,10 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_clash,
     ),
     ReservationCode.BOOKED_ALREADY: Text(
-        _("“%(title)s” is already booked%(by)s."), _CALENDAR, prepare=_decided
+        _("“%(title)s” is already booked%(by)s."), _CALENDAR, prepare=_format_decision
     ),
     ReservationCode.CANCELLED_ALREADY: Text(
-        _("“%(title)s” is already cancelled%(by)s."), _CALENDAR, prepare=_decided
+        _("“%(title)s” is already cancelled%(by)s."), _CALENDAR, prepare=_format_decision
     ),
     ReservationCode.CHOOSE_RESOURCE: Text(_("Choose what to reserve.")),
     ReservationCode.DENIAL_WITHOUT_NOTE: Text(_("Enter a note for the requester.")),
@@ -123,7 +123,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("The period of this reservation is over."), _("There is nothing to cancel.")
     ),
     ReservationCode.NOT_RESERVABLE: Text(
-        _("The site has no %(resource)s to reserve. Available accelerators: %(known)s."), prepare=_known
+        _("The site has no %(resource)s to reserve. Available accelerators: %(known)s."),
+        prepare=_format_known_resources,
     ),
     ReservationCode.NO_SUCH_RESERVATION: Text(_("Reservation not found."), _CALENDAR),
     ReservationCode.ONLY_LESS: Text(
@@ -145,7 +146,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     ReservationCode.RESOURCES_COUNT: Text(_("Enter 1 to %(max)s resources with an amount each.")),
     ReservationCode.SITE_TOO_SMALL: Text(
-        _("The site has %(capacity)s, so %(wanted)s do not fit."), "%(advice)s", prepare=_advised
+        _("The site has %(capacity)s, so %(wanted)s do not fit."), "%(advice)s", prepare=_format_advice
     ),
     ReservationCode.START_NOT_IN_FUTURE: Text(_("Choose a start in the future.")),
     ReservationCode.TIME_NOT_UNDERSTOOD: Text(_("Enter a date and time, such as 2030-01-31T14:00.")),

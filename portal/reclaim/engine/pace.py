@@ -71,9 +71,9 @@ def observe(
     Work is slow if all reported metrics with a known rate elsewhere are slow. If one keeps its pace, the job
     has changed rather than its placement.
     """
-    paces = {name: _one(before.get(name), rate, place, at_s) for name, rate in rates.items()}
-    known = [pace.percent for pace in paces.values() if pace.percent is not None]
-    slow = bool(known) and max(known) < SLOW_PCT
+    paces = {name: _next_pace(before.get(name), rate, place, at_s) for name, rate in rates.items()}
+    percents = [pace.percent for pace in paces.values() if pace.percent is not None]
+    slow = bool(percents) and max(percents) < SLOW_PCT
     for name, pace in paces.items():
         if not slow or pace.percent is None:
             paces[name] = replace(pace, slow_since_s=None)
@@ -82,21 +82,21 @@ def observe(
     return paces | {name: before[name] for name in others[:room]}
 
 
-def _one(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
+def _next_pace(before: Pace | None, rate: float, place: Location, at_s: float) -> Pace:
     """Return the pace of a metric after a report, assuming it is slow."""
-    here = Best(place.node, place.devices, rate, at_s)
+    best = Best(place.node, place.devices, rate, at_s)
     if before is None or before.place.kind != place.kind:
-        return Pace(place, rate, at_s, here, None, at_s)
+        return Pace(place, rate, at_s, best, None, at_s)
     elsewhere, since = [before.elsewhere], at_s
     if before.place == place:
         if rate < BETTER * before.here.rate and _is_fresh(before.here, at_s):
-            here = before.here
+            best = before.here
         if before.slow_since_s is not None and 0 <= at_s - before.at_s <= MAX_GAP_S:
             since = before.slow_since_s
     else:
         elsewhere.append(before.here)
     others = [best for best in elsewhere if best is not None and _is_other(best, place, at_s)]
-    return Pace(place, rate, at_s, here, max(others, key=lambda other: other.rate, default=None), since)
+    return Pace(place, rate, at_s, best, max(others, key=lambda other: other.rate, default=None), since)
 
 
 def _is_other(best: Best, place: Location, at_s: float) -> bool:

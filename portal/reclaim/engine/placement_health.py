@@ -125,9 +125,12 @@ class PlacementHealth:
 
 def placement_health(view: View) -> PlacementHealth:
     """Return the verdict on a placement."""
-    judged = [*(_slowed(device) for device in view.devices), *(_crowded(device) for device in view.devices)]
-    of_node = (_overcommitted(view), _short_of_cpu(view), _short_of_memory(view.headroom))
-    parts = [part for part in (*judged, *of_node, _slower(view)) if part is not None]
+    judged = [
+        *(_throttling(device) for device in view.devices),
+        *(_crowding(device) for device in view.devices),
+    ]
+    of_node = (_overcommitted(view), _cpu_shortage(view), _memory_shortage(view.headroom))
+    parts = [part for part in (*judged, *of_node, _slow_pace(view)) if part is not None]
     reasons: list[Reason] = []
     for score, reason in sorted(parts, key=lambda part: part[0]):
         if score < HEALTHY_PCT and reason not in reasons:
@@ -137,7 +140,7 @@ def placement_health(view: View) -> PlacementHealth:
 
 def is_blameless(view: DeviceView, *, shared: bool) -> bool:
     """Return whether a device is good for any workspace. `shared`: part of it is granted to one."""
-    return _slowed(view) is None and not (shared and _saturated(view))
+    return _throttling(view) is None and not (shared and _is_saturated(view))
 
 
 def is_overcommitted(has: int | None, granted: int | None) -> bool:
@@ -157,13 +160,13 @@ def is_short(headroom: Headroom) -> bool:
 
 def node_score(headroom: Headroom) -> int:
     """Return the score of a node for a new workspace; `FULLY` if unknown."""
-    parts = (_cpu_left(headroom), _short_of_memory(headroom))
+    parts = (_cpu_left(headroom), _memory_shortage(headroom))
     return min((part[0] for part in parts if part is not None), default=FULLY)
 
 
 def device_score(view: DeviceView) -> int:
     """Return the score of a device for exclusive use; `FULLY` if it is idle and thus unknown."""
-    part = _slowed(view)
+    part = _throttling(view)
     return FULLY if part is None else part[0]
 
 
@@ -171,16 +174,16 @@ def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
     """Return the highest clock of busy GPUs without throttling, by model."""
     clocks: dict[str, int] = {}
     for view in views:
-        if _busy(view) and view.clock_mhz and not is_held_down(view):
+        if _is_busy(view) and view.clock_mhz and not is_held_down(view):
             clocks[view.model] = max(view.clock_mhz, clocks.get(view.model, 0))
     return clocks
 
 
-def _busy(view: DeviceView) -> bool:
+def _is_busy(view: DeviceView) -> bool:
     return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= BUSY_PCT
 
 
-def _saturated(view: DeviceView) -> bool:
+def _is_saturated(view: DeviceView) -> bool:
     return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= SATURATED_PCT
 
 
@@ -190,9 +193,9 @@ def is_held_down(view: DeviceView) -> bool:
     return watched >= LEAST_MEASURED_S and 100 * (view.held_down_s or 0) >= SLOWED_PCT * watched
 
 
-def _slowed(view: DeviceView) -> tuple[int, Reason] | None:
+def _throttling(view: DeviceView) -> tuple[int, Reason] | None:
     """Return its clock relative to the best of its model, if throttled while busy."""
-    if not (_busy(view) and is_held_down(view) and view.clock_mhz and view.best_clock_mhz):
+    if not (_is_busy(view) and is_held_down(view) and view.clock_mhz and view.best_clock_mhz):
         return None
     score = min(FULLY, FULLY * view.clock_mhz // view.best_clock_mhz)
     params = {
@@ -203,7 +206,7 @@ def _slowed(view: DeviceView) -> tuple[int, Reason] | None:
     return score, Reason(RebalanceCode.SLOWED, params)
 
 
-def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
+def _crowding(view: DeviceView) -> tuple[int, Reason] | None:
     """Return its part of the time of a saturated GPU, relative to its share.
 
     A GPU divides its time evenly among its busy users, regardless of their shares. Individual usage cannot be
@@ -212,7 +215,7 @@ def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
     sharers = len(view.at_work)
     if view.share_milli >= WHOLE or sharers < 2 or not all(view.at_work):
         return None
-    if not _saturated(view):
+    if not _is_saturated(view):
         return None
     score = min(FULLY, FULLY * WHOLE // (sharers * view.share_milli))
     params = {"neighbours": sharers - 1, "percent": view.gpu_pct, "share_milli": view.share_milli}
@@ -222,19 +225,19 @@ def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
 def _overcommitted(view: View) -> tuple[int, Reason] | None:
     """Return the node's size relative to what it has granted: it may have shrunk since."""
     worst: tuple[int, Reason] | None = None
-    for what, has, granted in (
+    for resource, has, granted in (
         ("cpu", view.cpu_milli, view.cpu_given_milli),
         ("memory", view.memory_mib, view.memory_given_mib),
     ):
         if has and granted and is_overcommitted(has, granted):
             score = FULLY * has // granted
             if worst is None or score < worst[0]:
-                params = {"what": what, "has": has, "given": granted}
+                params = {"what": resource, "has": has, "given": granted}
                 worst = score, Reason(RebalanceCode.OVERCOMMITTED, params)
     return worst
 
 
-def _short_of_cpu(view: View) -> tuple[int, Reason] | None:
+def _cpu_shortage(view: View) -> tuple[int, Reason] | None:
     """Return the node's cores relative to runnable processes, if the workspace gets less CPU than granted."""
     work = view.work
     if work.cpu_milli is None or not work.cpu_given_milli or work.cpu_milli < COMPUTES_MILLI:
@@ -259,7 +262,7 @@ def _cpu_left(seen: Headroom) -> tuple[int, Reason] | None:
     return int(FULLY * seen.cores / seen.runnable), Reason(RebalanceCode.SHORT_OF_CPU, params)
 
 
-def _short_of_memory(seen: Headroom) -> tuple[int, Reason] | None:
+def _memory_shortage(seen: Headroom) -> tuple[int, Reason] | None:
     """Return the score by the time in which nothing ran, if the machine has no memory left."""
     left, stalled = seen.memory_left_pct, seen.memory_stalled_pct
     if (seen.watched_s or 0) < LEAST_S or left is None or stalled is None:
@@ -270,7 +273,7 @@ def _short_of_memory(seen: Headroom) -> tuple[int, Reason] | None:
     return int(FULLY - stalled), Reason(RebalanceCode.SHORT_OF_MEMORY, params)
 
 
-def _slower(view: View) -> tuple[int, Reason] | None:
+def _slow_pace(view: View) -> tuple[int, Reason] | None:
     """Return its pace relative to elsewhere, if the placement shows a possible explanation.
 
     Otherwise the job may simply do other work, which does not justify a move.

@@ -137,12 +137,16 @@ class _Site:
     def lacks(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
         """Return how many devices with room, and how much CPU, the node lacks for the request at least."""
         cluster = self.clusters[pool]
-        version, known = cluster.version(name), self.known.setdefault((pool, request), {})
-        entry = known.get(name)
+        version, entries = cluster.version(name), self.known.setdefault((pool, request), {})
+        entry = entries.get(name)
         if entry is None or entry[0] != version:
             node = cluster.node(name)
-            entry = (version, _short(node, request), max(0, request.cpu_milli - node.free_cpu_milli))
-            known[name] = entry
+            entry = (
+                version,
+                _device_shortfall(node, request),
+                max(0, request.cpu_milli - node.free_cpu_milli),
+            )
+            entries[name] = entry
         return entry[1:]
 
     def undo(self, but: int = 0) -> None:
@@ -190,7 +194,9 @@ def propose(
         for movable in low:
             if len(proposals) >= rules.max_proposals:
                 break
-            better = _better_off(site, movable, left.get(movable.id, ()), now_s, rules, scores or {})
+            better = _find_better_placement(
+                site, movable, left.get(movable.id, ()), now_s, rules, scores or {}
+            )
             if better is not None:
                 proposals.append(better)
         return proposals
@@ -201,7 +207,7 @@ def propose(
 # --- workspaces with a low score ---------------------------------------------------------------------
 
 
-def _better_off(
+def _find_better_placement(
     site: _Site,
     movable: Movable,
     left: Sequence[Past],
@@ -217,25 +223,25 @@ def _better_off(
         movable.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
     )
     shares = wanted.count > 0 and wanted.share_milli < 1000
-    asked = alone if shares else movable.request
+    request = alone if shares else movable.request
     for _ in range(TRIES):
-        place = site.clusters[movable.pool].find(asked)
+        place = site.clusters[movable.pool].find(request)
         if place is None:
             break
         target = site.clusters[movable.pool].sharing(place, movable.request) if shares else place
-        gain = _worth(movable.pool, target, scores) - movable.score
-        if gain >= rules.min_gain and _elsewhere(movable, target) and not _back(target, left):
+        gain = _placement_score(movable.pool, target, scores) - movable.score
+        if gain >= rules.min_gain and _is_elsewhere(movable, target) and not _leads_back(target, left):
             site.undo(before)
             site.commit(movable.pool, target, movable.request)
             move = Move(movable.id, movable.pool, movable.placement, target)
             return Proposal((move,), movable.reasons[0], gain, movable.lost(now_s))
         # Not good enough: taken temporarily to get the next best.
-        site.commit(movable.pool, place, asked)
+        site.commit(movable.pool, place, request)
     site.undo(before)
     return None
 
 
-def _worth(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], int]) -> int:
+def _placement_score(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], int]) -> int:
     """Return the score of a placement: the minimum over its devices and nodes."""
     of_node = (scores.get((pool, part.node), FULLY) for part in target.nodes)
     return min((*of_node, *(scores.get(uuid, FULLY) for uuid in _devices(target))))
@@ -245,7 +251,7 @@ def _devices(place: Placement) -> frozenset[str]:
     return frozenset(grant.uuid for part in place.nodes for grant in part.devices)
 
 
-def _elsewhere(movable: Movable, target: Placement) -> bool:
+def _is_elsewhere(movable: Movable, target: Placement) -> bool:
     """Return whether the target is another node or, if the node is not the problem, other devices."""
     if target.nodes[0].node != movable.node:
         return True
@@ -253,7 +259,7 @@ def _elsewhere(movable: Movable, target: Placement) -> bool:
     return bool(movable.devices) and not suffers and not _devices(target) & movable.devices
 
 
-def _back(target: Placement, left: Iterable[Past]) -> bool:
+def _leads_back(target: Placement, left: Iterable[Past]) -> bool:
     """Return whether the target leads back to an earlier placement."""
     devices = _devices(target)
     return any(
@@ -328,7 +334,7 @@ def _room_in(
         sizes = {member.milli for member in movable}
         for order in (movable, smallest) if len(sizes) > 1 else (movable,):
             before = len(site.steps)
-            chosen = _who_goes(site, pool, order, request, rules)
+            chosen = _choose_movables(site, pool, order, request, rules)
             moves = _places(site, pool, request, chosen, left) if chosen else []
             site.undo(before)
             lost = sum(member.lost(now_s) for member in chosen)
@@ -377,7 +383,7 @@ def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> 
     return cheapest[:NODES_LOOKED_AT]
 
 
-def _short(node: NodeCapacity, request: ResourceRequest) -> int:
+def _device_shortfall(node: NodeCapacity, request: ResourceRequest) -> int:
     """Return how many more devices with room the request needs at least."""
     wanted = request.accelerators
     if not wanted.count or wanted.mig_profile:
@@ -394,7 +400,7 @@ def _short(node: NodeCapacity, request: ResourceRequest) -> int:
     return max(0, wanted.count - free)
 
 
-def _who_goes(
+def _choose_movables(
     site: _Site, pool: str, movable: Sequence[Movable], request: ResourceRequest, rules: Rules
 ) -> list[Movable]:
     """Return the workspaces that must leave for the request to fit; empty if impossible.
@@ -441,7 +447,7 @@ def _places(
         chosen, key=lambda movable: (-movable.milli, -movable.held.cpu_milli, movable.started_s, movable.id)
     ):
         target = cluster.find(movable.request)
-        if target is None or target == movable.placement or _back(target, left.get(movable.id, ())):
+        if target is None or target == movable.placement or _leads_back(target, left.get(movable.id, ())):
             return []
         site.commit(pool, target, movable.request)
         moves.append(Move(movable.id, pool, movable.placement, target))

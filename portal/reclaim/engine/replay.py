@@ -66,7 +66,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
         if now_s < before_s or now_s >= past.end_s:
             continue
         before_s = now_s
-        idle, gpu_idle = _within(past.idle, now_s), _within(past.gpu_idle, now_s)
+        idle, gpu_idle = _spell_at(past.idle, now_s), _spell_at(past.gpu_idle, now_s)
         run_state = RunState(
             idle_s=now_s - max(idle.begin_s, began_s) if idle else 0.0,
             gpu_idle_s=now_s - max(gpu_idle.begin_s, began_s) if gpu_idle else 0.0,
@@ -96,18 +96,18 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
                 break
             began_s = before_s = until_s
             notice = None
-            for moment in _of_life(policy, began_s, past.end_s):
+            for moment in _life_ends(policy, began_s, past.end_s):
                 heapq.heappush(moments, moment)
     return stops
 
 
-def _within(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
+def _spell_at(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
     return next((spell for spell in spells if spell.begin_s <= now_s < spell.end_s), None)
 
 
 def _moments(past: Past, policy: Policy) -> list[float]:
     """Return the times at which the ladder's decision may change."""
-    moments = [past.begin_s, *_of_life(policy, past.begin_s, past.end_s)]
+    moments = [past.begin_s, *_life_ends(policy, past.begin_s, past.end_s)]
     for spell in past.kept:
         moments += [spell.begin_s, spell.end_s]
     after = [week.after_hours_s for week in policy.weeks if week.after_hours_s]
@@ -129,7 +129,7 @@ def _moments(past: Past, policy: Policy) -> list[float]:
     return moments
 
 
-def _of_life(policy: Policy, began_s: float, end_s: float) -> list[float]:
+def _life_ends(policy: Policy, began_s: float, end_s: float) -> list[float]:
     """Return the ends of a life that began then, with their notices."""
     moments = []
     if policy.longest_s is not None:

@@ -70,7 +70,7 @@ class Effective:
 
 def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
     """Merge `layers`: settings first, then in the order of `ORDER`."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     sources: dict[str, tuple[Source, ...]] = {}
     weeks: list[tuple[Week, Source]] = []
     notice_s, spent = 0, False
@@ -78,10 +78,10 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
         team = terms.source.kind is ScopeKind.TEAM
         for name in LIMITS:
             value: int | None = getattr(terms, name)
-            present = found.get(name, 0)
+            present = values.get(name, 0)
             if value is None or (team and (not value or (present and value >= present))):
                 continue
-            found[name], sources[name] = value, (terms.source,)
+            values[name], sources[name] = value, (terms.source,)
         if terms.notice_s is not None and not team:
             notice_s, sources["notice_s"] = terms.notice_s, (terms.source,)
         if terms.stop_when_spent is not None and (terms.stop_when_spent or not team):
@@ -93,7 +93,7 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
     idle = "idle_gpu_s" if accelerated else "idle_s"
 
     def limit(name: str) -> int | None:
-        value = found.get(name, 0)
+        value = values.get(name, 0)
         # At least the notice: otherwise there would be no idle time to report.
         return max(value, notice_s) if value else None
 
@@ -101,7 +101,7 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
         gpu_idle_s=limit("gpu_unused_s") if accelerated else None,
         idle_s=limit(idle),
         notice_s=notice_s,
-        longest_s=found.get("longest_s") or None,
+        longest_s=values.get("longest_s") or None,
         weeks=tuple(week for week, _source in weeks),
         stop_when_spent=spent and accelerated,
         release_s=limit("release_s") if accelerated else None,
@@ -112,4 +112,4 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
         "release_s": sources.get("release_s", ()) if accelerated else (),
         **{name: sources.get(name, ()) for name in ("longest_s", "notice_s", "weeks", "stop_when_spent")},
     }
-    return Effective(policy, {name: each for name, each in renamed.items() if each})
+    return Effective(policy, {name: value for name, value in renamed.items() if value})

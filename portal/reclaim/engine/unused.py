@@ -64,18 +64,18 @@ def rules(layers: Iterable[Terms], *, notice_s: int) -> HomeRules:
 
     The narrower of site and pool wins. A team can only archive earlier, and cannot set deletion.
     """
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     sources: dict[str, Source] = {}
     for terms in layers:
         team = terms.source.kind is ScopeKind.TEAM
         for name in ("archive_s", "delete_s"):
             value: int | None = getattr(terms, name)
-            present = found.get(name, 0)
+            present = values.get(name, 0)
             loosens = not value or (present and value >= present) or name == "delete_s"
             if value is None or (team and loosens):
                 continue
-            found[name], sources[name] = value, terms.source
-    return HomeRules(found.get("archive_s") or None, found.get("delete_s") or None, notice_s, sources)
+            values[name], sources[name] = value, terms.source
+    return HomeRules(values.get("archive_s") or None, values.get("delete_s") or None, notice_s, sources)
 
 
 def advance(standing: HomeStanding, elapsed_s: float, *, used: bool, archived: bool) -> HomeStanding:
@@ -88,14 +88,14 @@ def advance(standing: HomeStanding, elapsed_s: float, *, used: bool, archived: b
     return replace(standing, unused_s=standing.unused_s + elapsed_s, warned_s=warned_s)
 
 
-def decide_home(standing: HomeStanding, held: HomeRules) -> HomeVerdict:
+def decide_home(standing: HomeStanding, home_rules: HomeRules) -> HomeVerdict:
     """Return the step that is due for a home."""
-    limit_s = held.limit_s(archived=standing.archived)
+    limit_s = home_rules.limit_s(archived=standing.archived)
     warned = standing.warned_s is not None
     if limit_s is None:
         return HomeVerdict(HomeStep.WITHDRAW if warned else HomeStep.NOTHING)
-    near = standing.unused_s >= limit_s - held.notice_s
-    notice_left_s = held.notice_s - (standing.warned_s or 0.0)
+    near = standing.unused_s >= limit_s - home_rules.notice_s
+    notice_left_s = home_rules.notice_s - (standing.warned_s or 0.0)
     left_s = max(limit_s - standing.unused_s, notice_left_s if near else 0.0, 0.0)
     if not warned:
         return HomeVerdict(HomeStep.WARN if near else HomeStep.NOTHING, left_s, limit_s)

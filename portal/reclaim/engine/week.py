@@ -38,7 +38,7 @@ class Week:
 
     def works(self, now_s: float) -> bool:
         """Return whether it is working time now. Always true without working hours."""
-        return _works(self, now_s)
+        return _is_working_time(self, now_s)
 
     def stop_near(self, now_s: float, notice_s: float) -> float | None:
         """Return the stop hour that applies now or within `notice_s`, or None."""
@@ -83,19 +83,19 @@ def _moments(week: Week, at: time, from_s: float, until_s: float, *, holidays: b
     zone = ZoneInfo(week.zone)
     day = datetime.fromtimestamp(from_s, zone).date() - DAY
     last = datetime.fromtimestamp(until_s, zone).date()
-    found = []
+    moments = []
     while day <= last:
         if DAYS[day.weekday()] in week.days and (holidays or day not in week.holidays):
             moment = datetime.combine(day, at, tzinfo=zone).timestamp()
             if from_s <= moment < until_s:
-                found.append(moment)
+                moments.append(moment)
         day += DAY
-    return found
+    return moments
 
 
 # Cached: a pass asks the same for thousands of workspaces.
 @lru_cache(maxsize=1024)
-def _works(week: Week, now_s: float) -> bool:
+def _is_working_time(week: Week, now_s: float) -> bool:
     if week.begins is None or week.ends is None:
         return True
     local = datetime.fromtimestamp(now_s, ZoneInfo(week.zone))

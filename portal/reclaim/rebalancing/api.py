@@ -79,22 +79,22 @@ def _move(row: MoveRow) -> dict[str, Any]:
 
 
 def _data(row: ProposalRow) -> dict[str, Any]:
-    found = row.proposal
+    proposal = row.proposal
     return {
-        "id": found.pk,
-        "state": found.state,
-        "reason": found.reason.get("code", ""),
+        "id": proposal.pk,
+        "state": proposal.state,
+        "reason": proposal.reason.get("code", ""),
         "message": row.why,
-        "gain": found.gain,
-        "gain_unit": "percent" if found.waiting_id is None else "milli_gpu",
-        "lost_gpu_seconds": found.lost // 1000,
-        "waiting": found.waiting_id,
+        "gain": proposal.gain,
+        "gain_unit": "percent" if proposal.waiting_id is None else "milli_gpu",
+        "lost_gpu_seconds": proposal.lost // 1000,
+        "waiting": proposal.waiting_id,
         "interrupts": row.interrupts,
-        "moves": [_move(each) for each in row.moves],
-        "proposed_at": found.proposed_at,
-        "seen_at": found.seen_at,
-        "decided_at": found.decided_at,
-        "decided_by": found.decided_by,
+        "moves": [_move(move) for move in row.moves],
+        "proposed_at": proposal.proposed_at,
+        "seen_at": proposal.seen_at,
+        "decided_at": proposal.decided_at,
+        "decided_by": proposal.decided_by,
     }
 
 
@@ -134,10 +134,10 @@ class RebalanceProposalViewSet(ReadViewSet):
         return self.get_paginated_response(self.get_serializer(rows, many=True).data)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self._shown(self.get_object())
+        return self._proposal_response(self.get_object())
 
-    def _shown(self, found: RebalanceProposal) -> Response:
-        (row,) = presenters.rows([found])
+    def _proposal_response(self, proposal: RebalanceProposal) -> Response:
+        (row,) = presenters.rows([proposal])
         return Response(self.get_serializer(_data(row)).data)
 
     @operation(
@@ -154,7 +154,7 @@ class RebalanceProposalViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def apply(self, request: UserRequest, proposal_id: UUID) -> Response:
         services.apply(actor=request.user, proposal_id=proposal_id)
-        return self._shown(selectors.proposal(request.user, proposal_id))
+        return self._proposal_response(selectors.proposal(request.user, proposal_id))
 
     @operation(
         "Dismiss a proposal to move running work",
@@ -169,7 +169,7 @@ class RebalanceProposalViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def dismiss(self, request: UserRequest, proposal_id: UUID) -> Response:
         services.dismiss(actor=request.user, proposal_id=proposal_id)
-        return self._shown(selectors.proposal(request.user, proposal_id))
+        return self._proposal_response(selectors.proposal(request.user, proposal_id))
 
 
 router = Router()

@@ -39,9 +39,9 @@ class Crowd:
         self._verdicts = verdicts
         self._requests = PlacementRequests(pools)
         self._nodes: dict[str, set[str]] = {}
-        known = {(key, node.name) for key, pool in self._pools.items() for node in pool.nodes}
+        node_keys = {(key, node.name) for key, pool in self._pools.items() for node in pool.nodes}
         for key, name in running.on:
-            if (key, name) in known:
+            if (key, name) in node_keys:
                 self._nodes.setdefault(str(key), set()).add(name)
         self._templates: dict[UUID, Template] = {}
         self._flavors: dict[UUID, Flavor] = {}
@@ -77,12 +77,12 @@ class Crowd:
             self._flavors |= Flavor.objects.select_related("pool").in_bulk(flavors)
         homes = home_places.of_users([runs.home for runs in running])
         for runs in running:
-            self._movable[runs.pk] = self._one(runs, homes.get(runs.home, home_places.NOWHERE))
+            self._movable[runs.pk] = self._movable_of(runs, homes.get(runs.home, home_places.NOWHERE))
 
-    def _one(self, runs: Runs, homes: Homes) -> Movable | None:
+    def _movable_of(self, runs: Runs, homes: Homes) -> Movable | None:
         if len(runs.held) != 1:
             return None
-        pool, placement, held = runs.held[0]
+        pool, placement, allocations = runs.held[0]
         if placement.nodes[0].node not in self._nodes.get(str(pool), ()):
             return None
         shares = any(grant.milli < WHOLE_DEVICE_MILLI for grant in placement.nodes[0].devices)
@@ -107,7 +107,7 @@ class Crowd:
             id=str(runs.pk),
             pool=str(pool),
             placement=placement,
-            held=held,
+            held=allocations,
             request=request,
             milli=sum(grant.milli for grant in placement.nodes[0].devices),
             score=verdict.score,
@@ -124,10 +124,10 @@ def _in_its_pool(
 ) -> ResourceRequest | None:
     """Return its request for a new placement in its pool; None if impossible or ambiguous."""
     try:
-        asked = requests.of(template, flavor, data, homes=homes)
+        placement_request = requests.of(template, flavor, data, homes=homes)
     except ValueError:
         return None
-    own = next((option for option in asked.pools if option.pool.pk == pool), None)
-    if own is None or len(asked.variants) != 1:
+    own = next((option for option in placement_request.pools if option.pool.pk == pool), None)
+    if own is None or len(placement_request.variants) != 1:
         return None
-    return own.adapted(asked.variants[0].request, asked.software)
+    return own.adapted(placement_request.variants[0].request, placement_request.software)

@@ -30,5 +30,5 @@ def names_where(policy: RebalancingPolicy) -> list[str]:
 
 def is_off(pools: Iterable[UUID]) -> bool:
     """Return whether rebalancing is off in any of these pools."""
-    found = Pool.objects.filter(pk__in=set(pools))
-    return any(policy_of(pool) is RebalancingPolicy.OFF for pool in found)
+    rows = Pool.objects.filter(pk__in=set(pools))
+    return any(policy_of(pool) is RebalancingPolicy.OFF for pool in rows)

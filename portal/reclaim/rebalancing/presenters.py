@@ -92,10 +92,10 @@ def _row(
 ) -> ProposalRow:
     icon, tone = LOOKS[ProposalState(row.state)]
     reason = reason_of(row.reason)
-    found = [
+    moves = [
         move
-        for each in planned
-        if row.state == ProposalState.APPLIED and (move := moved.get((each.workspace, each.generation)))
+        for plan in planned
+        if row.state == ProposalState.APPLIED and (move := moved.get((plan.workspace, plan.generation)))
     ]
     return ProposalRow(
         row,
@@ -116,8 +116,8 @@ def _row(
         _interrupts(row, [workspaces[move.workspace] for move in planned if move.workspace in workspaces]),
         icon,
         tone,
-        ", ".join(dict.fromkeys(str(move.get_outcome_display()) for move in found)),
-        any(move.left_at is None and move.ended_at is None for move in found),
+        ", ".join(dict.fromkeys(str(move.get_outcome_display()) for move in moves)),
+        any(move.left_at is None and move.ended_at is None for move in moves),
     )
 
 
@@ -146,14 +146,14 @@ def _gain(row: RebalanceProposal) -> str:
 
 def _interrupts(row: RebalanceProposal, workspaces: Sequence[Workspace]) -> str:
     count = len(row.moves)
-    words = ngettext(
+    text = ngettext(
         "One workspace stops after %(notice)s and starts again elsewhere.",
         "%(count)s workspaces stop after %(notice)s and start again elsewhere.",
         count,
     ) % {"count": count, "notice": format_duration(moving.notice_s())}
-    if row.lost and any(each.loses_work for each in workspaces):
-        words += " " + _("Up to %(hours)s GPU-hours are done again.") % {"hours": format_gpu_hours(row.lost)}
-    return words
+    if row.lost and any(workspace.loses_work for workspace in workspaces):
+        text += " " + _("Up to %(hours)s GPU-hours are done again.") % {"hours": format_gpu_hours(row.lost)}
+    return text
 
 
 def question(row: ProposalRow) -> dict[str, Any]:
@@ -162,13 +162,13 @@ def question(row: ProposalRow) -> dict[str, Any]:
     loses = [
         _("%(name)s of %(owner)s in %(team)s: its app stops in %(notice)s, kernels lose their variables")
         % {
-            "name": each.workspace.name,
-            "owner": each.workspace.owner.username,
-            "team": each.workspace.team.name,
+            "name": move.workspace.name,
+            "owner": move.workspace.owner.username,
+            "team": move.workspace.team.name,
             "notice": notice,
         }
-        for each in row.moves
-        if each.workspace is not None
+        for move in row.moves
+        if move.workspace is not None
     ]
     if row.proposal.lost:
         hours = format_gpu_hours(row.proposal.lost)
@@ -180,8 +180,8 @@ def question(row: ProposalRow) -> dict[str, Any]:
             _("files in home folders, and their place in the queue by age"),
             *(
                 _("%(source)s → %(target)s: it starts there by itself, once it has stopped")
-                % {"source": each.source, "target": each.target}
-                for each in row.moves
+                % {"source": move.source, "target": move.target}
+                for move in row.moves
             ),
             _("everything, where the place is taken meanwhile: nobody stops then"),
         ],
@@ -199,8 +199,8 @@ class DiscontentRow:
     since: datetime
 
 
-def discontent_rows(found: Sequence[Discontent]) -> list[DiscontentRow]:
-    return [DiscontentRow(row.workspace, row.score, why_of(row), row.since) for row in found]
+def discontent_rows(rows: Sequence[Discontent]) -> list[DiscontentRow]:
+    return [DiscontentRow(row.workspace, row.score, why_of(row), row.since) for row in rows]
 
 
 def why_of(row: Discontent) -> str:

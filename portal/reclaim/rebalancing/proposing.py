@@ -97,12 +97,12 @@ def run(now: datetime | None = None) -> Report:
             low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < HEALTHY_PCT}
             proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
             generations = running.generations()
-            good = _agreed(snapshot, proposals, generations, now)
+            good = _accepted_proposals(snapshot, proposals, generations, now)
     _note(low, generations, now)
-    kept = _store(good, now)
-    applied = _apply(kept, now)
+    stored = _store(good, now)
+    applied = _apply(stored, now)
     forget_old(now)
-    return Report(len(low), len(kept), applied)
+    return Report(len(low), len(stored), applied)
 
 
 def _proposals(
@@ -117,7 +117,7 @@ def _proposals(
     asks = reading.waiting(pools, asking)
     if not asks and all(verdict.score >= HEALTHY_PCT for verdict in verdicts.values()):
         return []
-    off = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.OFF}
+    off = {pk for pk, policy in policies.policies().items() if policy is RebalancingPolicy.OFF}
     may_move = Crowd(pools, running, verdicts, off)
     clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
@@ -152,11 +152,11 @@ def key_of(proposal: Proposal) -> str:
 
 def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], now: datetime) -> None:
     """Store the workspaces with low scores. The others have no rows."""
-    kept = {row.workspace_id: row for row in Discontent.objects.all()}
-    gone = [pk for pk in kept if pk not in low]
+    stored_rows = {row.workspace_id: row for row in Discontent.objects.all()}
+    gone = [pk for pk in stored_rows if pk not in low]
     rows = []
     for pk, verdict in low.items():
-        row = kept.get(pk)
+        row = stored_rows.get(pk)
         same = row is not None and row.generation == generations[pk]
         rows.append(
             Discontent(
@@ -180,7 +180,7 @@ def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], 
         )
 
 
-def _agreed(
+def _accepted_proposals(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, Agreed]:
     """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
@@ -192,7 +192,7 @@ def _agreed(
         by_key.pop(key, None)
     still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
     before = {row.key: services.planned_of(row) for row in still_open}
-    return _that_work_out(snapshot, by_key, before, generations, now)
+    return _feasible_proposals(snapshot, by_key, before, generations, now)
 
 
 def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
@@ -204,7 +204,7 @@ def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]
         }
         gone = [row.pk for key, row in rows.items() if key not in good]
         RebalanceProposal.objects.filter(pk__in=gone).update(state=ProposalState.WITHDRAWN, decided_at=now)
-        kept = []
+        stored = []
         for key, (proposal, planned) in good.items():
             row = rows.get(key) or RebalanceProposal(key=key, proposed_at=now)
             row.waiting_id = UUID(proposal.waiting) if proposal.waiting else None
@@ -212,11 +212,11 @@ def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]
             row.reason = proposal.reason.as_json()
             row.gain, row.lost, row.seen_at = proposal.gain, proposal.lost, now
             row.save()
-            kept.append(row)
-    return kept
+            stored.append(row)
+    return stored
 
 
-def _that_work_out(
+def _feasible_proposals(
     snapshot: ClusterSnapshot,
     proposals: Mapping[str, Proposal],
     before: Mapping[str, list[PlannedMove]],
@@ -230,7 +230,7 @@ def _that_work_out(
     """
     good: dict[str, Agreed] = {}
     fresh: list[str] = []
-    planned = {key: _planned(proposal, generations) for key, proposal in proposals.items()}
+    planned = {key: _planned_moves(proposal, generations) for key, proposal in proposals.items()}
     for key, proposal in proposals.items():
         if before.get(key) == planned[key]:
             good[key] = (proposal, planned[key])
@@ -250,7 +250,7 @@ def _that_work_out(
     return good
 
 
-def _planned(proposal: Proposal, generations: Mapping[UUID, int]) -> list[PlannedMove]:
+def _planned_moves(proposal: Proposal, generations: Mapping[UUID, int]) -> list[PlannedMove]:
     return [
         PlannedMove(
             UUID(move.workspace),
@@ -265,7 +265,7 @@ def _planned(proposal: Proposal, generations: Mapping[UUID, int]) -> list[Planne
 
 def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
     """Apply the oldest proposal that needs no operator. Returns how many were applied."""
-    automatic = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.AUTOMATIC}
+    automatic = {pk for pk, policy in policies.policies().items() if policy is RebalancingPolicy.AUTOMATIC}
     if not automatic:
         return 0
     for row in sorted(proposals, key=lambda row: (row.proposed_at, row.key)):

@@ -146,14 +146,14 @@ def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
 class Running:
     """Running workspaces and what they use according to the queue's snapshot. Rows are read on demand."""
 
-    def __init__(self, held: Mapping[str, Sequence[NodeAllocation]], now: datetime) -> None:
-        self._held = held
+    def __init__(self, allocations: Mapping[str, Sequence[NodeAllocation]], now: datetime) -> None:
+        self._held = allocations
         self._now = now
         self._asked: set[str] = set()
         self._rows: dict[str, Runs] = {}
         self.on: dict[tuple[UUID, str], list[str]] = {}
         """Users of each (pool, node)."""
-        for name, places in held.items():
+        for name, places in allocations.items():
             for pool, placement, _request in places:
                 self.on.setdefault((pool, placement.nodes[0].node), []).append(name)
 
@@ -211,16 +211,18 @@ class Running:
                 self._rows[str(runs.pk)] = runs
 
 
-def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime) -> Runs:
-    pk, generation, cause, active, observed_at, looked_at, *asked = row
-    owner, team, template, flavor, resources, preemptible, loses_work, placed_at, signals = asked
+def _runs(
+    row: Sequence[Any], allocations: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime
+) -> Runs:
+    pk, generation, cause, active, observed_at, looked_at, *request_fields = row
+    owner, team, template, flavor, resources, preemptible, loses_work, placed_at, signals = request_fields
     fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
     return Runs(
         pk,
         generation,
         cause is not None,
-        _at_work(active) if fresh else None,
-        held.get(str(pk), ()),
+        _is_working(active) if fresh else None,
+        allocations.get(str(pk), ()),
         (keys[owner], keys[team]),
         keys[template],
         keys[flavor],
@@ -232,7 +234,7 @@ def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID],
     )
 
 
-def _at_work(active: str | None) -> bool | None:
+def _is_working(active: str | None) -> bool | None:
     """Return whether it was seen working by its own signals. A shared GPU's usage is not specific.
 
     Traffic through the gateway needs no GPU.
@@ -285,14 +287,14 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
 
 def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
     """Return the best clock of each model within a week, and store new ones; one row per model."""
-    kept = {row.model: row for row in BestClock.objects.all()}
+    rows = {row.model: row for row in BestClock.objects.all()}
     fresh = best_clocks(devices)
     for model, clock in fresh.items():
-        row = kept.get(model)
+        row = rows.get(model)
         if row is None or clock >= row.clock_mhz or now - row.seen_at > BEST_KEPT:
-            kept[model] = BestClock(model=model, clock_mhz=clock, seen_at=now)
+            rows[model] = BestClock(model=model, clock_mhz=clock, seen_at=now)
             BestClock.objects.update_or_create(model=model, defaults={"clock_mhz": clock, "seen_at": now})
-    return {model: row.clock_mhz for model, row in kept.items() if now - row.seen_at <= BEST_KEPT}
+    return {model: row.clock_mhz for model, row in rows.items() if now - row.seen_at <= BEST_KEPT}
 
 
 def _work(runs: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
@@ -391,21 +393,24 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
     asks = []
     for row in first:
         try:
-            asked = requests.of(
+            placement_request = requests.of(
                 row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
             )
         except ValueError:
             continue
-        if len(asked.variants) != 1 or asked.request.nodes != 1:
+        if len(placement_request.variants) != 1 or placement_request.request.nodes != 1:
             continue
-        wanted = asked.request.accelerators
+        wanted = placement_request.request.accelerators
         eta = row.queue_entry.eta_at
         asks.append(
             Waiting(
                 id=str(row.pk),
                 requests=tuple(
-                    (str(pool.pool.pk), pool.adapted(asked.variants[0].request, asked.software))
-                    for pool in asked.pools
+                    (
+                        str(pool.pool.pk),
+                        pool.adapted(placement_request.variants[0].request, placement_request.software),
+                    )
+                    for pool in placement_request.pools
                 ),
                 milli=wanted.count * wanted.share_milli,
                 duration_s=row.expected_s,

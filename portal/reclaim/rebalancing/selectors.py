@@ -38,13 +38,13 @@ def decided(actor: User) -> QuerySet[RebalanceProposal]:
 
 
 def proposal(actor: User, proposal_id: UUID) -> RebalanceProposal:
-    found = proposals(actor).filter(pk=proposal_id).first()
-    if found is None:
+    proposal = proposals(actor).filter(pk=proposal_id).first()
+    if proposal is None:
         raise NotFound(Reason(RebalanceCode.NO_SUCH_PROPOSAL))
-    return found
+    return proposal
 
 
-def _fresh() -> QuerySet[Discontent]:
+def _fresh_rows() -> QuerySet[Discontent]:
     return Discontent.objects.filter(
         observed_at__gt=timezone.now() - FRESH,
         workspace__state=State.RUNNING,
@@ -55,10 +55,10 @@ def _fresh() -> QuerySet[Discontent]:
 def discontent(actor: User) -> QuerySet[Discontent]:
     """Return running workspaces with low scores, worst first."""
     require_see_all(actor)
-    rows = _fresh().select_related("workspace__team", "workspace__flavor", "workspace__pool")
+    rows = _fresh_rows().select_related("workspace__team", "workspace__flavor", "workspace__pool")
     return rows.order_by("score", "since", "workspace")
 
 
 def discontent_of(workspace: Workspace) -> Discontent | None:
     """Return why a workspace's score is low, or None. The caller checks visibility."""
-    return _fresh().filter(workspace=workspace).first() if workspace.state == State.RUNNING else None
+    return _fresh_rows().filter(workspace=workspace).first() if workspace.state == State.RUNNING else None

@@ -53,7 +53,7 @@ def apply(
     if row.state != ProposalState.OPEN:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     planned = planned_of(row)
-    if policies.is_off(each.pool for each in planned):
+    if policies.is_off(move.pool for move in planned):
         # Disabled since it was proposed; the next pass withdraws it.
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     reason = message_of(Reason.from_json(row.reason))
@@ -80,7 +80,7 @@ def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
     if row.state == ProposalState.WITHDRAWN:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     if row.state == ProposalState.APPLIED:
-        keys = [each.workspace for each in planned_of(row)]
+        keys = [move.workspace for move in planned_of(row)]
         if not moving.take_back(actor=actor, workspaces=keys, reason="an operator has taken it back"):
             raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     return _decide(
@@ -104,7 +104,7 @@ def _decide(
         reason=reason,
         data={
             "proposal": str(row.pk),
-            "workspaces": [each["workspace"] for each in row.moves],
+            "workspaces": [move["workspace"] for move in row.moves],
             "waiting": str(row.waiting_id) if row.waiting_id else "",
         },
     )

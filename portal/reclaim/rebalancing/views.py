@@ -51,8 +51,8 @@ def apply(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
     (row,) = presenters.rows([selectors.proposal(request.user, proposal_id)])
     back = reverse("reclaim:rebalancing")
     if request.method != "POST":
-        asked = {**presenters.question(row), "action": request.path, "back": back}
-        return render(request, "confirm.html", asked)
+        question = {**presenters.question(row), "action": request.path, "back": back}
+        return render(request, "confirm.html", question)
     try:
         services.apply(actor=request.user, proposal_id=proposal_id)
     except (NotAllowed, NotFound):

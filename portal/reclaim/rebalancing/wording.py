@@ -17,11 +17,11 @@ def _share(params: Params) -> Params:
 
 
 def _capacity(params: Params) -> Params:
-    words = format_cores if params["what"] == "cpu" else format_memory
-    return {"has": words(params["has"]), "given": words(params["given"])}
+    formatter = format_cores if params["what"] == "cpu" else format_memory
+    return {"has": formatter(params["has"]), "given": formatter(params["given"])}
 
 
-def _room(params: Params) -> Params:
+def _format_room(params: Params) -> Params:
     moves = ngettext("1 workspace moves", "%(moves)s workspaces move", params["moves"])
     return {"moving": moves % {"moves": params["moves"]}}
 
@@ -76,7 +76,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     RebalanceCode.MAKES_ROOM: Text(
         _("Free capacity for a queued request is fragmented. The request starts if %(moving)s."),
-        prepare=_room,
+        prepare=_format_room,
     ),
     RebalanceCode.NO_SUCH_PROPOSAL: Text(_("Proposal not found."), _("Choose a proposal from the list.")),
     RebalanceCode.PROPOSAL_OVER: Text(

@@ -123,7 +123,7 @@ def lifetime_note(template: Template, flavor: Flavor) -> str:
         return _("After %(default)s at the latest. Files stay, and it can be started again.") % {
             "default": default
         }
-    words = _(
+    text = _(
         "After %(default)s, if you leave the hours empty. Files stay, and you can extend it to %(most)s."
     )
-    return words % {"default": default, "most": format_span(terms.max_s)}
+    return text % {"default": default, "most": format_span(terms.max_s)}

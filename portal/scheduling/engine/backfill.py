@@ -85,22 +85,22 @@ class ReservedStart:
         start_s = self.backfill.start_s
         if from_s + other.duration_s <= start_s:
             return True
-        stayed = [each for each in victims if each.ends_s > start_s]
-        for each in stayed:
-            self.usage.remove(each.workload)
+        stayed = [victim for victim in victims if victim.ends_s > start_s]
+        for victim in stayed:
+            self.usage.remove(victim.workload)
         fits = self.usage.shortfall(other, start_s) is None
-        for each in stayed:
-            self.usage.add(each.workload)
+        for victim in stayed:
+            self.usage.add(victim.workload)
         if not fits or self.gone is None or not isinstance(placer, Keeper):
             return fits
-        left = [each.workload.id for each in victims]
+        left = [victim.workload.id for victim in victims]
         return placer.keeps(self.workload, [*self.gone, *left], other, left)
 
     def swap(self, other: Workload, victims: Iterable[Running], from_s: int) -> None:
         """Apply a swap that `allows_swap` has allowed."""
-        for each in victims:
-            if each.ends_s > self.backfill.start_s:
-                self.usage.remove(each.workload)
+        for victim in victims:
+            if victim.ends_s > self.backfill.start_s:
+                self.usage.remove(victim.workload)
         if from_s + other.duration_s > self.backfill.start_s:
             self.usage.add(other)
 
@@ -112,7 +112,7 @@ def binding_on(
 
     All of them; but an owner overtakes those for which another team would borrow.
     """
-    others = [each for each in reserved_starts if not each.borrows or each.workload.team == workload.team]
+    others = [start for start in reserved_starts if not start.borrows or start.workload.team == workload.team]
     if len(others) < len(reserved_starts) and within_nominal(usage, workload, promised):
         return others
     return reserved_starts
@@ -123,11 +123,11 @@ def expected_ends(
     running: Mapping[str, Running],
     now_s: int,
     policy: Policy,
-    asked: Iterable[str],
+    preempted: Iterable[str],
     more: Iterable[tuple[int, Workload]],
 ) -> Iterator[End]:
-    """Yield expected ends in order: running workloads (those `asked` to leave sooner) and `more`."""
-    moved = set(asked)
+    """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
+    moved = set(preempted)
     early: list[End] = [(end_s, workload.id, workload) for end_s, workload in more]
     for name in moved:
         early.append((min(running[name].ends_s, now_s + policy.grace_s), name, running[name].workload))
@@ -163,7 +163,9 @@ def find_reserved_start(
     while True:
         # The next time at which capacity is freed or a reservation ends.
         moments = [following[0]] if following is not None else []
-        moments += [each.end_s for each in later.calendar.reservations if each.end_s > at_s]
+        moments += [
+            reservation.end_s for reservation in later.calendar.reservations if reservation.end_s > at_s
+        ]
         if not moments:
             return None
         at_s = min(moments)
@@ -206,10 +208,10 @@ class Soon:
             return fits
         # Nodes do not distinguish owners.
         alike = (workload.place, tuple(sorted(workload.amounts.items())))
-        found = self._found.get(alike)
-        if found is None:
-            found = self._found[alike] = placer.fits(workload, self._names)
-        return found
+        result = self._found.get(alike)
+        if result is None:
+            result = self._found[alike] = placer.fits(workload, self._names)
+        return result
 
 
 class Rooms:
@@ -237,26 +239,26 @@ def room_on_nodes(workload: Workload, ends: Iterator[End], placer: Placer) -> Ro
     Doubles the number of ended workloads, then bisects, to keep calls to the placer few.
     """
     with placer.stepping() if isinstance(placer, Stepper) else nullcontext(placer.fits) as fits:
-        known: list[End] = []
+        expected: list[End] = []
         needed = step = 1
         while True:
-            while len(known) < step:
+            while len(expected) < step:
                 following = next(ends, None)
                 if following is None:
                     break
-                known.append(following)
-            if not known:
+                expected.append(following)
+            if not expected:
                 return None
-            if fits(workload, [name for _, name, _ in known]):
+            if fits(workload, [name for _, name, _ in expected]):
                 break
-            if len(known) < step or step >= MAX_GONE:
+            if len(expected) < step or step >= MAX_GONE:
                 return None
-            needed, step = len(known) + 1, step * 2
-        low, high = needed, len(known)
+            needed, step = len(expected) + 1, step * 2
+        low, high = needed, len(expected)
         while low < high:
             middle = (low + high) // 2
-            if fits(workload, [name for _, name, _ in known[:middle]]):
+            if fits(workload, [name for _, name, _ in expected[:middle]]):
                 high = middle
             else:
                 low = middle + 1
-        return known[high - 1][0], tuple(name for _, name, _ in known[:high])
+        return expected[high - 1][0], tuple(name for _, name, _ in expected[:high])

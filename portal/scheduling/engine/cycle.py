@@ -231,18 +231,18 @@ class _Decision:
         if not victims or not self._is_worth_preempting(workload, shortfall, victims, patience_s, binding):
             return ()
         from_s = self._now_s + self._policy.grace_s
-        if not all(each.allows_swap(workload, running, from_s, self._placer) for each in binding):
+        if not all(start.allows_swap(workload, running, from_s, self._placer) for start in binding):
             return ()
-        for each in self._reserved_starts:
-            each.passed = each not in binding and not each.allows_swap(
+        for start in self._reserved_starts:
+            start.passed = start not in binding and not start.allows_swap(
                 workload, running, from_s, self._placer
             )
-            each.swap(workload, running, from_s)
+            start.swap(workload, running, from_s)
         return victims
 
     def _search_victims(self, workload: Workload) -> tuple[Victim, ...]:
         """Return the cheapest victims that let the request start beside nominated requests."""
-        nominated = [each for each in self._reserved_starts if each.nominated]
+        nominated = [start for start in self._reserved_starts if start.nominated]
         placer = self._placer
 
         def fits(_: Usage, gone: Sequence[str]) -> bool:
@@ -250,7 +250,8 @@ class _Decision:
             if not placer.fits(workload, gone):
                 return False
             return not isinstance(placer, Keeper) or all(
-                placer.keeps(each.workload, (*(each.gone or ()), *gone), workload, gone) for each in nominated
+                placer.keeps(start.workload, (*(start.gone or ()), *gone), workload, gone)
+                for start in nominated
             )
 
         with self._as_if_started(nominated):
@@ -258,27 +259,29 @@ class _Decision:
                 self._usage,
                 workload,
                 lambda team: (
-                    each for each in self._state.of_team(team) if each.workload.id not in self._preempting
+                    candidate
+                    for candidate in self._state.of_team(team)
+                    if candidate.workload.id not in self._preempting
                 ),
                 self._now_s,
                 self._policy,
                 fits if placer is not None else None,
-                [*self._starts, *(each.workload for each in nominated)],
+                [*self._starts, *(start.workload for start in nominated)],
             )
 
     @contextmanager
     def _as_if_started(self, nominated: Sequence[ReservedStart]) -> Iterator[None]:
         """Set the usage as if the victims of nominated requests had left and these requests ran."""
-        victims = [self._state.running[name].workload for each in nominated for name in each.gone or ()]
+        victims = [self._state.running[name].workload for start in nominated for name in start.gone or ()]
         for victim in victims:
             self._usage.remove(victim)
-        for each in nominated:
-            self._usage.add(each.workload)
+        for start in nominated:
+            self._usage.add(start.workload)
         try:
             yield
         finally:
-            for each in nominated:
-                self._usage.remove(each.workload)
+            for start in nominated:
+                self._usage.remove(start.workload)
             for victim in victims:
                 self._usage.add(victim)
 
@@ -322,7 +325,7 @@ class _Decision:
         Workloads past their expected end do not count. With `overran` they are expected to run as long again:
         run times have long tails.
         """
-        gone = self._gone_by(until_s, overran=overran)
+        gone = self._workloads_ending_by(until_s, overran=overran)
         if not gone:
             return False
         key = (until_s, frozenset(self._preempting), len(self._starts))
@@ -330,7 +333,7 @@ class _Decision:
             self._soon = Soon(key, self._usage, gone, self._state.running)
         return self._soon.fits(workload, until_s, binding, self._placer)
 
-    def _gone_by(self, until_s: int, *, overran: bool) -> list[Workload]:
+    def _workloads_ending_by(self, until_s: int, *, overran: bool) -> list[Workload]:
         """Return the running and starting workloads that are expected to end by `until_s`."""
         now_s, running = self._now_s, self._state.running
         names = self._state.ending(now_s, until_s)
@@ -352,7 +355,7 @@ class _Decision:
         if is_nominated:
             return True
         return shortfall[0] not in OWN_RULES and all(
-            each.backfill.resource != shortfall[1] for each in self._reserved_starts
+            start.backfill.resource != shortfall[1] for start in self._reserved_starts
         )
 
     def _reserve_start(self, workload: Workload, shortfall: Shortfall, *, is_nominated: bool) -> None:
@@ -360,7 +363,7 @@ class _Decision:
         earlier: Sequence[ReservedStart] = self._reserved_starts
         if is_nominated:
             # Capacity preempted for a request is not shared with requests that preempt nothing.
-            earlier = [each for each in earlier if each.nominated]
+            earlier = [start for start in earlier if start.nominated]
         reserved_start = self._find_reserved_start(workload, shortfall, earlier)
         if reserved_start is None:
             return
@@ -382,16 +385,16 @@ class _Decision:
 
     def renew_reserved_starts(self) -> bool:
         """Find new reserved starts from the first one overtaken by an owner. Returns False if none was."""
-        passed = [place for place, each in enumerate(self._reserved_starts) if each.passed]
+        passed = [place for place, start in enumerate(self._reserved_starts) if start.passed]
         if not passed:
             return False
-        renewable = [each for each in self._reserved_starts[passed[0] :] if not each.nominated]
-        self._reserved_starts[:] = [each for each in self._reserved_starts if each not in renewable]
-        for each in renewable:
-            shortfall = self._usage.shortfall(each.workload, self._now_s) or (Rule.PLACEMENT, "")
-            renewed = self._find_reserved_start(each.workload, shortfall, self._reserved_starts)
+        renewable = [start for start in self._reserved_starts[passed[0] :] if not start.nominated]
+        self._reserved_starts[:] = [start for start in self._reserved_starts if start not in renewable]
+        for start in renewable:
+            shortfall = self._usage.shortfall(start.workload, self._now_s) or (Rule.PLACEMENT, "")
+            renewed = self._find_reserved_start(start.workload, shortfall, self._reserved_starts)
             if renewed is not None:
-                renewed.borrows = each.borrows
+                renewed.borrows = start.borrows
                 self._reserved_starts.append(renewed)
         return True
 
@@ -428,6 +431,6 @@ class _Decision:
         """Return the expected ends of workloads that start in this cycle or have a reserved start."""
         ends = [(self._now_s + other.duration_s, other) for other in self._starts]
         ends += [
-            (each.backfill.start_s + each.workload.duration_s, each.workload) for each in reserved_starts
+            (start.backfill.start_s + start.workload.duration_s, start.workload) for start in reserved_starts
         ]
         return ends

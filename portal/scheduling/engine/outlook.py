@@ -105,7 +105,7 @@ class Outlook:
         if blocked is None:
             scheduler = self._scheduler
             never = scheduler.usage.never(request)
-            shortfall = never or self._why_not(request)
+            shortfall = never or self._find_shortfall(request)
             resource = shortfall[1]
             if resource not in self._holders:
                 self._holders[resource] = holders_of(scheduler, resource)
@@ -136,7 +136,7 @@ class Outlook:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES))
         return Eta(max(eta.eta_s, room[0]), eta.basis)
 
-    def _why_not(self, request: Workload) -> Shortfall:
+    def _find_shortfall(self, request: Workload) -> Shortfall:
         """Return the shortfall after the requests that start now have started."""
         scheduler = self._scheduler
         started = [scheduler.pending.items[name] for name in self.cycle.starts]
@@ -189,7 +189,7 @@ def blocker_of(
 
 def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
     """Return the teams that use most of the resource."""
-    held = sorted(
+    amounts = sorted(
         (
             (amount, team)
             for (team, name), amount in scheduler.usage.team_used.items()
@@ -197,7 +197,7 @@ def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
         ),
         key=lambda holder: (-holder[0], holder[1]),
     )
-    return tuple(_holder(scheduler, team, resource, amount) for amount, team in held[:MAX_HOLDERS_NAMED])
+    return tuple(_holder(scheduler, team, resource, amount) for amount, team in amounts[:MAX_HOLDERS_NAMED])
 
 
 def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Holder:

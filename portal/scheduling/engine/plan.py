@@ -83,7 +83,9 @@ class Plan:
         self._rest: Tail | None = None
         starts = cycle.starts if cycle is not None else ()
         self._running = _Running(scheduler)
-        self._grid, self._next, self._left = self._read([scheduler.pending.items[name] for name in starts])
+        self._build_grid, self._next, self._left = self._read(
+            [scheduler.pending.items[name] for name in starts]
+        )
         self._order = order = FairShareOrder(scheduler, frozenset(starts))
         for name in starts:
             workload = scheduler.pending.items[name]
@@ -102,9 +104,9 @@ class Plan:
 
     def eta(self, workload_id: str) -> Eta:
         """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
-        found = self._etas.get(workload_id)
-        if found is not None:
-            return found
+        eta = self._etas.get(workload_id)
+        if eta is not None:
+            return eta
         pending = self._scheduler.pending
         workload = pending.items[workload_id]
         return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
@@ -139,7 +141,7 @@ class Plan:
 
     @property
     def grid(self) -> Ints:
-        return self._grid
+        return self._build_grid
 
     def left_of(self, row: int) -> Ints:
         """Return what is left of a limit at each time, after the slots before the tail."""
@@ -171,11 +173,13 @@ class Plan:
     def alone(self, workload: Workload) -> tuple[int, Eta]:
         """Return the grid index and ETA of the request if it came first in the tail."""
         slot, eta = self._find(self._left, workload, self._earliest)
-        return (slot.first if slot is not None else len(self._grid)), eta
+        return (slot.first if slot is not None else len(self._build_grid)), eta
 
     def eta_at(self, index: int) -> Eta:
         """Return the ETA for a start at a grid index."""
-        return Eta(int(self._grid[index]), self._basis) if index < len(self._grid) else TOO_FAR_AHEAD
+        return (
+            Eta(int(self._build_grid[index]), self._basis) if index < len(self._build_grid) else TOO_FAR_AHEAD
+        )
 
     # --- slots -----------------------------------------------------------------------------------------
 
@@ -192,7 +196,7 @@ class Plan:
         enough: Bools = np.all(room, axis=0)
         begins = enough
         if self._usage.calendar.reservations:
-            unbooked = self._unbooked(left, workload)
+            unbooked = self._unbooked_times(left, workload)
             begins = enough & unbooked
             # Preemptible work only has to fit beside reservations when it starts.
             enough = enough if workload.preemptible else begins
@@ -203,7 +207,7 @@ class Plan:
         first = earliest + int(fits[earliest:].argmax()) if earliest < len(fits) else 0
         if earliest >= len(fits) or not fits[first]:
             return None, TOO_FAR_AHEAD
-        return _Slot(need, first, int(after[first])), Eta(int(self._grid[first]), self._basis)
+        return _Slot(need, first, int(after[first])), Eta(int(self._build_grid[first]), self._basis)
 
     @staticmethod
     def _take(left: Ints, slot: _Slot, sign: int) -> None:
@@ -218,9 +222,9 @@ class Plan:
         key = (duration_s >> coarse << coarse) + (1 << coarse >> 1)
         after = self._after.get(key)
         if after is None:
-            middles = (self._grid[1:] + self._grid[:-1]) // 2
-            after = np.searchsorted(middles, self._grid + key)
-            np.maximum(after, np.arange(1, len(self._grid) + 1), out=after)
+            middles = (self._build_grid[1:] + self._build_grid[:-1]) // 2
+            after = np.searchsorted(middles, self._build_grid + key)
+            np.maximum(after, np.arange(1, len(self._build_grid) + 1), out=after)
             self._after[key] = after
         return after
 
@@ -232,7 +236,7 @@ class Plan:
         usage = self._usage
         user = workload.user
         limits: list[tuple[int, int | Ints]] = []
-        held: list[tuple[int, int | Ints]] = []
+        extra: list[tuple[int, int | Ints]] = []
         for resource, amount in workload.amounts.items():
             if amount <= 0:
                 continue
@@ -248,13 +252,13 @@ class Plan:
                 line = self._held_row.get((id(node), resource))
                 if line is not None:
                     # The guaranteed part is used first; only the rest comes from the parent.
-                    held.append((line, more))
+                    extra.append((line, more))
                     used, keeps = -left[line], node.local[resource]
                     more = np.maximum(0, used + more - keeps) - np.maximum(0, used - keeps)
                 node = node.parent
-        lines = [*limits, *held]
-        wide = bool(held)
-        amounts = np.empty((len(lines), len(self._grid) if wide else 1), np.int64)
+        lines = [*limits, *extra]
+        wide = bool(extra)
+        amounts = np.empty((len(lines), len(self._build_grid) if wide else 1), np.int64)
         for index, (_, value) in enumerate(lines):
             amounts[index] = value
         return _Need(np.array([line for line, _ in lines], np.intp), amounts, len(limits))
@@ -266,14 +270,14 @@ class Plan:
         scheduler, usage, running = self._scheduler, self._usage, self._running
         moments = [
             at_s
-            for each in usage.calendar.reservations
-            for at_s in (each.start_s, each.end_s)
+            for reservation in usage.calendar.reservations
+            for at_s in (reservation.start_s, reservation.end_s)
             if at_s > self._now_s
         ]
-        grid = _grid(self._now_s, np.unique(running.ends), moments)
+        grid = _build_grid(self._now_s, np.unique(running.ends), moments)
         running.settle(grid)
         # Nothing changes until a workload ends: requests that do not start now start then at the earliest.
-        ends = [self._now_s + each.duration_s for each in starts]
+        ends = [self._now_s + start.duration_s for start in starts]
         soonest = min((*running.ends.tolist(), *moments, *ends), default=self._now_s)
         following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
         lines: list[Ints] = []
@@ -284,18 +288,18 @@ class Plan:
             lines.append(limit - running.held(resource))
         capped = {name for name, team in usage.teams.items() if team.capped}
         if capped:
-            of = ((each.team, each.user) for each in scheduler.pending.items.values() if each.team in capped)
+            of = ((item.team, item.user) for item in scheduler.pending.items.values() if item.team in capped)
             for team, user in dict.fromkeys(of):
-                lines += self._of_member(team, user, len(lines))
+                lines += self._member_rows(team, user, len(lines))
         for node in (*usage.tree.cohorts.values(), *usage.tree.teams.values()):
             if node.parent is None:
                 for resource in node.root_names:
                     self._read_node(node, resource, running, lines)
         return grid, following, np.array(lines, np.int64).reshape(len(lines), len(grid))
 
-    def _of_member(self, team: str, user: str, first: int) -> list[Ints]:
+    def _member_rows(self, team: str, user: str, first: int) -> list[Ints]:
         """Return the rows of a member's caps, numbered from `first`."""
-        own = [each for each in self._scheduler.of_team(team) if each.workload.user == user]
+        own = [run for run in self._scheduler.of_team(team) if run.workload.user == user]
         lines: list[Ints] = []
         for resource, cap in self._usage.teams[team].caps_of(user).items():
             self._row["member", team, user, resource] = first + len(lines)
@@ -306,7 +310,7 @@ class Plan:
         """Add the rows of a member without pending requests, if it has caps."""
         caps = self._usage.teams[team].caps_of(user)
         if caps and ("member", team, user, next(iter(caps))) not in self._row:
-            lines = self._of_member(team, user, len(self._left))
+            lines = self._member_rows(team, user, len(self._left))
             self._left = np.vstack([self._left, *lines])
 
     def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
@@ -339,23 +343,23 @@ class Plan:
         lines.append(-usage)
         return np.maximum(0, usage - keeps)
 
-    def _unbooked(self, left: Ints, workload: Workload) -> Bools:
+    def _unbooked_times(self, left: Ints, workload: Workload) -> Bools:
         """Return the times at which the request fits beside unused reservations of other teams."""
-        free = np.ones(len(self._grid), np.bool_)
+        free = np.ones(len(self._build_grid), np.bool_)
         for resource, amount in workload.amounts.items():
             if amount > 0 and resource in self._usage.capacity:
-                kept = self._kept.get((workload.team, resource))
-                if kept is None:
+                reserved = self._kept.get((workload.team, resource))
+                if reserved is None:
                     calendar, usage = self._usage.calendar, self._usage
-                    kept = np.array(
+                    reserved = np.array(
                         [
                             calendar.peak(resource, int(at_s), int(at_s) + 1, usage, workload.team)
-                            for at_s in self._grid
+                            for at_s in self._build_grid
                         ],
                         np.int64,
                     )
-                    self._kept[workload.team, resource] = kept
-                free &= left[self._row["site", resource]] - kept >= amount
+                    self._kept[workload.team, resource] = reserved
+                free &= left[self._row["site", resource]] - reserved >= amount
         return free
 
 
@@ -366,11 +370,11 @@ class _Running:
         self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
         self._of = scheduler.amounts_by_end()
         self._numbers = {name: number for number, name in enumerate(self._of.teams)}
-        self.ends = self._expected(self._of.ends)
+        self.ends = self._expected_ends(self._of.ends)
 
     def settle(self, grid: Ints) -> None:
         """Set the grid."""
-        self._grid = grid
+        self._build_grid = grid
         self._at = np.searchsorted(grid, self.ends)
 
     def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
@@ -379,7 +383,7 @@ class _Running:
         """
         amounts = self._of.amounts.get(resource)
         if amounts is None:
-            return np.zeros(len(self._grid), np.int64)
+            return np.zeros(len(self._build_grid), np.int64)
         if teams is None:
             return self._profile(self._at, amounts)
         wanted = np.zeros(len(self._numbers), np.bool_)
@@ -389,22 +393,22 @@ class _Running:
 
     def held_by(self, own: Sequence[Running], resource: str) -> Ints:
         """Return the amounts in use by one member at each time."""
-        ends = np.array([each.ends_s for each in own], np.int64)
-        at = np.searchsorted(self._grid, self._expected(ends))
-        return self._profile(at, np.array([each.workload.amounts.get(resource, 0) for each in own], np.int64))
+        ends = np.array([run.ends_s for run in own], np.int64)
+        at = np.searchsorted(self._build_grid, self._expected_ends(ends))
+        return self._profile(at, np.array([run.workload.amounts.get(resource, 0) for run in own], np.int64))
 
-    def _expected(self, ends: Ints) -> Ints:
+    def _expected_ends(self, ends: Ints) -> Ints:
         now_s, later_s = self._overdue
         return np.where(ends <= now_s, later_s, ends)
 
     def _profile(self, at: Rows, amounts: Ints) -> Ints:
-        gone = np.zeros(len(self._grid) + 1, np.int64)
+        gone = np.zeros(len(self._build_grid) + 1, np.int64)
         np.add.at(gone, at, amounts)
-        held: Ints = gone.sum() - np.cumsum(gone)[:-1]
-        return held
+        levels: Ints = gone.sum() - np.cumsum(gone)[:-1]
+        return levels
 
 
-def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
+def _build_grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
     """Return the grid: growing steps, expected ends (all or evenly sampled) and bounds of reservations."""
     steps = int(np.log(GRID_AHEAD_S * (GRID_RATIO - 1) + 1) / np.log(GRID_RATIO)) + 1
     ahead = (GRID_RATIO ** np.arange(steps) - 1) / (GRID_RATIO - 1)

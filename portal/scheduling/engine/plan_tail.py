@@ -98,7 +98,7 @@ class Tail:
     def etas(self) -> dict[str, Eta]:
         """Return all ETAs by id."""
         if self._etas is None:
-            self._etas = self._all()
+            self._etas = self._all_etas()
         return self._etas
 
     def insert(self, workload: Workload, rank: Rank) -> Eta:
@@ -117,7 +117,7 @@ class Tail:
         first = max((self._starts(row, work) for row, work in before.items()), default=0)
         return self._eta(workload, demand, int(first))
 
-    def _all(self) -> dict[str, Eta]:
+    def _all_etas(self) -> dict[str, Eta]:
         waiting = [
             (rank_of(key, shape.delay_ms), number, key[5])
             for number, shape in enumerate(self._shapes)
@@ -133,12 +133,12 @@ class Tail:
             work = amounts[takers] * durations[takers]
             before = np.concatenate([[0.0], np.cumsum(work)[:-1]])
             first[takers] = np.maximum(first[takers], self._starts(row, before))
-        found = {}
+        etas = {}
         for (rank, number, _), index in zip(waiting, first.tolist(), strict=True):
             shape = self._shapes[number]
             workload = self._items[rank[4]]
-            found[workload.id] = shape.never or self._eta(workload, shape.demand, index)
-        return found
+            etas[workload.id] = shape.never or self._eta(workload, shape.demand, index)
+        return etas
 
     def _eta(self, workload: Workload, demand: Demand, first: int) -> Eta:
         alone, eta = self._start_alone(workload, demand)
@@ -150,10 +150,10 @@ class Tail:
         """Return the result of `Slots.alone`, with the duration rounded down to a power of two."""
         bits = workload.duration_s.bit_length()
         key = (demand, bits, workload.preemptible, self._slots.alike(workload))
-        found = self._alone.get(key)
-        if found is None:
-            found = self._alone[key] = self._slots.alone(replace(workload, duration_s=1 << bits - 1))
-        return found
+        start = self._alone.get(key)
+        if start is None:
+            start = self._alone[key] = self._slots.alone(replace(workload, duration_s=1 << bits - 1))
+        return start
 
     def _starts(self, row: int, before: float | Floats) -> Ints:
         """Return the first grid time until which a limit has room for this much work."""
@@ -162,5 +162,5 @@ class Tail:
             left = self._slots.left_of(row)
             steps = np.diff(self._slots.grid) * np.maximum(0, left[:-1])
             room = self._room[row] = np.concatenate([[0.0], np.cumsum(steps, dtype=np.float64)])
-        found: Ints = np.searchsorted(room, before)
-        return found
+        starts: Ints = np.searchsorted(room, before)
+        return starts

@@ -83,10 +83,10 @@ def delay_of_others_s(
 
 def _lost_work(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> dict[str, int]:
     """Return lost amounts times seconds of the scarce resource, or of all requested ones if it is unknown."""
-    lost = [each for each in victims if each.workload.loses_work]
+    lost = [victim for victim in victims if victim.workload.loses_work]
     names = [resource] if incoming.amounts.get(resource) else list(incoming.amounts)
     return {
-        name: sum(each.workload.amounts.get(name, 0) * (now_s - each.started_s) for each in lost)
+        name: sum(victim.workload.amounts.get(name, 0) * (now_s - victim.started_s) for victim in lost)
         for name in names
         if incoming.amounts[name] > 0
     }
@@ -167,17 +167,17 @@ class _Search:
             members.sort(key=_leaves_before, reverse=True)
 
     def _collect_from(self, team: str, own: bool, running: Iterable[Running]) -> None:
-        found = []
-        for each in running:
-            other = each.workload
-            if each.preempt_at_s is not None:
+        candidates = []
+        for candidate in running:
+            other = candidate.workload
+            if candidate.preempt_at_s is not None:
                 continue
-            age_s = self.now_s - each.started_s
+            age_s = self.now_s - candidate.started_s
             if not own and age_s < self.policy.min_run_s:
                 self._leave_out(other)
             if not other.preemptible or age_s < protected_s(other, self.policy):
                 continue
-            if not own and not self._worth_it(each):
+            if not own and not self._gain_exceeds_loss(candidate):
                 continue
             names = self._lacking
             if own:
@@ -186,20 +186,20 @@ class _Search:
                 if other.user == self.incoming.user:
                     names = names | self._capped
             if any(other.amounts.get(name, 0) > 0 for name in names):
-                found.append(each)
-        if found:
-            self._candidates[team] = found
+                candidates.append(candidate)
+        if candidates:
+            self._candidates[team] = candidates
 
-    def _worth_it(self, each: Running) -> bool:
+    def _gain_exceeds_loss(self, candidate: Running) -> bool:
         """Return whether the gain exceeds the lost work, for a victim of another team.
 
         Between borrowers, the victim's remaining run must be longer than its lost work plus the incoming run.
         An owner may reclaim its quota for longer runs too, in proportion to its lead in queue order: the
         delay of the borrower's share, and its own waiting time.
         """
-        if not each.workload.loses_work:
+        if not candidate.workload.loses_work:
             return True
-        age_s, rest_s = self.now_s - each.started_s, each.ends_s - self.now_s
+        age_s, rest_s = self.now_s - candidate.started_s, candidate.ends_s - self.now_s
         if rest_s <= 0:
             # Run times have long tails: a workload past its expected end is expected to run as long again.
             rest_s = age_s
@@ -212,7 +212,7 @@ class _Search:
         if waited_s >= self.policy.max_wait_s:
             return True
         usage = self.usage
-        ahead_ms = usage.delay_ms(each.workload.team) - usage.delay_ms(self.incoming.team)
+        ahead_ms = usage.delay_ms(candidate.workload.team) - usage.delay_ms(self.incoming.team)
         return self.policy.due_after * excess_s <= waited_s + max(0, ahead_ms) // 1000
 
     def _leave_out(self, workload: Workload) -> None:
@@ -233,18 +233,19 @@ class _Search:
             for team in list(self._candidates):
                 if team != self.incoming.team and not borrows(usage, team, self._lacking):
                     del self._candidates[team]
-            found = self._first_strategy() or self._second_strategy()
-            if found:
+            enough = self._first_strategy() or self._second_strategy()
+            if enough:
                 self._give_back()
         finally:
             self._count_unsettled(1)
-            for each, _ in taken:
-                usage.add(each.workload)
+            for victim, _ in taken:
+                usage.add(victim.workload)
             usage.remove(self.incoming)
-        if not found:
+        if not enough:
             return ()
         return tuple(
-            Victim(each.workload.id, each.workload.team, reason, self.incoming.id) for each, reason in taken
+            Victim(victim.workload.id, victim.workload.team, reason, self.incoming.id)
+            for victim, reason in taken
         )
 
     def _count_unsettled(self, sign: int) -> None:
@@ -252,23 +253,23 @@ class _Search:
         for team, amounts in self._unsettled.items():
             (tree.add if sign > 0 else tree.remove)(team, amounts)
 
-    def _enough(self) -> bool:
+    def _request_fits(self) -> bool:
         """Return whether the request fits once the chosen victims have left."""
         # During the search the usage includes the request and excludes unsettled workloads.
         usage = self.usage
         usage.remove(self.incoming)
         self._count_unsettled(1)
         fit = usage.shortfall(self.incoming, self.now_s) is None and (
-            self._fits is None or self._fits(usage, [each.workload.id for each, _ in self._taken])
+            self._fits is None or self._fits(usage, [victim.workload.id for victim, _ in self._taken])
         )
         self._count_unsettled(-1)
         usage.add(self.incoming)
         return fit
 
-    def _take(self, each: Running, reason: PreemptionCode) -> bool:
-        self.usage.remove(each.workload)
-        self._taken.append((each, reason))
-        return self._enough()
+    def _take(self, victim: Running, reason: PreemptionCode) -> bool:
+        self.usage.remove(victim.workload)
+        self._taken.append((victim, reason))
+        return self._request_fits()
 
     def _first_strategy(self) -> bool:
         """Preempt where the incoming team's share is at most the other's without the victim; owners
@@ -282,24 +283,24 @@ class _Search:
                 if self._take(members.pop(), PreemptionCode.IN_TEAM if own else PreemptionCode.RECLAIM):
                     return True
                 continue
-            mine = self._mine(team)
+            mine = self._own_share(team)
             while members:
-                each = members.pop()
-                if mine <= self._theirs_without(each) and self._lasts(each):
-                    if self._take(each, PreemptionCode.FAIR_SHARE):
+                candidate = members.pop()
+                if mine <= self._other_share_without(candidate) and self._imbalance_lasts(candidate):
+                    if self._take(candidate, PreemptionCode.FAIR_SHARE):
                         return True
                     break
-                self._retry.setdefault(team, [each])
+                self._retry.setdefault(team, [candidate])
         return False
 
     def _second_strategy(self) -> bool:
         """Preempt where the incoming team's share is less than the other's before; once per team."""
         while (team := self._largest(self._retry)) is not None:
-            (each,) = self._retry.pop(team)
+            (candidate,) = self._retry.pop(team)
             if (
-                self._mine(team) < dominant_share(self._theirs(team))
-                and self._lasts(each)
-                and self._take(each, PreemptionCode.FAIR_SHARE)
+                self._own_share(team) < dominant_share(self._other_node(team))
+                and self._imbalance_lasts(candidate)
+                and self._take(candidate, PreemptionCode.FAIR_SHARE)
             ):
                 return True
         return False
@@ -326,18 +327,18 @@ class _Search:
         if not path:
             return ()
         place: list[_Place] = []
-        for each in reversed(path[1:]):
-            share = dominant_share(each)
-            if not share and each not in self._path and not borrows_any(each):
+        for ancestor in reversed(path[1:]):
+            share = dominant_share(ancestor)
+            if not share and ancestor not in self._path and not borrows_any(ancestor):
                 return None
-            place.append((-share, False, (each.name,)))
+            place.append((-share, False, (ancestor.name,)))
         share = dominant_share(node)
         if not share and node is not self._own and not borrows_any(node):
             return None
         place.append((-share, True, (node is self._own, *_leaves_before(following))))
         return tuple(place)
 
-    def _mine(self, team: str) -> int:
+    def _own_share(self, team: str) -> int:
         """Return the incoming team's share below its common cohort with `team`, with unsettled workloads."""
         mine, _ = _below_common(self._own, self.usage.tree.teams[team])
         if mine is self._own or not self._unsettled:
@@ -347,17 +348,17 @@ class _Search:
         self._count_unsettled(-1)
         return share
 
-    def _theirs(self, team: str) -> Node:
+    def _other_node(self, team: str) -> Node:
         return _below_common(self._own, self.usage.tree.teams[team])[1]
 
-    def _theirs_without(self, other: Running) -> int:
-        theirs = self._theirs(other.workload.team)
+    def _other_share_without(self, other: Running) -> int:
+        theirs = self._other_node(other.workload.team)
         self.usage.remove(other.workload)
         share = dominant_share(theirs)
         self.usage.add(other.workload)
         return share
 
-    def _lasts(self, other: Running) -> bool:
+    def _imbalance_lasts(self, other: Running) -> bool:
         """Return whether the imbalance between borrowers also holds on the average of the last days."""
         mine, theirs = _below_common(self._own, self.usage.tree.teams[other.workload.team])
         my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
@@ -368,13 +369,13 @@ class _Search:
         for index in range(len(self._taken) - 2, -1, -1):
             spared = self._taken.pop(index)
             self.usage.add(spared[0].workload)
-            if not self._enough():
+            if not self._request_fits():
                 self.usage.remove(spared[0].workload)
                 self._taken.insert(index, spared)
 
 
-def _leaves_before(each: Running) -> tuple[int, int, str]:
-    return (each.workload.priority, -each.started_s, each.workload.id)
+def _leaves_before(candidate: Running) -> tuple[int, int, str]:
+    return (candidate.workload.priority, -candidate.started_s, candidate.workload.id)
 
 
 def _averages(usage: Usage, node: Node) -> dict[str, int]:
@@ -407,26 +408,26 @@ def reservation_victims(usage: Usage, running: Collection[Running], now_s: int) 
             if resource not in usage.capacity:
                 continue
             others = sorted(
-                (each for each in running if each.workload.team != reservation.team),
-                key=lambda each: (
-                    each.preempt_at_s is None,
-                    each.workload.priority,
-                    -each.started_s,
-                    each.workload.id,
+                (candidate for candidate in running if candidate.workload.team != reservation.team),
+                key=lambda candidate: (
+                    candidate.preempt_at_s is None,
+                    candidate.workload.priority,
+                    -candidate.started_s,
+                    candidate.workload.id,
                 ),
             )
-            for each in others:
-                kept = usage.calendar.peak(resource, now_s, now_s + 1, usage)
-                if usage.used.get(resource, 0) + kept <= usage.capacity[resource]:
+            for candidate in others:
+                reserved = usage.calendar.peak(resource, now_s, now_s + 1, usage)
+                if usage.used.get(resource, 0) + reserved <= usage.capacity[resource]:
                     break
-                other = each.workload
+                other = candidate.workload
                 if not other.preemptible or not other.amounts.get(resource) or other in removed:
                     continue
                 if usage.calendar.peak(resource, now_s, now_s + 1, usage, other.team) == 0:
                     continue
                 usage.remove(other)
                 removed.append(other)
-                if each.preempt_at_s is None:
+                if candidate.preempt_at_s is None:
                     victims.append(
                         Victim(other.id, other.team, PreemptionCode.RESERVATION_BEGUN, reservation.id)
                     )

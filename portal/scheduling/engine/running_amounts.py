@@ -31,18 +31,18 @@ class RunningAmounts:
         shapes: dict[tuple[tuple[str, int], ...], int] = {}
         shape: list[int] = []
         # Equal amounts are mostly the same object, and its id is faster to look up than its content.
-        known: dict[int, int] = {}
+        numbers_by_id: dict[int, int] = {}
         for end_s, workload in by_end:
             ends.append(end_s)
             team.append(numbers.setdefault(workload.team, len(numbers)))
-            number = known.get(id(workload.amounts))
+            number = numbers_by_id.get(id(workload.amounts))
             if number is None:
                 number = shapes.setdefault(tuple(workload.amounts.items()), len(shapes))
-                known[id(workload.amounts)] = number
+                numbers_by_id[id(workload.amounts)] = number
             shape.append(number)
         of = np.array(shape, np.intp)
         amounts = {}
-        for name in {name for each in shapes for name, _ in each}:
-            by_shape = np.array([dict(each).get(name, 0) for each in shapes], np.int64)
+        for name in {name for shape in shapes for name, _ in shape}:
+            by_shape = np.array([dict(shape).get(name, 0) for shape in shapes], np.int64)
             amounts[name] = by_shape[of]
         return cls(np.array(ends, np.int64), tuple(numbers), np.array(team, np.int64), amounts)

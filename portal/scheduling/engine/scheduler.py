@@ -36,16 +36,16 @@ class Scheduler:
         self.running: dict[str, Running] = {}
         self._preempting: dict[str, set[str]] = {}
         self._by_team: dict[str, set[str]] = {}
-        for each in snapshot.running:
-            if each.workload.id in self.running:
-                raise ValueError(f"{each.workload.id!r} runs already")
-            self.running[each.workload.id] = each
-            self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
-            if each.preempt_at_s is not None and each.preempted_by:
-                self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
+        for run in snapshot.running:
+            if run.workload.id in self.running:
+                raise ValueError(f"{run.workload.id!r} runs already")
+            self.running[run.workload.id] = run
+            self._by_team.setdefault(run.workload.team, set()).add(run.workload.id)
+            if run.preempt_at_s is not None and run.preempted_by:
+                self._preempting.setdefault(run.preempted_by, set()).add(run.workload.id)
         self._ended: RunningAmounts | None = None
-        self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
-        self.usage.add_all(each.workload for each in snapshot.running)
+        self._ends = sorted((run.ends_s, name) for name, run in self.running.items())
+        self.usage.add_all(run.workload for run in snapshot.running)
         for workload in snapshot.queued:
             self.submit(workload)
 
@@ -74,14 +74,14 @@ class Scheduler:
 
     def finish(self, workload_id: str) -> Running:
         """Record that the workload has ended. Raises KeyError if it is not running."""
-        each = self.running.pop(workload_id)
+        run = self.running.pop(workload_id)
         self._ended = None
-        del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
-        self._by_team[each.workload.team].discard(workload_id)
-        self.usage.remove(each.workload)
+        del self._ends[bisect_left(self._ends, (run.ends_s, workload_id))]
+        self._by_team[run.workload.team].discard(workload_id)
+        self.usage.remove(run.workload)
         for ids in self._preempting.values():
             ids.discard(workload_id)
-        return each
+        return run
 
     def start(self, workload_id: str, now_s: int) -> None:
         """Record that a pending workload has been started. Raises KeyError if it is not pending."""
@@ -89,26 +89,26 @@ class Scheduler:
         self._preempting.pop(workload_id, None)
         self._hold(Running(workload, now_s))
 
-    def adopt(self, each: Running) -> None:
+    def adopt(self, run: Running) -> None:
         """Add a workload that is already running."""
-        self._hold(each)
-        if each.preempt_at_s is not None and each.preempted_by:
-            self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
+        self._hold(run)
+        if run.preempt_at_s is not None and run.preempted_by:
+            self._preempting.setdefault(run.preempted_by, set()).add(run.workload.id)
 
     def preempt(self, victim: Victim, now_s: int) -> None:
         """Record that a victim of `cycle` has been given notice at `now_s`. Idempotent."""
-        each = self.running[victim.workload]
-        if each.preempt_at_s is not None:
+        run = self.running[victim.workload]
+        if run.preempt_at_s is not None:
             return
         self._ended = None
-        del self._ends[bisect_left(self._ends, (each.ends_s, victim.workload))]
-        each = replace(
-            each,
-            preempt_at_s=min(each.ends_s, now_s + self.policy.grace_s),
+        del self._ends[bisect_left(self._ends, (run.ends_s, victim.workload))]
+        run = replace(
+            run,
+            preempt_at_s=min(run.ends_s, now_s + self.policy.grace_s),
             preempted_by=victim.beneficiary,
         )
-        self.running[victim.workload] = each
-        insort(self._ends, (each.ends_s, victim.workload))
+        self.running[victim.workload] = run
+        insort(self._ends, (run.ends_s, victim.workload))
         if victim.beneficiary in self.pending.items:
             self._preempting.setdefault(victim.beneficiary, set()).add(victim.workload)
             if victim.beneficiary not in self.pending.nominated():
@@ -129,14 +129,14 @@ class Scheduler:
         for victim in cycle.victims:
             self.preempt(victim, now_s)
 
-    def _hold(self, each: Running) -> None:
-        if each.workload.id in self.running:
-            raise ValueError(f"{each.workload.id!r} runs already")
-        self.running[each.workload.id] = each
+    def _hold(self, run: Running) -> None:
+        if run.workload.id in self.running:
+            raise ValueError(f"{run.workload.id!r} runs already")
+        self.running[run.workload.id] = run
         self._ended = None
-        self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
-        insort(self._ends, (each.ends_s, each.workload.id))
-        self.usage.add(each.workload)
+        self._by_team.setdefault(run.workload.team, set()).add(run.workload.id)
+        insort(self._ends, (run.ends_s, run.workload.id))
+        self.usage.add(run.workload)
 
     # --- decisions ------------------------------------------------------------------------------------
 
@@ -167,14 +167,14 @@ class Scheduler:
         """Return the workloads under notice for the request that still run."""
         return self._preempting.get(workload_id, frozenset())
 
-    def room(self, workload: Workload, asked: Iterable[str] = ()) -> Room | None:
+    def room(self, workload: Workload, preempted: Iterable[str] = ()) -> Room | None:
         """Return when the nodes will have capacity by expected ends, and which workloads left, or None."""
         assert self.placer is not None  # callers check for a placer
-        return room_on_nodes(workload, self.expected_ends(asked, ()), self.placer)
+        return room_on_nodes(workload, self.expected_ends(preempted, ()), self.placer)
 
-    def expected_ends(self, asked: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
-        """Yield expected ends in order: running workloads (those `asked` to leave sooner) and `more`."""
-        return expected_ends(self._ends, self.running, self.now_s, self.policy, asked, more)
+    def expected_ends(self, preempted: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
+        """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
+        return expected_ends(self._ends, self.running, self.now_s, self.policy, preempted, more)
 
     def next_end(self) -> int:
         """Return the earliest expected end, or `FOREVER_S` if nothing runs."""

@@ -56,8 +56,8 @@ class CycleState(SchedulerState, Protocol):
     def ended_by(self, at_s: int) -> list[str]:
         """Return the workloads expected to have ended by `at_s`."""
 
-    def expected_ends(self, asked: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
-        """Yield expected ends in order: running workloads (those `asked` to leave sooner) and `more`."""
+    def expected_ends(self, preempted: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
+        """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
 
-    def room(self, workload: Workload, asked: Iterable[str]) -> Room | None:
+    def room(self, workload: Workload, preempted: Iterable[str]) -> Room | None:
         """Return when the nodes will have capacity, and which workloads have left by then; None: not soon."""

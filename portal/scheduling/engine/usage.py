@@ -21,29 +21,37 @@ class Calendar:
     __slots__ = ("reservations",)
 
     def __init__(self, reservations: Iterable[Reservation]) -> None:
-        self.reservations = sorted(reservations, key=lambda each: (each.start_s, each.id))
-        for each in self.reservations:
-            if each.end_s <= each.start_s:
-                raise ValueError(f"the booking {each.id!r} ends before it begins")
+        self.reservations = sorted(
+            reservations, key=lambda reservation: (reservation.start_s, reservation.id)
+        )
+        for reservation in self.reservations:
+            if reservation.end_s <= reservation.start_s:
+                raise ValueError(f"the booking {reservation.id!r} ends before it begins")
 
     def peak(self, resource: str, start_s: int, end_s: int, usage: Usage, team: str = "") -> int:
         """Return the peak of reserved and unused amounts of teams other than `team` in a span."""
         near = [
-            each
-            for each in self.reservations
-            if each.start_s < end_s
-            and each.end_s > start_s
-            and each.team != team
-            and resource in each.amounts
+            reservation
+            for reservation in self.reservations
+            if reservation.start_s < end_s
+            and reservation.end_s > start_s
+            and reservation.team != team
+            and resource in reservation.amounts
         ]
-        return max((self._at(near, max(start_s, each.start_s), resource, usage) for each in near), default=0)
+        return max(
+            (
+                self._booked_at(near, max(start_s, reservation.start_s), resource, usage)
+                for reservation in near
+            ),
+            default=0,
+        )
 
     @staticmethod
-    def _at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
+    def _booked_at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
         booked: dict[str, int] = {}
-        for each in near:
-            if each.start_s <= at_s < each.end_s:
-                booked[each.team] = booked.get(each.team, 0) + each.amounts[resource]
+        for reservation in near:
+            if reservation.start_s <= at_s < reservation.end_s:
+                booked[reservation.team] = booked.get(reservation.team, 0) + reservation.amounts[resource]
         return sum(max(0, amount - usage.team_use(team, resource)) for team, amount in booked.items())
 
 
@@ -167,9 +175,9 @@ class Usage:
         resource = self.tree.shortfall(team.name, workload.amounts)
         if resource:
             own = self.own_limit(team.name, resource)
-            held = self.tree.teams[team.name].usage.get(resource, 0)
+            used = self.tree.teams[team.name].usage.get(resource, 0)
             wanted = workload.amounts[resource]
-            return (Rule.TEAM_LIMIT if held + wanted > own else Rule.COHORT, resource)
+            return (Rule.TEAM_LIMIT if used + wanted > own else Rule.COHORT, resource)
         for resource, amount in workload.amounts.items():
             if amount > 0:
                 rule = self._short_at_site(workload, resource, amount, at_s, booked=booked)
@@ -188,18 +196,18 @@ class Usage:
                 return Rule.CAPACITY
             if booked and self.calendar.reservations:
                 end_s = at_s + (1 if workload.preemptible else workload.duration_s)
-                kept = self.calendar.peak(resource, at_s, end_s, self, workload.team)
-                if after + kept > self.capacity[resource]:
+                reserved = self.calendar.peak(resource, at_s, end_s, self, workload.team)
+                if after + reserved > self.capacity[resource]:
                     return Rule.BOOKING
         return None
 
     def lacking(self, workload: Workload, at_s: int) -> frozenset[str]:
         """Return all requested resources of which quota, the site or its calendar has not enough left."""
-        asked = ((name, amount) for name, amount in workload.amounts.items() if amount > 0)
+        amounts = ((name, amount) for name, amount in workload.amounts.items() if amount > 0)
         node = self.tree.teams[workload.team]
         return frozenset(
             name
-            for name, amount in asked
+            for name, amount in amounts
             if node.available(name) < amount or self._short_at_site(workload, name, amount, at_s)
         )
 
@@ -291,8 +299,8 @@ def stays_within(
     more = promised.get(team) if promised else None
     for resource, amount in amounts:
         if amount > 0 and resource in node.root_names:
-            held = node.usage.get(resource, 0) + (more.get(resource, 0) if more else 0)
-            if held + amount > node.quota.get(resource, 0):
+            used = node.usage.get(resource, 0) + (more.get(resource, 0) if more else 0)
+            if used + amount > node.quota.get(resource, 0):
                 return False
     return True
 

@@ -110,5 +110,5 @@ def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = 
     `cycle` is the scheduler's last decision. `wanted` selects requests; None means all. Assumes that
     workloads end as expected and no requests arrive; ignores nodes.
     """
-    made = plan(scheduler, cycle)
-    return made.etas() if wanted is None else {name: made.eta(name) for name in wanted}
+    outlook = plan(scheduler, cycle)
+    return outlook.etas() if wanted is None else {name: outlook.eta(name) for name in wanted}

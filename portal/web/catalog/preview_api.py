@@ -127,13 +127,13 @@ class CatalogPreview(ApiView):
             slug = draft.pop("team", None)
             with named_in("template_draft"):
                 of = team_by_slug(request.user, slug) if slug else None
-            return entries.draft(actor=request.user, model=Template, given=draft, team=of)
+            return entries.draft(actor=request.user, model=Template, values=draft, team=of)
         return selectors.template_by_slug(request.user, body["template"]) if "template" in body else None
 
     def _flavor(self, request: UserRequest, body: dict[str, Any]) -> Flavor:
         if draft := body.get("flavor_draft"):
             with flavor_errors("flavor_draft."):
-                return entries.draft(actor=request.user, model=Flavor, given=draft)
+                return entries.draft(actor=request.user, model=Flavor, values=draft)
         if "flavor" not in body:
             reason = Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": "flavor"})
             raise InvalidInput(reason, errors={"flavor": [reason]})

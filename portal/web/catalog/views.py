@@ -208,7 +208,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
             if "preview" in request.POST:
                 preview_, warnings = _preview_of_form(request, kind, form.given(), team)
             else:
-                entry = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
+                entry = entries.create(actor=request.user, model=MODELS[kind], values=form.given(), team=team)
                 messages.success(request, _("%(name)s is there.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
         except PortalError as error:
@@ -247,7 +247,7 @@ def _preview_of_form(
     """Return a preview and the warnings for an unsaved form."""
     if entry is not None:
         document = {**documents.document_of(entry), **document}
-    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=document, team=team)
+    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], values=document, team=team)
     if isinstance(draft, Flavor):
         return preview(request.user, draft), []
     warnings = [message_of(warning.reason) for warning in rules.template_warnings(draft)]
@@ -272,7 +272,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
                 preview_, warnings = _preview_of_form(request, kind, form.given(), team, entry)
             else:
                 entries.change(
-                    actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)
+                    actor=request.user, entry=entry, values=form.given(), expected=etags.expected_by(request)
                 )
                 messages.success(request, _("%(name)s is changed.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))

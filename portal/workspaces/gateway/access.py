@@ -141,7 +141,7 @@ class Access:
         if user is None:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
-            view = await self._resolved(name)
+            view = await self._load_view(name)
         if view is None or user not in view.user_ids:
             raise Refused(Refusal.FORBIDDEN, name, client)
         if by_token and view.reachable and not await self._entries.note(bearer, name, client):
@@ -163,7 +163,7 @@ class Access:
         if user is None:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
-            view = await self._resolved(name)
+            view = await self._load_view(name)
         if view is None or user not in view.user_ids:
             raise Refused(Refusal.FORBIDDEN, name, client)
         return view, user
@@ -191,7 +191,7 @@ class Access:
         if self.passes is None:
             return
         self.passes.start()
-        cookie, token = self._shown(client)
+        cookie, token = self._pass_credential(client)
         credential = cookie or token
         if not credential or not view.socket or view.gateway:
             return
@@ -199,7 +199,7 @@ class Access:
         if self.passes.has(name, credential) or not await self.memory.fresh():
             return
         # No await from here on, so that memory cannot change in between.
-        founded = self._founded(name, client)
+        founded = self._pass_from_memory(name, client)
         if founded is None:
             return
         new, for_s = founded
@@ -208,13 +208,13 @@ class Access:
         if believed is not None and believed[2]:
             self._go_on(new, client)
 
-    def _founded(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
+    def _pass_from_memory(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
         """Return the pass for requests like this one and its lifetime in seconds, from memory."""
-        cookie, token = self._shown(client)
-        known = self.memory.get(workspace_views.key(name))
-        if known is None or not known[0].reachable:
+        cookie, token = self._pass_credential(client)
+        entry = self.memory.get(workspace_views.key(name))
+        if entry is None or not entry[0].reachable:
             return None
-        view: WorkspaceView = known[0]
+        view: WorkspaceView = entry[0]
         basis = self._by_cookie(cookie, name) if cookie else self._by_token(client, name)
         shown = form.shown(view.upstream_headers)
         place = SOCKET_NAME.fullmatch(view.socket)
@@ -222,7 +222,7 @@ class Access:
             return None
         _, key, for_s = basis
         keys = frozenset({workspace_views.key(name), key})
-        return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, known[1])
+        return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, entry[1])
 
     def _go_on(self, left: Pass, client: ClientRequest) -> None:
         """Keep a token's pass alive, so that its requests do not all wait for a check each second."""
@@ -230,12 +230,12 @@ class Access:
         if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_GOING_ON:
             return
         task = asyncio.get_running_loop().create_task(
-            self._prolonged(self.passes, left, client), name="berth-token"
+            self._prolong(self.passes, left, client), name="berth-token"
         )
         self._going_on[place] = task
         task.add_done_callback(lambda _: self._going_on.pop(place, None))
 
-    async def _prolonged(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
+    async def _prolong(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
         """Check the token again before each end of the pass, for as long as the pass may live."""
         name, token = left.workspace, client.bearer
         while True:
@@ -252,14 +252,14 @@ class Access:
             if not await self.memory.fresh():
                 return
             # No await from here on, so that memory cannot change in between.
-            founded = self._founded(name, client)
+            founded = self._pass_from_memory(name, client)
             if founded is None or founded[0] != left:
                 passes.end(left)
                 return
             if not passes.prolong(left, for_s=founded[1]):
                 return
 
-    def _shown(self, client: ClientRequest) -> tuple[str, str]:
+    def _pass_credential(self, client: ClientRequest) -> tuple[str, str]:
         """Return the credential of a pass from the only cookie or, without cookies, the token; else empty."""
         sent = client.headers.get("cookie", ())
         cookies = client.session_cookies(self._cookie.name)
@@ -270,8 +270,8 @@ class Access:
     def _by_cookie(self, cookie: str, name: str) -> tuple[str, str, float] | None:
         """Return user, Redis key and remaining seconds of a session of this workspace that is in memory."""
         key = tickets.session_key(cookie)
-        found = self.memory.get(key)
-        return (found[0].user, key, found[1]) if found is not None and found[0].workspace == name else None
+        entry = self.memory.get(key)
+        return (entry[0].user, key, entry[1]) if entry is not None and entry[0].workspace == name else None
 
     def _by_token(self, client: ClientRequest, name: str) -> tuple[str, str, float] | None:
         """Return the same for a token with a cached result whose entry is already recorded."""
@@ -280,7 +280,7 @@ class Access:
             return None
         return believed[0], ACCOUNTS_KEY, believed[1]
 
-    async def _resolved(self, name: str) -> WorkspaceView | None:
+    async def _load_view(self, name: str) -> WorkspaceView | None:
         """Read the view from the database, and store it in Redis for the next request."""
         view = await self._resolve(name)
         if view is None:
@@ -301,14 +301,14 @@ class Access:
         keys = [tickets.session_key(cookie) for cookie in cookies]
         wanted = [workspace_views.key(name), *keys]
         self.memory.start()
-        known = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
-        if None in known:
-            known = await self._ask(wanted)
-        view = known[0][0] if known[0] is not None else None
+        entries = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
+        if None in entries:
+            entries = await self._ask(wanted)
+        view = entries[0][0] if entries[0] is not None else None
         sessions = [
-            (key, found[0], int(found[1]))
-            for key, found in zip(keys, known[1:], strict=True)
-            if found is not None and found[0].workspace == name
+            (key, entry[0], int(entry[1]))
+            for key, entry in zip(keys, entries[1:], strict=True)
+            if entry is not None and entry[0].workspace == name
         ]
         return view, sessions
 
@@ -320,14 +320,14 @@ class Access:
         mark = self.memory.mark()
         async with asyncio.timeout(STORE_TIMEOUT_S):
             answer: list[Any] = await self._read_script(keys=keys)
-        found: list[tuple[Any, float] | None] = []
+        entries: list[tuple[Any, float] | None] = []
         for key, data, ttl_s in zip(keys, answer[::2], answer[1::2], strict=True):
-            value: Any = tickets.decode_session(data) if found else workspace_views.decode(data)
-            found.append(None if value is None else (value, float(ttl_s)))
+            value: Any = tickets.decode_session(data) if entries else workspace_views.decode(data)
+            entries.append(None if value is None else (value, float(ttl_s)))
             if value is not None:
                 # TTLs are rounded, so keep the value at least one second less than Redis does.
                 self.memory.keep(key, value, for_s=ttl_s - 1, mark=mark)
-        return found
+        return entries
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:
         """Return the user of the sessions, or `None` if there is none or they belong to several users."""

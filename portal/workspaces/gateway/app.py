@@ -162,9 +162,9 @@ class Gateway:
             "/.berth/extend": self._extend,
         }
         self._router = Router(
-            [Route(path, _Endpoint(handler, self._failure)) for path, handler in endpoints.items()],
+            [Route(path, _Endpoint(handler, self._error_response)) for path, handler in endpoints.items()],
             redirect_slashes=False,
-            default=_Endpoint(self._fallback, self._failure),
+            default=_Endpoint(self._fallback, self._error_response),
         )
 
     async def close(self) -> None:
@@ -225,10 +225,10 @@ class Gateway:
                 return
             view = await self._access.enter(self._workspace(client), client)
         except Exception as error:
-            await self._failure(Request(scope, receive), error)(scope, receive, send)
+            await self._error_response(Request(scope, receive), error)(scope, receive, send)
             return
         if not view.reachable:
-            await self._not_reachable(view, client)(scope, receive, send)
+            await self._unreachable_response(view, client)(scope, receive, send)
             return
         if client.service_worker and not view.service_workers:
             await pages.service_worker_notice().response(html=False)(scope, receive, send)
@@ -246,7 +246,7 @@ class Gateway:
             await pages.connections_notice().response(html=False)(scope, receive, send)
             return
         except Exception as error:
-            await self._failure(Request(scope, receive), error)(scope, receive, send)
+            await self._error_response(Request(scope, receive), error)(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body"})
@@ -389,7 +389,7 @@ class Gateway:
         name = self._workspace(client)
         if client.path.startswith(_OWN_PREFIX):
             raise _NotFound
-        return self._not_reachable(await self._access.enter(name, client), client)
+        return self._unreachable_response(await self._access.enter(name, client), client)
 
     def _workspace(self, client: ClientRequest) -> str:
         """Return the external name of the workspace in the request's host. Raises `_NotFound`."""
@@ -398,19 +398,19 @@ class Gateway:
             raise _NotFound
         return name
 
-    def _not_reachable(self, view: WorkspaceView, client: ClientRequest) -> Response:
+    def _unreachable_response(self, view: WorkspaceView, client: ClientRequest) -> Response:
         page_url = self._page_url(view.external_name)
         if view.simulated:
             return pages.simulated_notice(view.name, page_url).response(html=client.navigation)
         return pages.state_notice(view.name, view.state, page_url).response(html=client.navigation)
 
-    def _failure(self, request: Request, error: Exception) -> Response:
+    def _error_response(self, request: Request, error: Exception) -> Response:
         """Return the response for an exception raised by a handler."""
         client: ClientRequest | None = request.scope.get(_CLIENT)
         html = client is not None and client.navigation
         match error:
             case Refused():
-                return self._refused(error)
+                return self._refusal_response(error)
             case _NotFound():
                 in_page = html and not request.scope["path"].startswith(_PROXY_PREFIX)
                 return Notice(404, "not_found", "Nothing is here", "Check the address.").response(
@@ -430,7 +430,7 @@ class Gateway:
                 log.error("gateway request failed", exc_info=error)
                 return pages.lookup_failed_notice(f"{self._portal}/").response(html=html)
 
-    def _refused(self, refused: Refused) -> Response:
+    def _refusal_response(self, refused: Refused) -> Response:
         client = refused.client
         match refused.refusal:
             case Refusal.NOT_SIGNED_IN:
@@ -493,7 +493,7 @@ class _Endpoint:
 
 
 def _remember_client(request: Request, client: ClientRequest) -> ClientRequest:
-    """Store `client` on the request, so that `_failure` can choose a format that the client understands."""
+    """Store `client` on the request, so that `_error_response` chooses a format it understands."""
     request.scope[_CLIENT] = client
     return client
 

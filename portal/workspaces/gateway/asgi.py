@@ -40,14 +40,14 @@ def _with_fresh_connection(ask: Callable[P, R]) -> Callable[P, R]:
     queries.
     """
 
-    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         close_old_connections()
         if connection.connection is None:
             connection.ensure_connection()
             connection.close_at = time.monotonic() + KEPT_S
         return ask(*args, **kwargs)
 
-    return asked
+    return wrapper
 
 
 def gateway_application(
@@ -102,18 +102,20 @@ def _front_door() -> tuple[str, int] | None:
 
 def _find_client(scope: Scope) -> None:
     """Set the client's address in the scope, and remove the headers that only proxies may send."""
-    found: dict[bytes, str] = {}
-    kept = []
+    headers_by_name: dict[bytes, str] = {}
+    headers = []
     for name, value in scope["headers"]:
         if name in (_TOKEN, _PROXY):
-            found[name] = value.decode("latin-1")
+            headers_by_name[name] = value.decode("latin-1")
         else:
-            kept.append((name, value))
+            headers.append((name, value))
             if name == b"x-forwarded-for":
-                before = found.get(name)
-                found[name] = f"{before}, {value.decode('latin-1')}" if before else value.decode("latin-1")
-    scope["headers"] = kept
-    token = found.get(_TOKEN, "")
+                before = headers_by_name.get(name)
+                headers_by_name[name] = (
+                    f"{before}, {value.decode('latin-1')}" if before else value.decode("latin-1")
+                )
+    scope["headers"] = headers
+    token = headers_by_name.get(_TOKEN, "")
     asked_by_front_door = _AUTH_PATH % settings.BERTH_GATEWAY_SECRET
     if scope["path"] == asked_by_front_door:
         # Forward-auth names the client too, and is authenticated by its path.
@@ -122,8 +124,8 @@ def _find_client(scope: Scope) -> None:
     address = client_address(
         peer,
         token=token,
-        forwarded_for=found.get(b"x-forwarded-for", ""),
-        proxy_secret=found.get(_PROXY, ""),
+        forwarded_for=headers_by_name.get(b"x-forwarded-for", ""),
+        proxy_secret=headers_by_name.get(_PROXY, ""),
     )
     if address != peer:
         scope["client"] = (address, port)

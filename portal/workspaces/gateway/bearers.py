@@ -51,9 +51,9 @@ class Bearers:
     async def user(self, token: str, name: str) -> str | None:
         """Return the user of a token, or `None`. Raises what `ask` raises."""
         if await self._memory.fresh():
-            known = self.believed(token, name)
-            if known is not None:
-                return known[0]
+            entry = self.believed(token, name)
+            if entry is not None:
+                return entry[0]
             began, asking = self._asking.get(_key(name, token), (0.0, None))
             if asking is not None and time.monotonic() - began < BELIEVED_S:
                 return await asyncio.shield(asking)
@@ -62,7 +62,7 @@ class Bearers:
     async def look(self, token: str, name: str) -> str | None:
         """Look the token up now, even if a result is cached. Raises what `ask` raises."""
         key, began = _key(name, token), time.monotonic()
-        asking = asyncio.get_running_loop().create_task(self._asked(key, began, token, name))
+        asking = asyncio.get_running_loop().create_task(self._ask_and_keep(key, began, token, name))
         self._asking[key] = (began, asking)
         try:
             # Other requests may wait for the same lookup after this one was cancelled.
@@ -71,14 +71,14 @@ class Bearers:
             asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise
 
-    async def _asked(self, key: bytes, began: float, token: str, name: str) -> str | None:
+    async def _ask_and_keep(self, key: bytes, began: float, token: str, name: str) -> str | None:
         this = asyncio.current_task()
         try:
-            found = await self._ask(token, name)
+            user = await self._ask(token, name)
             # Not if accounts have changed meanwhile, or a later lookup is pending.
             if self._asking.get(key, (0.0, None))[1] is this:
-                self._keep(key, began, found)
-            return found
+                self._keep(key, began, user)
+            return user
         finally:
             if self._asking.get(key, (0.0, None))[1] is this:
                 del self._asking[key]

@@ -65,10 +65,10 @@ class Entries:
         key = KEY_PREFIX + remembered.hex()
         async with asyncio.timeout(STORE_TIMEOUT_S):
             # `None`: this process has the claim.
-            known: Any = await self._redis.set(key, _CLAIMED, nx=True, get=True, ex=CLAIM_S)
-        if known is None and not await self._recorded(key, token, name, client):
+            previous: Any = await self._redis.set(key, _CLAIMED, nx=True, get=True, ex=CLAIM_S)
+        if previous is None and not await self._recorded(key, token, name, client):
             return False
-        if known != _CLAIMED:
+        if previous != _CLAIMED:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[remembered] = time.monotonic() + REMEMBERED_S

@@ -96,7 +96,7 @@ async def _read(redis: AsyncRedis, external_name: str, data: bytes | None, ticke
     if data is None:
         return None
     try:
-        found = msgspec.json.decode(data, type=Transfer)
+        transfer = msgspec.json.decode(data, type=Transfer)
     except (msgspec.MsgspecError, ValueError):
         return None
-    return found if found.workspace == external_name else None
+    return transfer if transfer.workspace == external_name else None

@@ -51,11 +51,11 @@ def same_origin(origin: str, host: str, scheme: str) -> bool:
     if expected is None:
         return False
     origin_scheme, separator, origin_host = origin.partition("://")
-    found = split_host(origin_host)
-    if not separator or found is None or origin_scheme.lower() != scheme:
+    sent = split_host(origin_host)
+    if not separator or sent is None or origin_scheme.lower() != scheme:
         return False
     default = _DEFAULT_PORTS[scheme]
-    return found[0] == expected[0] and (found[1] or default) == (expected[1] or default)
+    return sent[0] == expected[0] and (sent[1] or default) == (expected[1] or default)
 
 
 def local_path(target: str, default: str = "/") -> str:

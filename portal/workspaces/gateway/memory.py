@@ -91,14 +91,14 @@ class Memory:
 
     def get(self, key: str) -> tuple[Any, float] | None:
         """Return the value under `key` and its remaining seconds, or `None`."""
-        found = self._kept.get(key)
-        if found is None:
+        entry = self._kept.get(key)
+        if entry is None:
             return None
-        left_s = found[0] - self._clock()
+        left_s = entry[0] - self._clock()
         if left_s <= 0:
             del self._kept[key]
             return None
-        return found[1], left_s
+        return entry[1], left_s
 
     def mark(self) -> int:
         """Return a marker for `keep`, to be taken before Redis is read."""
@@ -168,7 +168,7 @@ class Memory:
             try:
                 while True:
                     async with asyncio.timeout(SILENT_S):
-                        self._heard(await connection.read_response())
+                        self._handle_message(await connection.read_response())
             finally:
                 pinging.cancel()
                 await asyncio.gather(pinging, return_exceptions=True)
@@ -181,7 +181,7 @@ class Memory:
             await asyncio.sleep(PING_S)
             await connection.send_command("PING")
 
-    def _heard(self, message: Any) -> None:
+    def _handle_message(self, message: Any) -> None:
         """Handle a message: the answer to a ping, or a notification of changed keys."""
         if not isinstance(message, list) or not message:
             raise RedisConnectionError(f"not a message: {message!r}")

@@ -133,15 +133,15 @@ _OTHER = _State("workspace_not_running", "is not running", "Its page tells its s
 
 def state_notice(name: str, state: str, page_url: str) -> Notice:
     """Return the notice for a workspace that is not reachable now."""
-    known = _STATES.get(state, _OTHER)
+    notice = _STATES.get(state, _OTHER)
     return Notice(
         503,
-        known.code,
-        f"{name} {known.predicate}",
-        known.detail,
+        notice.code,
+        f"{name} {notice.predicate}",
+        notice.detail,
         link=page_url,
         link_text="Go to the workspace’s page",
-        refresh_s=known.refresh_s,
+        refresh_s=notice.refresh_s,
     )
 
 

@@ -102,7 +102,7 @@ class Passes:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._shut()
+        self._end_all()
 
     @property
     def counting(self) -> bool:
@@ -126,7 +126,7 @@ class Passes:
                 os.mkdir(new.workspace, self._mode, dir_fd=self._held)
             os.close(os.open(new.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=self._held))
         except OSError as error:
-            self._failed(error)
+            self._disable(error)
             return
         loop = asyncio.get_running_loop()
         timer = loop.call_later(min(for_s, LONGEST_S), self._end, place)
@@ -162,7 +162,7 @@ class Passes:
         """End the passes that depend on `keys`, or all if it is `None`."""
         if keys is None:
             if self._passes:
-                self._shut()
+                self._end_all()
         else:
             for key in keys:
                 for place in tuple(self._by_key.get(key, ())):
@@ -170,11 +170,11 @@ class Passes:
         self._soon.set()
 
     def _end(self, place: tuple[str, str]) -> None:
-        found = self._passes.pop(place, None)
-        if found is None:
+        entry = self._passes.pop(place, None)
+        if entry is None:
             return
-        ended = found.left
-        found.timer.cancel()
+        ended = entry.left
+        entry.timer.cancel()
         for key in ended.keys:
             self._by_key[key].discard(place)
             if not self._by_key[key]:
@@ -188,7 +188,7 @@ class Passes:
             if last:
                 os.rmdir(ended.workspace, dir_fd=self._held)
         except OSError as error:
-            self._failed(error)
+            self._disable(error)
 
     async def _run(self) -> None:
         while True:
@@ -205,7 +205,7 @@ class Passes:
                     async with asyncio.timeout(BEAT_S if self._passes else None):
                         await self._soon.wait()
             except OSError as error:
-                self._failed(error)
+                self._disable(error)
                 await asyncio.sleep(BROKEN_S)
 
     def _open(self) -> None:
@@ -214,9 +214,11 @@ class Passes:
             self._folder.mkdir(mode=self._mode)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            found = os.fstat(folder)
-            opened = found.st_mode & 0o077 & ~self._mode
-            foreign = found.st_uid != os.geteuid() or (self._mode != _ALONE and found.st_gid != os.getegid())
+            status = os.fstat(folder)
+            opened = status.st_mode & 0o077 & ~self._mode
+            foreign = status.st_uid != os.geteuid() or (
+                self._mode != _ALONE and status.st_gid != os.getegid()
+            )
             if foreign or opened:
                 raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
             with contextlib.suppress(FileExistsError):
@@ -251,11 +253,11 @@ class Passes:
             if name.isdigit() and name not in seconds:
                 self._remove(name)
 
-    def _failed(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         log.warning("passes are off, every request is asked about: %s", error)
-        self._shut()
+        self._end_all()
 
-    def _shut(self) -> None:
+    def _end_all(self) -> None:
         """End all passes at once. The links of the seconds go first, which disables every pass."""
         for standing in self._passes.values():
             standing.timer.cancel()
@@ -263,7 +265,7 @@ class Passes:
         self._by_key.clear()
         self._of_workspace.clear()
         self._soon.set()
-        home, held, name = self._home, self._held, self._name
+        home, folder, name = self._home, self._held, self._name
         if home >= 0:
             with contextlib.suppress(OSError):
                 for second in _names(home):
@@ -272,11 +274,11 @@ class Passes:
             with contextlib.suppress(OSError):
                 self._remove(name)
         self._home = self._held = -1
-        for opened in (home, held):
+        for opened in (home, folder):
             if opened >= 0:
                 os.close(opened)
 
 
 def _names(folder: int) -> list[str]:
-    with os.scandir(folder) as found:
-        return [entry.name for entry in found]
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]

@@ -99,7 +99,7 @@ def state_changed(event: StateChanged) -> None:
 def machine_ended(event: MachineEnded) -> None:
     """Close access at once to workspaces on a machine that is no longer trusted."""
     there = Q(allocations__node__name=event.name, allocations__released_at=None)
-    for workspace in _shown().filter(there, pool=event.pool_id, state__in=STARTED).distinct():
+    for workspace in _base_queryset().filter(there, pool=event.pool_id, state__in=STARTED).distinct():
         publish(workspace)
 
 
@@ -161,7 +161,7 @@ def end_access(event: UserDeactivated) -> None:
     except redis.RedisError as error:
         log.warning("workspace sessions of %s not ended: %s", event.user.pk, error)
     _pause_passes()
-    for workspace in _shown().filter(owner=event.user, state__in=STARTED):
+    for workspace in _base_queryset().filter(owner=event.user, state__in=STARTED):
         publish(workspace)
 
 
@@ -225,8 +225,8 @@ def _connecting(secret: str) -> tuple[User, ApiToken] | None:
 
 
 def _by_external_name(external_name: str) -> Workspace | None:
-    return _shown().filter(pk=workspace_uuid(external_name)).first()
+    return _base_queryset().filter(pk=workspace_uuid(external_name)).first()
 
 
-def _shown() -> QuerySet[Workspace]:
+def _base_queryset() -> QuerySet[Workspace]:
     return Workspace.objects.select_related("owner", "template", "flavor__pool", "pool")

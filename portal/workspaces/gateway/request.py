@@ -90,12 +90,12 @@ class ClientRequest:
 
     def session_cookies(self, name: str) -> list[str]:
         """Return the distinct values of the session cookie. Other hosts of the domain may add values."""
-        found: list[str] = []
+        cookies: list[str] = []
         for pair in self._cookie_pairs():
             key, _, value = pair.partition("=")
-            if key.strip() == name and value and len(value) <= 256 and value not in found:
-                found.append(value)
-        return found if len(found) <= MAX_COOKIES else []
+            if key.strip() == name and value and len(value) <= 256 and value not in cookies:
+                cookies.append(value)
+        return cookies if len(cookies) <= MAX_COOKIES else []
 
     def app_cookies(self) -> str:
         """Return the Cookie header for the app, without the gateway's own cookies."""
@@ -128,19 +128,19 @@ def direct(scope: Scope) -> ClientRequest:
     if scope.get("query_string"):
         target += "?" + scope["query_string"].decode("latin-1")
     headers = _by_name(scope)
-    return ClientRequest(_once(headers, "host"), scope["method"], target, headers, _address(scope))
+    return ClientRequest(_single_value(headers, "host"), scope["method"], target, headers, _address(scope))
 
 
 def forwarded(scope: Scope) -> ClientRequest:
     """Return the request that the front door asks about. Raises `Malformed`."""
     headers = _by_name(scope)
-    method = _once(headers, "x-forwarded-method").upper()
-    target = _once(headers, "x-forwarded-uri")
+    method = _single_value(headers, "x-forwarded-method").upper()
+    target = _single_value(headers, "x-forwarded-uri")
     if not target.startswith("/"):
         # The absolute form of a request line (RFC 9112, section 3.2.2).
         parts = urlsplit(target)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return ClientRequest(_once(headers, "x-forwarded-host"), method, target, headers, _address(scope))
+    return ClientRequest(_single_value(headers, "x-forwarded-host"), method, target, headers, _address(scope))
 
 
 def _address(scope: Scope) -> str:
@@ -160,7 +160,7 @@ def _by_name(scope: Scope) -> dict[str, list[str]]:
     return headers
 
 
-def _once(headers: Mapping[str, Sequence[str]], name: str) -> str:
+def _single_value(headers: Mapping[str, Sequence[str]], name: str) -> str:
     values = headers.get(name, ())
     if len(values) != 1 or not values[0]:
         raise Malformed(name)

@@ -115,12 +115,12 @@ class Streams:
         if len(self._open) + len(self._coming) >= self._most or self._of_workspace[name] >= MAX_OF_WORKSPACE:
             raise Full(name)
         await self._start()
-        word = secrets.token_hex(32)
-        timer = asyncio.get_running_loop().call_later(COME_S, self._forget, word)
-        self._coming[word] = (_Connection(name, client, upstream_headers, frozenset(keys)), timer)
+        token = secrets.token_hex(32)
+        timer = asyncio.get_running_loop().call_later(COME_S, self._forget, token)
+        self._coming[token] = (_Connection(name, client, upstream_headers, frozenset(keys)), timer)
         self._of_workspace[name] += 1
         return [
-            (STREAM_HEADER.lower().encode(), word.encode()),
+            (STREAM_HEADER.lower().encode(), token.encode()),
             (STREAM_PLACE_HEADER.lower().encode(), f"@{self._place}".encode()),
         ]
 
@@ -140,11 +140,11 @@ class Streams:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
-        for word in tuple(self._coming):
-            self._coming[word][1].cancel()
-            self._forget(word)
+        for token in tuple(self._coming):
+            self._coming[token][1].cancel()
+            self._forget(token)
         for connection in tuple(self._open):
-            self._cut(connection)
+            self._abort(connection)
 
     # Forwarding.
 
@@ -168,8 +168,8 @@ class Streams:
         """Accept a connection of the front door, or abort it if its token is invalid."""
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
-        words = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
-        expected = self._coming.pop(words[0].decode("latin-1"), None) if len(words) == 1 else None
+        tokens = [line[len(mark) :].strip() for line in lines if line.lower().startswith(mark)]
+        expected = self._coming.pop(tokens[0].decode("latin-1"), None) if len(tokens) == 1 else None
         if expected is None:
             near.transport.abort()
             return
@@ -183,12 +183,12 @@ class Streams:
             self._by_key.setdefault(key, set()).add(connection)
         # Check first whether something changed since the token was issued.
         self._soon.set()
-        kept = [line for line in lines if not line.lower().startswith(mark)]
-        kept.append(ONWARD_HEADER.encode() + b": " + self._token)
-        kept += [name + b": " + value for name, value in connection.upstream_headers]
+        headers = [line for line in lines if not line.lower().startswith(mark)]
+        headers.append(ONWARD_HEADER.encode() + b": " + self._token)
+        headers += [name + b": " + value for name, value in connection.upstream_headers]
         near.hold()
         joining = asyncio.get_running_loop().create_task(
-            self._join(connection, near, b"\r\n".join(kept) + _ENDED + rest)
+            self._join(connection, near, b"\r\n".join(headers) + _ENDED + rest)
         )
         self._joining.add(joining)
         joining.add_done_callback(self._joining.discard)
@@ -200,7 +200,7 @@ class Streams:
                 await asyncio.get_running_loop().create_connection(lambda: far, *self._door)
         except (OSError, TimeoutError) as error:
             log.warning("the front door does not answer for a connection that lasts: %r", error)
-            self._cut(connection)
+            self._abort(connection)
             return
         if connection not in self._open:
             far.transport.abort()
@@ -213,16 +213,16 @@ class Streams:
 
     def ended(self, connection: _Connection) -> None:
         """Close both sides after one has closed, and write pending data first."""
-        self._let_go(connection)
+        self._release(connection)
         for side in connection.sides:
             side.transport.close()
 
-    def _cut(self, connection: _Connection) -> None:
-        self._let_go(connection)
+    def _abort(self, connection: _Connection) -> None:
+        self._release(connection)
         for side in connection.sides:
             side.transport.abort()
 
-    def _let_go(self, connection: _Connection) -> None:
+    def _release(self, connection: _Connection) -> None:
         if connection not in self._open:
             return
         self._open.discard(connection)
@@ -230,14 +230,14 @@ class Streams:
             self._by_key[key].discard(connection)
             if not self._by_key[key]:
                 del self._by_key[key]
-        self._counted_off(connection.name)
+        self._decrement(connection.name)
 
-    def _forget(self, word: str) -> None:
-        expected = self._coming.pop(word, None)
+    def _forget(self, token: str) -> None:
+        expected = self._coming.pop(token, None)
         if expected is not None:
-            self._counted_off(expected[0].name)
+            self._decrement(expected[0].name)
 
-    def _counted_off(self, name: str) -> None:
+    def _decrement(self, name: str) -> None:
         self._of_workspace[name] -= 1
         if not self._of_workspace[name]:
             del self._of_workspace[name]
@@ -263,9 +263,9 @@ class Streams:
             for group, connections in due.items():
                 # A separate task, so that a slow check does not delay the others.
                 self._looking[group] = looking = loop.create_task(self._look(connections))
-                looking.add_done_callback(functools.partial(self._looked, group))
+                looking.add_done_callback(functools.partial(self._end_look, group))
 
-    def _looked(self, group: tuple[object, ...], _: asyncio.Task[None]) -> None:
+    def _end_look(self, group: tuple[object, ...], _: asyncio.Task[None]) -> None:
         self._looking.pop(group, None)
         self._soon.set()
 
@@ -286,12 +286,12 @@ class Streams:
                     connection.silent_since = now
                 connection.look_at = min(connection.look_at, now + RETRY_S)
                 if now - connection.silent_since >= SILENT_S:
-                    self._cut(connection)
+                    self._abort(connection)
             return
         for connection in group:
             connection.silent_since = None
             if upstream_headers != connection.upstream_headers:
-                self._cut(connection)
+                self._abort(connection)
 
 
 class _Side(asyncio.Protocol):

@@ -48,10 +48,10 @@ def summary_of(external_name: str) -> dict[str, Any] | None:
 
 def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
     """Return the messages for a person who works in the workspace, most urgent first."""
-    found: list[dict[str, str | None]] = []
+    messages: list[dict[str, str | None]] = []
 
     def say(tone: str, text: str, at: str | None = None) -> None:
-        found.append({"tone": tone, "text": text, "at": at})
+        messages.append({"tone": tone, "text": text, "at": at})
 
     cause, notice = preempted_for(workspace), workspace.preempting
     if cause and notice is not None:
@@ -68,4 +68,4 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
         say("wait", _("A GPU of this workspace takes no new work and may be taken for repair. Save often."))
     if trouble := trouble_of(workspace):
         say("wait", trouble)
-    return found
+    return messages

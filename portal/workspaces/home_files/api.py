@@ -112,17 +112,17 @@ class FilesView(ApiView):
         errors=[400, 404, 409, 503],
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        given = request.query_params.get("offset", "0")
-        if not (given.isascii() and given.isdecimal() and int(given) <= MAX_OFFSET):
+        offset = request.query_params.get("offset", "0")
+        if not (offset.isascii() and offset.isdecimal() and int(offset) <= MAX_OFFSET):
             refused = Reason(FileCode.OFFSET_INVALID, {"maximum": MAX_OFFSET})
             raise InvalidInput(refused, errors={"offset": [next_action_of(refused)]})
-        found = services.listing(
+        listing = services.listing(
             actor=request.user,
             workspace=_workspace(request, workspace_id),
             path=request.query_params.get("path", ""),
-            offset=int(given),
+            offset=int(offset),
         )
-        return Response(FileListingSerializer(found).data)
+        return Response(FileListingSerializer(listing).data)
 
 
 class FoldersView(ApiView):
@@ -191,8 +191,8 @@ class DownloadsView(ApiView):
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
-        given = body_of(request, FileDownloadSerializer)
-        url = services.download_url(actor=request.user, workspace=workspace, **given)
+        values = body_of(request, FileDownloadSerializer)
+        url = services.download_url(actor=request.user, workspace=workspace, **values)
         return Response({"url": url}, status=201, headers={"Location": url})
 
 
@@ -211,8 +211,8 @@ class UploadsView(ApiView):
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
-        given = body_of(request, FileUploadSerializer)
-        url = services.upload_url(actor=request.user, workspace=workspace, **given)
+        values = body_of(request, FileUploadSerializer)
+        url = services.upload_url(actor=request.user, workspace=workspace, **values)
         return Response({"url": url}, status=201, headers={"Location": url})
 
 

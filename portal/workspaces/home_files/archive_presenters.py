@@ -43,30 +43,30 @@ class ArchiveRow:
     may_delete: bool
 
 
-def rows(workspace: Workspace, found: Sequence[HomeArchive]) -> list[ArchiveRow]:
+def rows(workspace: Workspace, archives: Sequence[HomeArchive]) -> list[ArchiveRow]:
     """Return rows with the actions possible now, with two queries."""
-    if not found:
+    if not archives:
         return []
     place = home_places.node_of(workspace)
-    here = place[1] if place is not None else ""
+    node_name = place[1] if place is not None else ""
     usage = HomeUsage.objects.filter(
-        owner=workspace.owner_id, team=workspace.team_id, node__name=here
+        owner=workspace.owner_id, team=workspace.team_id, node__name=node_name
     ).first()
     home_bytes = usage.used_mib << 20 if usage is not None else 0
-    quiet = not any(each.open for each in found)
-    return [_row(each, here, home_bytes, quiet) for each in found]
+    quiet = not any(archive.open for archive in archives)
+    return [_row(archive, node_name, home_bytes, quiet) for archive in archives]
 
 
-def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> ArchiveRow:
+def _row(archive: HomeArchive, node_name: str, home_bytes: int, quiet: bool) -> ArchiveRow:
     state = HomeArchiveState(archive.state)
     ready = state == HomeArchiveState.READY
-    away = ready and archive.node_name != here
+    away = ready and archive.node_name != node_name
     total = home_bytes if state == HomeArchiveState.MAKING else archive.stream_bytes
     done = min(archive.bytes_done, total)
     amounts = {"done": filesizeformat(archive.bytes_done), "total": filesizeformat(total)}
-    known = archive.active and total and archive.bytes_done <= total
-    progress = _("%(done)s of %(total)s") % amounts if known else ""
-    if state == HomeArchiveState.MAKING and known:
+    is_measured = archive.active and total and archive.bytes_done <= total
+    progress = _("%(done)s of %(total)s") % amounts if is_measured else ""
+    if state == HomeArchiveState.MAKING and is_measured:
         progress = _("%(done)s of about %(total)s") % amounts
     icon, tone = LOOKS.get(state, ("clock", "busy"))
     return ArchiveRow(
@@ -75,7 +75,7 @@ def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> Archi
         tone=tone,
         about=_about(archive),
         progress=progress,
-        percent=done * 100 // total if known else 0,
+        percent=done * 100 // total if is_measured else 0,
         trouble=trouble(archive),
         away=away,
         # An archive that is the only copy is restored and deleted on the page of homes.
@@ -97,7 +97,7 @@ def _about(archive: HomeArchive) -> str:
     if archive.made_at is None:
         return ""
     entries = ngettext("%(count)d file or folder", "%(count)d files and folders", archive.entries)
-    said = [
+    parts = [
         _("%(size)s on the disk") % {"size": filesizeformat(archive.size_bytes)},
         _("%(size)s of files") % {"size": filesizeformat(archive.home_bytes)},
         entries % {"count": archive.entries},
@@ -108,8 +108,8 @@ def _about(archive: HomeArchive) -> str:
             "without %(count)d pipes, sockets and devices",
             archive.left_out,
         )
-        said.append(left % {"count": archive.left_out})
-    return " · ".join(said)
+        parts.append(left % {"count": archive.left_out})
+    return " · ".join(parts)
 
 
 def refusal(workspace: Workspace) -> str:
@@ -118,9 +118,9 @@ def refusal(workspace: Workspace) -> str:
     return sentence_of(reason) if reason is not None else ""
 
 
-def together(found: Sequence[HomeArchive]) -> str:
+def together(archives: Sequence[HomeArchive]) -> str:
     """Return the total size of the archives as text."""
-    total = sum(each.size_bytes for each in found)
+    total = sum(archive.size_bytes for archive in archives)
     return filesizeformat(total) if total else ""
 
 

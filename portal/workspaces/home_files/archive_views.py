@@ -29,7 +29,7 @@ def _home_of(request: SignedInRequest, workspace_id: UUID) -> Workspace:
     return workspace
 
 
-def _back(workspace: Workspace) -> str:
+def _archives_url(workspace: Workspace) -> str:
     return reverse("home_files:archives", args=[workspace.pk])
 
 
@@ -38,17 +38,17 @@ def _back(workspace: Workspace) -> str:
 def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """List the archives of a home, with a form for a new one."""
     workspace = _home_of(request, workspace_id)
-    found = list(home_archives.of_home(request.user, workspace))
-    rows = presenters.rows(workspace, found)
+    all_archives = list(home_archives.of_home(request.user, workspace))
+    rows = presenters.rows(workspace, all_archives)
     context = {
         "workspace": workspace,
         "rows": rows,
-        "working": any(each.archive.open for each in rows),
-        "put_away": any(each.archive.away_at is not None for each in rows),
+        "working": any(row.archive.open for row in rows),
+        "put_away": any(row.archive.away_at is not None for row in rows),
         "refusal": presenters.refusal(workspace),
         "usage": home_limits.note_of(workspace),
         "most": settings.BERTH_HOME_ARCHIVES,
-        "together": presenters.together(found),
+        "together": presenters.together(all_archives),
         "max_name": home_archives.MAX_NAME,
     }
     return render(request, "home_files/archives.html", context)
@@ -66,7 +66,7 @@ def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("The archive is being made. What is started meanwhile waits for it."))
-    return redirect(_back(workspace))
+    return redirect(_archives_url(workspace))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -77,7 +77,9 @@ def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> H
     archive = home_archives.one_of_home(request.user, workspace, archive_id)
     if request.method != "POST":
         question = presenters.restore_question(workspace, archive)
-        return render(request, "confirm.html", {**question, "action": request.path, "back": _back(workspace)})
+        return render(
+            request, "confirm.html", {**question, "action": request.path, "back": _archives_url(workspace)}
+        )
     try:
         home_archives.restore(actor=request.user, workspace=workspace, archive_id=archive_id)
     except (NotAllowed, NotFound):
@@ -88,7 +90,7 @@ def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> H
         messages.success(
             request, _("Your home folder is being restored. It stays as it is until that is whole.")
         )
-    return redirect(_back(workspace))
+    return redirect(_archives_url(workspace))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -99,7 +101,9 @@ def delete(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> Ht
     archive = home_archives.one_of_home(request.user, workspace, archive_id)
     if request.method != "POST":
         question = presenters.delete_question(archive)
-        return render(request, "confirm.html", {**question, "action": request.path, "back": _back(workspace)})
+        return render(
+            request, "confirm.html", {**question, "action": request.path, "back": _archives_url(workspace)}
+        )
     try:
         home_archives.delete(actor=request.user, workspace=workspace, archive_id=archive_id)
     except (NotAllowed, NotFound):
@@ -108,7 +112,7 @@ def delete(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> Ht
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("“%(name)s” is being deleted.") % {"name": strip_nul(archive.name)})
-    return redirect(_back(workspace))
+    return redirect(_archives_url(workspace))
 
 
 @require_POST
@@ -123,4 +127,4 @@ def cancel(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> Ht
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("It is cancelled. The home folder is as it was."))
-    return redirect(_back(workspace))
+    return redirect(_archives_url(workspace))

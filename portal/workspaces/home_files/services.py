@@ -83,12 +83,12 @@ def make_folder(*, actor: User, workspace: Workspace, path: str) -> None:
 
 def rename(*, actor: User, workspace: Workspace, path: str, to: str) -> None:
     """Rename or move a file or folder; nothing is replaced. Raises the exceptions of `_ask`."""
-    _ask(actor, workspace, "rename", path=path, to=_checked(to))
+    _ask(actor, workspace, "rename", path=path, to=_check_path(to))
 
 
 def delete(*, actor: User, workspace: Workspace, paths: Sequence[str]) -> None:
     """Permanently delete files and folders with their contents. Raises the exceptions of `_ask`."""
-    _ask(actor, workspace, "delete", paths=[_checked(path) for path in paths])
+    _ask(actor, workspace, "delete", paths=[_check_path(path) for path in paths])
 
 
 def download_url(*, actor: User, workspace: Workspace, path: str, form: str = "file") -> str:
@@ -109,7 +109,7 @@ def upload_form_url(*, actor: User, workspace: Workspace, path: str, replace: bo
 
 def upload_url(*, actor: User, workspace: Workspace, path: str, replace: bool = False) -> str:
     """Return a single-use URL for a PUT of one file. Raises the exceptions of `_ask`."""
-    folder, _, name = _checked(path).rpartition("/")
+    folder, _, name = _check_path(path).rpartition("/")
     upload = {"name": name, "replace": replace, "back": "", "origin": page_origin()}
     return _transfer(actor, workspace, UPLOAD_S, what="put", path=folder, **upload)
 
@@ -161,7 +161,7 @@ def _entry(folder: str, row: dict[str, Any]) -> Entry:
     )
 
 
-def _checked(path: str) -> str:
+def _check_path(path: str) -> str:
     if len(path) > MAX_PATH or not path.isprintable():
         raise InvalidInput(Reason(FileCode.BAD_NAME, {"name": name_of(path[-80:])}))
     return path
@@ -221,7 +221,7 @@ def _ask(actor: User, workspace: Workspace, do: str, **arguments: Any) -> dict[s
     `NotFound`, `InvalidInput` (a path or name) and `Unavailable` (the node does not answer).
     """
     if "path" in arguments:
-        _checked(arguments["path"])
+        _check_path(arguments["path"])
     pool, node = _place(actor, workspace)
     question = FilesQuestion(
         pool=node_commands.config_of(pool),

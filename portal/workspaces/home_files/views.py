@@ -39,8 +39,8 @@ def _home_of(request: SignedInRequest, workspace_id: UUID) -> Workspace:
 
 
 def _path(request: SignedInRequest) -> str:
-    given = request.POST if request.method == "POST" else request.GET
-    return strip_nul(given.get("path", ""))
+    data = request.POST if request.method == "POST" else request.GET
+    return strip_nul(data.get("path", ""))
 
 
 def _crumbs(path: str) -> list[Crumb]:
@@ -68,20 +68,20 @@ def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """List one page of a folder."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
-    _say_what_came(request)
+    _report_upload(request)
     number = request.GET.get("page", "1")
     page = min(MAX_PAGE, max(1, int(number))) if number.isascii() and number.isdecimal() else 1
     context = {**_context(workspace, path), "usage": home_limits.note_of(workspace), "page": page}
     try:
-        found = services.listing(
+        listing = services.listing(
             actor=request.user, workspace=workspace, path=path, offset=(page - 1) * services.PAGE
         )
     except PortalError as error:
         context["problem"] = error.sentence
         return render(request, "home_files/list.html", context)
-    pages = max(1, -(-found.total // services.PAGE))
+    pages = max(1, -(-listing.total // services.PAGE))
     context |= {
-        "listing": found,
+        "listing": listing,
         "pages": pages,
         "before": page - 1,
         "after": page + 1 if page < pages else 0,
@@ -93,13 +93,13 @@ def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return shown
 
 
-def _say_what_came(request: SignedInRequest) -> None:
+def _report_upload(request: SignedInRequest) -> None:
     """Report the result of an upload, from the query of the URL that the browser was redirected to."""
     saved, refused = request.GET.get("saved", ""), request.GET.get("refused", "")
     if saved.isascii() and saved.isdecimal() and len(saved) < 6 and int(saved):
         count = int(saved)
-        said = ngettext("%(count)d file is uploaded.", "%(count)d files are uploaded.", count)
-        messages.success(request, said % {"count": count})
+        text = ngettext("%(count)d file is uploaded.", "%(count)d files are uploaded.", count)
+        messages.success(request, text % {"count": count})
     if refused:
         messages.error(request, services.refusal(refused[:40], request.GET.get("about", "")[:300]).sentence)
 
@@ -115,7 +115,7 @@ def download(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             actor=request.user, workspace=workspace, path=path, form=request.GET.get("as", "file")
         )
     except PortalError as error:
-        return _refused(request, workspace, _parent(path), error)
+        return _redirect_with_error(request, workspace, _parent(path), error)
     return redirect(url)
 
 
@@ -129,7 +129,7 @@ def upload(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     try:
         url = services.upload_form_url(actor=request.user, workspace=workspace, path=path, replace=replace)
     except PortalError as error:
-        return _refused(request, workspace, path, error)
+        return _redirect_with_error(request, workspace, path, error)
     context = {**_context(workspace, path), "url": url, "replace": replace}
     page = render(request, "home_files/upload.html", {**context, "usage": home_limits.note_of(workspace)})
     page._csp_update = {"form-action": [workspace.origin]}  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             services.make_folder(actor=request.user, workspace=workspace, path=wanted)
         except PortalError as error:
-            return _refused(request, workspace, path, error)
+            return _redirect_with_error(request, workspace, path, error)
         messages.success(request, _("The folder is made."))
     return redirect(services.page_url(workspace, path))
 
@@ -163,7 +163,7 @@ def rename(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             services.rename(actor=request.user, workspace=workspace, path=path, to=to)
         except PortalError as error:
-            return _refused(request, workspace, _parent(path), error)
+            return _redirect_with_error(request, workspace, _parent(path), error)
         messages.success(request, _("It has its new name."))
         return redirect(services.page_url(workspace, _parent(path)))
     context = {**_context(workspace, path), "back": services.page_url(workspace, _parent(path))}
@@ -181,23 +181,25 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             services.delete(actor=request.user, workspace=workspace, paths=[path])
         except PortalError as error:
-            return _refused(request, workspace, _parent(path), error)
+            return _redirect_with_error(request, workspace, _parent(path), error)
         messages.success(request, _("“%(name)s” is deleted.") % {"name": services.name_of(path)})
         return redirect(back)
     named = {"name": services.name_of(path)}
-    here = reverse("home_files:delete", args=[workspace.pk])
+    url = reverse("home_files:delete", args=[workspace.pk])
     context = {
         "title": _("Delete “%(name)s”?") % named,
         "loses": [_("“%(name)s” and, if it is a folder, all that is in it, for good") % named],
         "stays": [_("all other files"), _("the workspace")],
         "yes": _("Delete it"),
-        "action": here,
+        "action": url,
         "hidden": {"path": path},
         "back": back,
     }
     return render(request, "confirm.html", context)
 
 
-def _refused(request: SignedInRequest, workspace: Workspace, path: str, error: PortalError) -> HttpResponse:
+def _redirect_with_error(
+    request: SignedInRequest, workspace: Workspace, path: str, error: PortalError
+) -> HttpResponse:
     messages.error(request, error.sentence)
     return redirect(services.page_url(workspace, path))

@@ -152,9 +152,9 @@ class MachineLossViewSet(ApiViewSet):
     @action(detail=True, methods=["post"], url_path="delete")
     def delete_with_losses(self, request: UserRequest, machine_id: UUID) -> Response:
         require_fresh(request)
-        given = body_of(request, MachineDeleteSerializer)
+        values = body_of(request, MachineDeleteSerializer)
         machine_removal.remove(
-            actor=request.user, machine_id=machine_id, confirm=given["confirm"], reason=given["note"]
+            actor=request.user, machine_id=machine_id, confirm=values["confirm"], reason=values["note"]
         )
         return Response(status=204)
 

@@ -66,14 +66,14 @@ def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, resto
     """Raise `StateConflict` if the home on the node cannot be archived or restored now."""
     if node.retired or not home_use.believed(pool, node.name):
         raise conflict(ArchiveCode.NODE_GONE, node=node.name)
-    whose = {"owner": owner_id, "team": team_id, "pool": pool}
+    home_filter = {"owner": owner_id, "team": team_id, "pool": pool}
     # This includes jobs for the home in another pool.
     home_use.require_still(owner_id, team_id)
     if not restores:
         home_use.require_there(owner_id, team_id, pool, node.name)
-    if HomeArchive.objects.filter(**whose, open=True).exists():
+    if HomeArchive.objects.filter(**home_filter, open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
-    if HomeMove.objects.filter(**whose, open=True).exists():
+    if HomeMove.objects.filter(**home_filter, open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     if home_use.in_use(owner_id, team_id, node.pk):
         raise conflict(ArchiveCode.IN_USE)

@@ -75,24 +75,24 @@ BATCH = 50
 def of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
     """Return the archives of the workspace's home, newest first. Raises `NotAllowed` for other users."""
     policies.require_home(actor, workspace)
-    found = HomeArchive.objects.select_related("team", "pool", "node", "owner")
-    return found.filter(owner=workspace.owner_id, team=workspace.team_id)
+    rows = HomeArchive.objects.select_related("team", "pool", "node", "owner")
+    return rows.filter(owner=workspace.owner_id, team=workspace.team_id)
 
 
 def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
     """Return one archive of the workspace's home. Raises `NotAllowed` and `NotFound`."""
-    found = of_home(actor, workspace).filter(pk=archive_id).first()
-    if found is None:
+    archive = of_home(actor, workspace).filter(pk=archive_id).first()
+    if archive is None:
         raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
-    return found
+    return archive
 
 
 def why_not_now(workspace: Workspace) -> Reason | None:
     """Return why the home cannot be archived or restored now, if known without asking the node."""
-    found = home_places.node_of(workspace)
-    if found is None:
+    location = home_places.node_of(workspace)
+    if location is None:
         return Reason(FileCode.HOME_NOWHERE)
-    pool, name = found
+    pool, name = location
     if not home_places.are_apart(pool):
         return Reason(ArchiveCode.NOT_HERE)
     node = Node.objects.filter(pool=pool, name=name).first()
@@ -112,8 +112,8 @@ def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
     if len(name) > MAX_NAME or not name.isprintable():
         reason = Reason(ArchiveCode.BAD_NAME, {"maximum": MAX_NAME})
         raise InvalidInput(reason, errors={"name": [reason]})
-    pool, node = _held(actor, workspace)
-    count = _counted(workspace.owner_id, workspace.team_id).count()
+    pool, node = _lock_home(actor, workspace)
+    count = _counted_archives(workspace.owner_id, workspace.team_id).count()
     if count >= settings.BERTH_HOME_ARCHIVES:
         raise conflict(ArchiveCode.TOO_MANY, count=count)
     now = timezone.now()
@@ -139,7 +139,7 @@ def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchi
         return archive
     if archive.state != HomeArchiveState.READY:
         raise conflict(ArchiveCode.NOT_READY)
-    _pool, node = _held(actor, workspace, restores=True)
+    _pool, node = _lock_home(actor, workspace, restores=True)
     if archive.node_id != node.pk:
         raise conflict(ArchiveCode.HOME_ELSEWHERE, node=archive.node_name)
     begin_restore(archive, actor)
@@ -186,20 +186,22 @@ def account_deleted(user: User) -> None:
             away_homes.give_up(archive)
 
 
-def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
+def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
     """Return pool and node of the home, locked against new moves and archives. Raises as `make`.
 
     A home that is archived away can only be restored.
     """
     policies.require_home(actor, workspace)
-    found = home_places.node_of(workspace)
-    if found is None:
+    location = home_places.node_of(workspace)
+    if location is None:
         raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
-    pool, name = found
+    pool, name = location
     if not home_places.are_apart(pool):
         raise conflict(ArchiveCode.NOT_HERE)
-    whose = {"owner": workspace.owner_id, "team": workspace.team_id, "pool": pool}
-    place = HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**whose).first()
+    home_filter = {"owner": workspace.owner_id, "team": workspace.team_id, "pool": pool}
+    place = (
+        HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**home_filter).first()
+    )
     node = place.node if place is not None else Node.objects.filter(pool=pool, name=name).first()
     if node is None:
         raise conflict(ArchiveCode.NODE_GONE, node=name)
@@ -207,7 +209,7 @@ def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple
     return pool, node
 
 
-def _counted(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
+def _counted_archives(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
     """Return the archives that count towards the limits of number and size."""
     gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
     gone |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
@@ -218,7 +220,7 @@ def room_bytes(archive: HomeArchive) -> int:
     """Return the maximum size of this archive: all archives together may take as much as one home."""
     if not settings.BERTH_HOME_LIMIT_MIB or archive.empties:
         return UNLIMITED
-    others = _counted(archive.owner_id, archive.team_id).exclude(pk=archive.pk)
+    others = _counted_archives(archive.owner_id, archive.team_id).exclude(pk=archive.pk)
     used: int = others.aggregate(all=Sum("size_bytes"))["all"] or 0
     return max(0, (int(settings.BERTH_HOME_LIMIT_MIB) << 20) - used)
 
@@ -266,7 +268,7 @@ def _step(pk: UUID) -> None:
         archive.failures += 1
         archive.reason = Reason(ArchiveCode.NODE_SILENT, {"node": archive.node_name}).as_json()
         if archive.active and archive.failures >= MOST_FAILURES:
-            _failed(archive, Reason.from_json(archive.reason))
+            _fail(archive, Reason.from_json(archive.reason))
             return
     in_use = archive.active and home_use.in_use(archive.owner_id, archive.team_id, node.pk)
     if in_use and archive.empties:
@@ -324,24 +326,24 @@ def apply(answer: HomeArchived) -> bool:
             return False
         archive.lease, archive.lease_expires_at, archive.next_at = "", None, timezone.now()
         if not archive.active:
-            _cleaned(archive, answer)
+            _apply_cleanup(archive, answer)
         elif archive.state == HomeArchiveState.EMPTYING:
             away_homes.answered(archive, answer)
         elif answer.refused:
-            _failed(archive, _refusal(archive, answer))
+            _fail(archive, _refusal(archive, answer))
         elif answer.failure is not None:
-            _troubled(archive, answer)
+            _record_trouble(archive, answer)
         elif answer.done:
             archive.failures, archive.reason = 0, {}
-            _restored(archive) if answer.do is ArchiveDo.RESTORE else _made(archive, answer)
+            _finish_restoring(archive) if answer.do is ArchiveDo.RESTORE else _finish_making(archive, answer)
         else:
-            _went_on(archive, answer)
+            _record_progress(archive, answer)
         if archive.open:
             soon()
     return True
 
 
-def _went_on(archive: HomeArchive, answer: HomeArchived) -> None:
+def _record_progress(archive: HomeArchive, answer: HomeArchived) -> None:
     """Record progress. Less progress than before means that the process was killed and has restarted."""
     was = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
     archive.failures, archive.reason = 0, {}
@@ -352,12 +354,12 @@ def _went_on(archive: HomeArchive, answer: HomeArchived) -> None:
     if (answer.checking, answer.bytes_done) < was:
         archive.restarts += 1
         if archive.restarts >= MOST_RESTARTS:
-            _failed(archive, Reason(ArchiveCode.KEEPS_ENDING, {"node": archive.node_name}))
+            _fail(archive, Reason(ArchiveCode.KEEPS_ENDING, {"node": archive.node_name}))
             return
     archive.save()
 
 
-def _made(archive: HomeArchive, answer: HomeArchived) -> None:
+def _finish_making(archive: HomeArchive, answer: HomeArchived) -> None:
     archive.size_bytes, archive.home_bytes = answer.size_bytes, answer.home_bytes
     archive.entries, archive.left_out, archive.stream_bytes = (
         answer.entries,
@@ -374,7 +376,7 @@ def _made(archive: HomeArchive, answer: HomeArchived) -> None:
     notify(archive, "home.archived", title, _("It can be restored on the page of its files."))
 
 
-def _restored(archive: HomeArchive) -> None:
+def _finish_restoring(archive: HomeArchive) -> None:
     end(archive, HomeArchiveState.READY, None)
     _note_restored(archive)
     archive.save()
@@ -406,13 +408,13 @@ def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:
     return Reason(ArchiveCode.REPORTED, {"code": answer.refused, "text": answer.refused})
 
 
-def _troubled(archive: HomeArchive, answer: HomeArchived) -> None:
+def _record_trouble(archive: HomeArchive, answer: HomeArchived) -> None:
     failure = answer.failure
     assert failure is not None
     reason = Reason(ArchiveCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)[:1000]})
     archive.failures += 1
     if (not failure.retryable and failure.code != "stale") or archive.failures >= MOST_FAILURES:
-        _failed(archive, reason)
+        _fail(archive, reason)
         return
     if archive.failures > 1:
         archive.reason = reason.as_json()
@@ -420,7 +422,7 @@ def _troubled(archive: HomeArchive, answer: HomeArchived) -> None:
     archive.save()
 
 
-def _failed(archive: HomeArchive, reason: Reason) -> None:
+def _fail(archive: HomeArchive, reason: Reason) -> None:
     """Mark the job as failed; the home is unchanged."""
     if archive.state == HomeArchiveState.EMPTYING:
         away_homes.leave(archive, reason)
@@ -433,7 +435,7 @@ def _failed(archive: HomeArchive, reason: Reason) -> None:
     notify(archive, "home.archive_failed", title, sentence_of(reason))
 
 
-def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
+def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
     """Apply an answer about a cleanup."""
     ready = archive.state == HomeArchiveState.READY and not archive.empties
     if answer.placed and archive.restored_at is None and ready:
@@ -458,7 +460,7 @@ def _without_node(archive: HomeArchive) -> None:
     if archive.state == HomeArchiveState.EMPTYING:
         away_homes.stayed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.active:
-        _failed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
+        _fail(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.state == HomeArchiveState.DELETING:
         archive.delete()
     else:

@@ -61,16 +61,16 @@ AT_ONCE = 50
 
 def held(place: HomePlace) -> HomeArchive | None:
     """Return the archive that empties the home or holds its only copy, or `None` for an ordinary home."""
-    found = HomeArchive.objects.filter(owner=place.owner_id, team=place.team_id, node=place.node_id)
-    found = found.select_related("owner", "team", "pool", "node")
-    return found.filter(Q(away_at__isnull=False) | Q(empties=True, open=True)).first()
+    rows = HomeArchive.objects.filter(owner=place.owner_id, team=place.team_id, node=place.node_id)
+    rows = rows.select_related("owner", "team", "pool", "node")
+    return rows.filter(Q(away_at__isnull=False) | Q(empties=True, open=True)).first()
 
 
 def put_away() -> QuerySet[HomeArchive]:
     """Return all archives that are the only copy of a home."""
-    here = HomePlace.objects.filter(owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"))
-    found = HomeArchive.objects.filter(Exists(here), away_at__isnull=False)
-    return found.select_related("owner", "team", "pool", "node")
+    places = HomePlace.objects.filter(owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"))
+    rows = HomeArchive.objects.filter(Exists(places), away_at__isnull=False)
+    return rows.select_related("owner", "team", "pool", "node")
 
 
 def begin(*, place_id: int) -> HomeArchive:
@@ -112,8 +112,8 @@ def restore(*, actor: User, place_id: int) -> HomeArchive:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     if not may_move(actor, place.owner_id):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
-    found = held(place)
-    archive = locked(found.pk) if found is not None else None
+    candidate = held(place)
+    archive = locked(candidate.pk) if candidate is not None else None
     if archive is None or archive.away_at is None:
         raise conflict(ArchiveCode.NOT_READY)
     if archive.state == HomeArchiveState.RESTORING:
@@ -133,8 +133,8 @@ def delete_away(*, actor: User, place_id: int, reason: str) -> None:
     """
     require_administrator(actor)
     place = _place(place_id)
-    found = held(place)
-    archive = locked(found.pk) if found is not None else None
+    candidate = held(place)
+    archive = locked(candidate.pk) if candidate is not None else None
     if archive is None or archive.away_at is None:
         raise conflict(ArchiveCode.NOT_READY)
     begin_delete(archive)
@@ -149,8 +149,8 @@ def keep(*, place_id: int) -> None:
     """Record that the owner needs the home, and cancel a job that empties it, in the caller's transaction."""
     place = _place(place_id)
     HomePlace.objects.filter(pk=place.pk).update(used_at=timezone.now())
-    found = held(place)
-    archive = locked(found.pk) if found is not None else None
+    candidate = held(place)
+    archive = locked(candidate.pk) if candidate is not None else None
     if archive is not None and archive.empties and archive.active:
         give_up(archive)
 
@@ -190,7 +190,7 @@ def leave(archive: HomeArchive, reason: Reason | None) -> None:
 def answered(archive: HomeArchive, answer: HomeArchived) -> None:
     """Apply an answer about a home that is being emptied or left as it is."""
     if answer.placed:
-        _emptied(archive)
+        _record_emptied(archive)
     elif answer.refused and answer.do is ArchiveDo.EMPTY:
         code = ArchiveCode.GONE if answer.refused == "not_found" else ArchiveCode.CHANGED
         params = {"node": archive.node_name, "name": strip_nul(answer.about)[:300]}
@@ -211,7 +211,7 @@ def answered(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.save()
 
 
-def _emptied(archive: HomeArchive) -> None:
+def _record_emptied(archive: HomeArchive) -> None:
     """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
     end(archive, HomeArchiveState.READY, None)

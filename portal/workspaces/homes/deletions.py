@@ -50,10 +50,10 @@ def account_deleted(event: UserDeleted) -> None:
     """Record homes that are kept, or request their deletion, in the transaction that deletes the account."""
     home_moves.account_deleted(event.user)
     home_archives.account_deleted(event.user)
-    found = _homes_of(event.user)
-    if not found:
+    homes = _homes_of(event.user)
+    if not homes:
         return
-    names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in found]
+    names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in homes]
     data = {"owner": event.user.username, "homes": names}
     if not event.delete_homes:
         kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
@@ -65,7 +65,7 @@ def account_deleted(event: UserDeleted) -> None:
             HomeDeletion(
                 owner=event.user, team_id=row["team_id"], node_id=row["node_id"], asked_at=now, next_at=now
             )
-            for row in found
+            for row in homes
         )
         transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
     events.record(
@@ -79,23 +79,23 @@ def account_deleted(event: UserDeleted) -> None:
 
 def _homes_of(user: User) -> list[dict[str, Any]]:
     """Return the nodes that used the homes, and their current nodes, as a moved home may be unused there."""
-    found = list(Workspace.objects.filter(owner=user).homes())
-    known = {(row["team_id"], row["node_id"]) for row in found}
+    homes = list(Workspace.objects.filter(owner=user).homes())
+    keys = {(row["team_id"], row["node_id"]) for row in homes}
     places = HomePlace.objects.filter(owner=user).values(
         "team_id", "node_id", "team__slug", node_name=F("node__name")
     )
     for row in places:
-        if (row["team_id"], row["node_id"]) not in known:
-            found.append({**row, "node": row["node_name"]})
-    return found
+        if (row["team_id"], row["node_id"]) not in keys:
+            homes.append({**row, "node": row["node_name"]})
+    return homes
 
 
 def due(now: datetime) -> QuerySet[HomeDeletion]:
     """Return the deletions with a command due, except for users who still have workspaces."""
     free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
     unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("owner")))
-    found = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
-    return found.order_by("next_at", "pk")
+    rows = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
+    return rows.order_by("next_at", "pk")
 
 
 def sweep() -> int:
@@ -130,7 +130,7 @@ def _send(pk: int) -> None:
     queue = node_commands.queue_of(deletion.node.pool, deletion.node.name)
     transaction.on_commit(partial(node_commands.send, "node.delete_home", queue, order=messages.dump(order)))
     if deletion.attempts > TOLD_AFTER and not deletion.problem:
-        _troubled(deletion, Reason(WorkspaceCode.NODE_SILENT))
+        _report_trouble(deletion, Reason(WorkspaceCode.NODE_SILENT))
 
 
 def backoff(attempts: int) -> timedelta:
@@ -154,9 +154,9 @@ def apply(answer: HomeDeleted) -> bool:
     deletion.lease, deletion.lease_expires_at = "", None
     if answer.failure is not None:
         deletion.save(update_fields=["lease", "lease_expires_at"])
-        _failed(deletion, answer.failure)
+        _apply_failure(deletion, answer.failure)
     elif answer.done:
-        _done(deletion)
+        _finish(deletion)
     else:
         # Partly deleted: continue at once.
         deletion.attempts, deletion.next_at = 0, timezone.now()
@@ -165,7 +165,7 @@ def apply(answer: HomeDeleted) -> bool:
     return True
 
 
-def _done(deletion: HomeDeletion) -> None:
+def _finish(deletion: HomeDeletion) -> None:
     events.record(
         actor=SYSTEM,
         kind=AuditKind.USER_HOME_DELETED,
@@ -179,7 +179,7 @@ def _done(deletion: HomeDeletion) -> None:
     deletion.delete()
 
 
-def _failed(deletion: HomeDeletion, failure: Failure) -> None:
+def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
     reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
     if not failure.retryable and failure.code != "stale":
         # Somebody has to act first: retry in an hour, and notify once.
@@ -187,10 +187,10 @@ def _failed(deletion: HomeDeletion, failure: Failure) -> None:
         deletion.next_at = timezone.now() + timedelta(seconds=MOST_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])
     if deletion.attempts >= TOLD_AFTER and not deletion.problem:
-        _troubled(deletion, reason)
+        _report_trouble(deletion, reason)
 
 
-def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
+def _report_trouble(deletion: HomeDeletion, reason: Reason) -> None:
     """Report once, in the audit log and to the administrators, that a home still exists."""
     text = message_of(reason)
     deletion.problem = text

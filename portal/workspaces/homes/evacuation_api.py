@@ -183,10 +183,10 @@ class NodeHomesViewSet(ApiViewSet):
     def move_homes(self, request: UserRequest, node_id: UUID) -> Response:
         require_operator(request.user)
         body = body_of(request, MoveHomesSerializer)
-        made = evacuations.evacuate(actor=request.user, node_id=node_id, to=body["to"])
-        evacuation = evacuations.evacuation(request.user, made.pk)
+        new_evacuation = evacuations.evacuate(actor=request.user, node_id=node_id, to=body["to"])
+        evacuation = evacuations.evacuation(request.user, new_evacuation.pk)
         shown = HomeEvacuationSerializer(evacuation, context=self.get_serializer_context()).data
-        location = reverse("api:home-evacuation-detail", args=[made.pk])
+        location = reverse("api:home-evacuation-detail", args=[new_evacuation.pk])
         return Response(shown, status=201, headers={"Location": location})
 
 

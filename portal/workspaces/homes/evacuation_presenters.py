@@ -87,9 +87,9 @@ def words_of(there: HomesThere) -> str:
 
 
 def _keeps(there: HomesThere) -> list[str]:
-    found = []
+    lines = []
     if there.in_use:
-        found.append(
+        lines.append(
             ngettext(
                 "%(count)d is used by workspaces: it goes when these have stopped.",
                 "%(count)d are used by workspaces: each goes when these have stopped.",
@@ -103,9 +103,9 @@ def _keeps(there: HomesThere) -> list[str]:
             "%(count)d are being moved or archived already.",
             there.moving,
         )
-        found.append(text % {"count": there.moving})
+        lines.append(text % {"count": there.moving})
     if there.kept:
-        found.append(
+        lines.append(
             ngettext(
                 "%(count)d of a deleted account stays: nobody uses it any more.",
                 "%(count)d of deleted accounts stay: nobody uses them any more.",
@@ -113,7 +113,7 @@ def _keeps(there: HomesThere) -> list[str]:
             )
             % {"count": there.kept}
         )
-    return found
+    return lines
 
 
 def _progress(row: HomeEvacuation) -> Progress:
@@ -132,12 +132,12 @@ def _progress(row: HomeEvacuation) -> Progress:
         total=moved + left + stayed,
         facts=tuple(facts),
         trouble=stored_sentence(row.reason),
-        stayed=tuple(Stayed(each, _why(each)) for each in rows),
+        stayed=tuple(Stayed(row, _reason_text(row)) for row in rows),
         more_stayed=max(0, stayed - len(rows)),
     )
 
 
-def _why(move: HomeMove) -> str:
+def _reason_text(move: HomeMove) -> str:
     if move.state == HomeMoveState.CANCELLED:
         return _("Its move was cancelled.")
     return message_of(Reason.from_json(move.reason)) if move.reason else _("Its move failed.")

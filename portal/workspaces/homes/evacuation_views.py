@@ -48,7 +48,7 @@ def begin(request: SignedInRequest, node_id: UUID, to: str) -> None:
 def cancel(request: SignedInRequest, home_evacuation_id: UUID) -> HttpResponse:
     """Cancel an evacuation."""
     require_operator(request.user)
-    found = evacuations.evacuation(request.user, home_evacuation_id)
+    evacuation = evacuations.evacuation(request.user, home_evacuation_id)
     try:
         evacuations.cancel(actor=request.user, evacuation_id=home_evacuation_id)
     except (NotAllowed, NotFound):
@@ -57,6 +57,6 @@ def cancel(request: SignedInRequest, home_evacuation_id: UUID) -> HttpResponse:
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("It is cancelled. What has not arrived stays where it was."))
-    if found.source is None:
-        return redirect("fleet:pool", found.pool.slug)
-    return redirect("workspaces:node-homes", found.source.pk)
+    if evacuation.source is None:
+        return redirect("fleet:pool", evacuation.pool.slug)
+    return redirect("workspaces:node-homes", evacuation.source.pk)

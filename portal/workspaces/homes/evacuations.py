@@ -102,7 +102,7 @@ def homes_there(actor: User, node: Node) -> HomesThere:
         kept=Count("pk", filter=~alive),
     )
     busy = counts["staying"] + counts["going"] + counts["kept"]
-    targets = tuple(each.name for each in home_moves.targets_in(node.pool, other_than=node.pk))
+    targets = tuple(node.name for node in home_moves.targets_in(node.pool, other_than=node.pk))
     return HomesThere(
         node=node,
         homes=counts["homes"],
@@ -113,11 +113,11 @@ def homes_there(actor: User, node: Node) -> HomesThere:
         moving=counts["going"],
         kept=counts["kept"],
         targets=targets,
-        refused=_refused(node, counts["homes"] - counts["kept"], targets),
+        refused=_refusal(node, counts["homes"] - counts["kept"], targets),
     )
 
 
-def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
+def _refusal(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
     """Return why no home can be moved from the node, or `None`."""
     named = {"node": node.name}
     if not are_apart(node.pool):
@@ -138,13 +138,13 @@ def _places(node: Node) -> QuerySet[Any]:
         workspace__owner=OuterRef("owner"), workspace__team=OuterRef("team"), node=node, released_at=None
     )
     moving = HomeMove.objects.filter(**same, pool=OuterRef("pool"), open=True)
-    held = HomeArchive.objects.filter(
+    archives = HomeArchive.objects.filter(
         Q(state__in=ACTIVE_ARCHIVES) | Q(node=node, away_at__isnull=False), **same
     )
     usage = HomeUsage.objects.filter(**same, node=node)
     return HomePlace.objects.filter(node=node).annotate(
         in_use=Exists(used),
-        moving=Exists(moving) | Exists(held),
+        moving=Exists(moving) | Exists(archives),
         used_mib=Subquery(usage.values("used_mib")[:1]),
     )
 
@@ -158,7 +158,7 @@ def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
     `moved`, `stayed` and `under_way` count homes; `left` counts homes still on the node that will be moved;
     `bytes_done` is the number of bytes copied.
     """
-    found = HomeEvacuation.objects.select_related("pool", "source", "requester")
+    rows = HomeEvacuation.objects.select_related("pool", "source", "requester")
     stayed = HomeMove.objects.filter(
         evacuation=OuterRef(OuterRef("pk")),
         owner=OuterRef("owner"),
@@ -172,22 +172,22 @@ def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
         .annotate(number=Count("pk"))
         .values("number")
     )
-    found = found.annotate(
+    rows = rows.annotate(
         moved=Count("moves", filter=Q(moves__state=HomeMoveState.DONE)),
         stayed=Count("moves", filter=Q(moves__state__in=ENDED_ELSEWHERE)),
         under_way=Count("moves", filter=Q(moves__state__in=ACTIVE_MOVES)),
         bytes_done=Coalesce(Sum("moves__bytes_done"), 0),
         left=Coalesce(Subquery(there), 0),
     )
-    return found if actor.sees_all else found.none()
+    return rows if actor.sees_all else rows.none()
 
 
 def evacuation(actor: User, evacuation_id: UUID) -> HomeEvacuation:
     """Return an evacuation with its progress. Raises `NotFound`."""
-    found = seen_by(actor).filter(pk=evacuation_id).first()
-    if found is None:
+    evacuation = seen_by(actor).filter(pk=evacuation_id).first()
+    if evacuation is None:
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
-    return found
+    return evacuation
 
 
 @transaction.atomic
@@ -218,13 +218,13 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         # Homes would move back and forth.
         raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": target.name, "to": away.target_name}))
     now = timezone.now()
-    made = HomeEvacuation.objects.create(
+    evacuation = HomeEvacuation.objects.create(
         pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
         homes=there.homes - there.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
-    _record(made, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_named(made)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_label(evacuation)}")
     home_moves.soon()
-    return made
+    return evacuation
 
 
 @transaction.atomic
@@ -234,19 +234,19 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
     Raises `NotAllowed`, `NotFound`, `StateConflict` for an evacuation that has ended.
     """
     require_operator(actor)
-    found = _locked(evacuation_id)
-    if found is None:
+    evacuation = _locked(evacuation_id)
+    if evacuation is None:
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
-    if found.state == EvacuationState.CANCELLED:
-        return found
-    if not found.going:
+    if evacuation.state == EvacuationState.CANCELLED:
+        return evacuation
+    if not evacuation.going:
         raise _conflict(Reason(HomeMoveCode.ENDED))
-    found.state, found.ended_at, found.reason = EvacuationState.CANCELLED, timezone.now(), {}
-    found.save()
-    for pk in found.moves.filter(state__in=ACTIVE_MOVES).values_list("pk", flat=True):
+    evacuation.state, evacuation.ended_at, evacuation.reason = EvacuationState.CANCELLED, timezone.now(), {}
+    evacuation.save()
+    for pk in evacuation.moves.filter(state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         home_moves.cancel_move(actor=actor, move_id=pk)
-    _record(found, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancels that {_named(found)}")
-    return found
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancels that {_label(evacuation)}")
+    return evacuation
 
 
 # --- reconciliation --------------------------------------------------------------------------------------
@@ -264,22 +264,29 @@ def sweep() -> int:
 
 @transaction.atomic
 def _step(pk: UUID) -> None:
-    found = _locked(pk)
-    if found is None or not found.going:
+    evacuation = _locked(pk)
+    if evacuation is None or not evacuation.going:
         return
-    for node, name in ((found.source, found.source_name), (found.target, found.target_name)):
-        if node is None or node.retired or not home_use.believed(found.pool, name):
-            _end(found, Reason(HomeMoveCode.NODE_GONE, {"node": name}))
+    for node, name in (
+        (evacuation.source, evacuation.source_name),
+        (evacuation.target, evacuation.target_name),
+    ):
+        if node is None or node.retired or not home_use.believed(evacuation.pool, name):
+            _end(evacuation, Reason(HomeMoveCode.NODE_GONE, {"node": name}))
             return
-    assert found.source is not None
-    stayed = found.moves.filter(owner=OuterRef("owner"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE)
-    left = _places(found.source).filter(~Exists(stayed), owner__deleted_at=None)
-    active = found.moves.filter(state__in=ACTIVE_MOVES).count()
+    assert evacuation.source is not None
+    stayed = evacuation.moves.filter(
+        owner=OuterRef("owner"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE
+    )
+    left = _places(evacuation.source).filter(~Exists(stayed), owner__deleted_at=None)
+    active = evacuation.moves.filter(state__in=ACTIVE_MOVES).count()
     ready = left.filter(in_use=False, moving=False).order_by(F("used_mib").asc(nulls_last=True), "pk")
     why: Reason | None = None
     for place in ready[: max(0, AT_ONCE - active)]:
         try:
-            home_moves.begin(place_id=place.pk, node=found.target_name, actor=SYSTEM, evacuation=found)
+            home_moves.begin(
+                place_id=place.pk, node=evacuation.target_name, actor=SYSTEM, evacuation=evacuation
+            )
         except PortalError as error:
             why = error.reason
             break
@@ -287,35 +294,35 @@ def _step(pk: UUID) -> None:
     if not active:
         count = left.count()
         if not count:
-            _end(found, None)
+            _end(evacuation, None)
             return
         why = why or Reason(HomeMoveCode.HOMES_IN_USE, {"count": count})
-    found.reason = why.as_json() if why is not None else {}
-    found.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
-    found.save()
+    evacuation.reason = why.as_json() if why is not None else {}
+    evacuation.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
+    evacuation.save()
 
 
-def _end(found: HomeEvacuation, why: Reason | None) -> None:
+def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
     """End the evacuation, and notify its requester."""
-    counts = found.moves.aggregate(
+    counts = evacuation.moves.aggregate(
         moved=Count("pk", filter=Q(state=HomeMoveState.DONE)),
         stayed=Count("pk", filter=Q(state__in=ENDED_ELSEWHERE)),
     )
-    whole = why is None and not counts["stayed"]
-    found.state = EvacuationState.DONE if whole else EvacuationState.INCOMPLETE
-    found.ended_at, found.reason = timezone.now(), why.as_json() if why is not None else {}
-    found.save()
-    named = {"from": found.source_name, "to": found.target_name}
+    is_complete = why is None and not counts["stayed"]
+    evacuation.state = EvacuationState.DONE if is_complete else EvacuationState.INCOMPLETE
+    evacuation.ended_at, evacuation.reason = timezone.now(), why.as_json() if why is not None else {}
+    evacuation.save()
+    named = {"from": evacuation.source_name, "to": evacuation.target_name}
     _record(
-        found,
+        evacuation,
         SYSTEM,
         AuditKind.NODE_HOMES_MOVED,
-        f"has moved home folders from {found.source_name} to {found.target_name}: "
+        f"has moved home folders from {evacuation.source_name} to {evacuation.target_name}: "
         f"{counts['moved']} moved, {counts['stayed']} stayed",
         why,
         counts,
     )
-    if found.requester is None or found.source is None:
+    if evacuation.requester is None or evacuation.source is None:
         return
     moved = ngettext(
         "%(count)d home folder was moved.", "%(count)d home folders were moved.", counts["moved"]
@@ -328,24 +335,24 @@ def _end(found: HomeEvacuation, why: Reason | None) -> None:
         body.append(sentence_of(why))
     title = (
         _("The home folders of %(from)s are on %(to)s")
-        if whole
+        if is_complete
         else _("Not all of %(from)s was moved to %(to)s")
     )
     events.notify(
-        [found.requester],
+        [evacuation.requester],
         "node.homes_moved",
         title % named,
         " ".join(body),
-        f"/homes/nodes/{found.source.pk}/",
+        f"/homes/nodes/{evacuation.source.pk}/",
     )
 
 
 # --- helpers ---------------------------------------------------------------------------------------------
 
 
-def stayed_in(found: HomeEvacuation) -> QuerySet[HomeMove]:
+def stayed_in(evacuation: HomeEvacuation) -> QuerySet[HomeMove]:
     """Return the failed and cancelled moves of an evacuation, by home."""
-    rows = found.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
+    rows = evacuation.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
     return rows.order_by("team__slug", "owner__username")
 
 
@@ -363,12 +370,12 @@ def _conflict(reason: Reason) -> StateConflict:
     return StateConflict(reason, code=reason.code)
 
 
-def _named(found: HomeEvacuation) -> str:
-    return f"all home folders of {found.source_name} be moved to {found.target_name}"
+def _label(evacuation: HomeEvacuation) -> str:
+    return f"all home folders of {evacuation.source_name} be moved to {evacuation.target_name}"
 
 
 def _record(
-    found: HomeEvacuation,
+    evacuation: HomeEvacuation,
     actor: User | SystemActor,
     kind: AuditKind,
     message: str,
@@ -380,7 +387,15 @@ def _record(
         kind=kind,
         message=message,
         cause=cause.as_json() if cause is not None else None,
-        pool=found.pool,
-        targets=[Target(TargetKind.NODE, found.source_name), Target(TargetKind.NODE, found.target_name)],
-        data={"from": found.source_name, "to": found.target_name, "homes": found.homes, **(data or {})},
+        pool=evacuation.pool,
+        targets=[
+            Target(TargetKind.NODE, evacuation.source_name),
+            Target(TargetKind.NODE, evacuation.target_name),
+        ],
+        data={
+            "from": evacuation.source_name,
+            "to": evacuation.target_name,
+            "homes": evacuation.homes,
+            **(data or {}),
+        },
     )

@@ -49,10 +49,10 @@ def apply(
     now = now or timezone.now()
     nodes = Node.objects.filter(name=node_name, pool__simulated=False).select_related("pool")
     node = (nodes.filter(pool__slug=pool_slug) if pool_slug else nodes).first()
-    if node is None or "\x00" in "".join(each.home for each in measured):
+    if node is None or "\x00" in "".join(usage.home for usage in measured):
         log.warning("homes of a node that is not known are left out")
         return
-    pairs = {each.home: each.home.partition("/")[::2] for each in measured}
+    pairs = {usage.home: usage.home.partition("/")[::2] for usage in measured}
     teams = {
         team.slug: team for team in Team.objects.filter(slug__in={team for team, _owner in pairs.values()})
     }
@@ -60,12 +60,12 @@ def apply(
         user.username: user
         for user in User.objects.filter(username__in={owner for _team, owner in pairs.values()})
     }
-    known = {(row.owner_id, row.team_id): row for row in HomeUsage.objects.filter(node=node)}
-    for each in measured:
-        slug, username = pairs[each.home]
+    rows_by_key = {(row.owner_id, row.team_id): row for row in HomeUsage.objects.filter(node=node)}
+    for usage in measured:
+        slug, username = pairs[usage.home]
         if slug in teams and username in users:
             team, user = teams[slug], users[username]
-            _apply_one(known.get((user.pk, team.pk)), each, user=user, team=team, node=node, now=now)
+            _apply_one(rows_by_key.get((user.pk, team.pk)), usage, user=user, team=team, node=node, now=now)
     emit(HomesMeasured(node, tuple(measured)))
 
 
@@ -77,19 +77,19 @@ def _apply_one(
     notified, far_over = row.percent, not new and _grew_far_over(row, seen)
     level = level_of(seen, notified)
     over_since = (row.over_since or now) if level == STEPS[0] else None
-    if new or _moved(row, seen) or level != notified or over_since != row.over_since:
+    if new or _differs_enough(row, seen) or level != notified or over_since != row.over_since:
         row.used_mib, row.files, row.most_files = seen.used_mib, seen.files, seen.most_files
         row.hidden, row.percent, row.over_since = seen.hidden, level, over_since
         row.measured_at = now
         with transaction.atomic():
             row.save()
             if level > notified:
-                _tell(row)
+                _notify(row)
     if over_since is not None:
         _stop_growth(row, now, at_once=far_over)
 
 
-def _moved(row: HomeUsage, seen: Measured) -> bool:
+def _differs_enough(row: HomeUsage, seen: Measured) -> bool:
     """Return whether the measurement differs enough to be stored."""
     return (
         abs(seen.used_mib - row.used_mib) >= NOTED_MIB
@@ -198,7 +198,7 @@ def note_of(workspace: Workspace) -> HomeNote | None:
     if not settings.BERTH_HOME_LIMIT_MIB or workspace.simulated:
         return None
     rows = HomeUsage.objects.filter(owner_id=workspace.owner_id, team_id=workspace.team_id)
-    row = max(rows, key=lambda each: (each.hidden, max(_percents(each))), default=None)
+    row = max(rows, key=lambda row: (row.hidden, max(_percents(row))), default=None)
     if row is None:
         return None
     full = row.percent == STEPS[0]
@@ -222,7 +222,7 @@ def _sentence(row: HomeUsage) -> str:
     ) % {"amounts": amounts(row), "grace": format_duration(settings.BERTH_HOME_GRACE_S)}
 
 
-def _tell(row: HomeUsage) -> None:
+def _notify(row: HomeUsage) -> None:
     """Notify the owner about the reached threshold."""
     full = row.percent == STEPS[0]
     named = {"team": row.team.name, "percent": row.percent}

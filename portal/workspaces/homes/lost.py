@@ -29,8 +29,8 @@ from provisioning.types import home_key
 
 def seen_by(actor: User) -> QuerySet[LostHome]:
     """Return the actor's own lost homes, or all for operators and auditors."""
-    found = LostHome.objects.select_related("owner", "team", "pool")
-    return found if actor.sees_all else found.filter(owner=actor)
+    homes = LostHome.objects.select_related("owner", "team", "pool")
+    return homes if actor.sees_all else homes.filter(owner=actor)
 
 
 def open_of(workspace: Workspace) -> LostHome | None:

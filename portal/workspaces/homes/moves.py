@@ -71,8 +71,8 @@ BATCH = 50
 
 def seen_by(actor: User) -> QuerySet[HomeMove]:
     """Return the actor's own moves, or all for operators and auditors."""
-    found = HomeMove.objects.select_related("owner", "team", "pool", "requester")
-    return found if actor.sees_all else found.filter(owner=actor)
+    moves = HomeMove.objects.select_related("owner", "team", "pool", "requester")
+    return moves if actor.sees_all else moves.filter(owner=actor)
 
 
 def may_move(actor: User, owner_id: UUID) -> bool:
@@ -84,8 +84,8 @@ def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
     """Return the nodes of the pool, except `other_than`, that a home can be moved to, by name."""
     if not are_apart(pool):
         return []
-    found = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
-    return list(found.exclude(pk=other_than).order_by("name"))
+    nodes = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
+    return list(nodes.exclude(pk=other_than).order_by("name"))
 
 
 @transaction.atomic
@@ -127,7 +127,10 @@ def begin(
     if place.node.name == node:
         reason = Reason(HomeMoveCode.ALREADY_THERE, {"node": node})
         raise StateConflict(reason, code=reason.code)
-    target = next((each for each in targets_in(pool, other_than=place.node_id) if each.name == node), None)
+    target = next(
+        (candidate for candidate in targets_in(pool, other_than=place.node_id) if candidate.name == node),
+        None,
+    )
     if target is None or not home_use.believed(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
@@ -145,7 +148,7 @@ def begin(
         requester=None if isinstance(requester, SystemActor) else requester,
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
-    _record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {_named(move)}")
+    _record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {_label(move)}")
     home_use.tell_scheduler(move.owner_id, move.team_id)
     soon()
     return move
@@ -276,13 +279,13 @@ def apply(answer: HomeMoved) -> bool:
                 return False
             move.lease, move.lease_expires_at, move.next_at = "", None, timezone.now()
             if not move.active:
-                _cleaned(move, answer)
+                _apply_cleanup(move, answer)
             elif answer.failure is not None:
-                _failed(move, answer)
+                _apply_failure(move, answer)
             elif answer.do is MoveDo.OFFER:
-                _offered(move)
+                _publish_ticket(move)
             elif answer.do is MoveDo.FETCH:
-                _fetched(move, answer)
+                _apply_fetch(move, answer)
             else:
                 move.save()
             if move.open:
@@ -292,7 +295,7 @@ def apply(answer: HomeMoved) -> bool:
     return True
 
 
-def _offered(move: HomeMove) -> None:
+def _publish_ticket(move: HomeMove) -> None:
     """Publish the ticket to the front door, once the old node serves the home."""
     machine = machines.by_name(move.pool, move.source_name)
     transfer = file_tickets.Transfer(
@@ -311,19 +314,19 @@ def _offered(move: HomeMove) -> None:
     move.save()
 
 
-def _fetched(move: HomeMove, answer: HomeMoved) -> None:
+def _apply_fetch(move: HomeMove, answer: HomeMoved) -> None:
     move.failures, move.reason = 0, {}
     if answer.bytes_total or answer.done:
         move.bytes_done, move.bytes_total = answer.bytes_done, answer.bytes_total
         move.left_out = answer.left_out
     move.state = HomeMoveState.CHECKING if answer.phase is MovePhase.CHECKING else HomeMoveState.COPYING
     if answer.done:
-        _arrived(move)
+        _change_place(move)
     else:
         move.save()
 
 
-def _arrived(move: HomeMove) -> None:
+def _change_place(move: HomeMove) -> None:
     """Change the place of the home, once the new node holds a complete copy."""
     if (
         move.source is None
@@ -351,7 +354,7 @@ def _arrived(move: HomeMove) -> None:
     )
 
 
-def _failed(move: HomeMove, answer: HomeMoved) -> None:
+def _apply_failure(move: HomeMove, answer: HomeMoved) -> None:
     failure = answer.failure
     assert failure is not None
     named = {"node": move.target_name}
@@ -378,14 +381,14 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
     move.reason = reason.as_json() if reason is not None else {}
     _end(move, state, left="target" if move.started_at else "")
     if reason is None:
-        message = f"cancels that {_named(move)}"
+        message = f"cancels that {_label(move)}"
         _record(move, actor, AuditKind.USER_HOME_MOVE_CANCELLED, message)
         return
     _record(move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {_home(move)}", reason)
     # The requester of an evacuation is notified once, at its end.
     asker = move.requester if move.evacuation_id is None else None
     events.notify(
-        {each.pk: each for each in (move.owner, asker) if each is not None}.values(),
+        {user.pk: user for user in (move.owner, asker) if user is not None}.values(),
         "home.move_failed",
         _("The home folder %(home)s was not moved") % {"home": _home(move)},
         sentence_of(reason),
@@ -431,7 +434,7 @@ def _clean(move: HomeMove) -> None:
     _order(move, MoveDo.REMOVE if move.left == "source" else MoveDo.DISCARD)
 
 
-def _cleaned(move: HomeMove, answer: HomeMoved) -> None:
+def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:
     if answer.failure is not None:
         move.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(move.failures, 10), MOST_AGAIN_S)
@@ -455,8 +458,8 @@ def _locked(move_id: UUID) -> HomeMove | None:
 
 def _ticket(move: HomeMove) -> str:
     """Return the ticket for reading the home in this offer. It is derived, so it needs no storage."""
-    made = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
-    return base64.urlsafe_b64encode(made).decode().rstrip("=")
+    digest = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _name(move: HomeMove) -> str:
@@ -473,7 +476,7 @@ def _home(move: HomeMove) -> str:
     return home_key(move.team.slug, move.owner.username)
 
 
-def _named(move: HomeMove) -> str:
+def _label(move: HomeMove) -> str:
     return f"the home folder {_home(move)} be moved from {move.source_name} to {move.target_name}"
 
 

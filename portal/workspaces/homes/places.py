@@ -78,16 +78,18 @@ def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict
     named = ("owner_id", "team_id", "pool_id", "name", "is_lost", "to", "held", "put_away")
     flag, text = BooleanField(), CharField()
     to = Coalesce(Subquery(moves.values("target_name")[:1]), Value(""), output_field=text)
-    held, kept = Exists(archives), Exists(put_away)
-    rows = places.annotate(name=F("node__name"), is_lost=Value(False, flag), to=to, held=held, put_away=kept)
+    has_archive, is_put_away = Exists(archives), Exists(put_away)
+    rows = places.annotate(
+        name=F("node__name"), is_lost=Value(False, flag), to=to, held=has_archive, put_away=is_put_away
+    )
     no = Value(False, flag)
     gone = lost.annotate(name=F("node"), is_lost=Value(True, flag), to=Value("", text), held=no, put_away=no)
     both = rows.values_list(*named).union(gone.values_list(*named), all=True)
-    found: dict[tuple[UUID, UUID], dict[UUID, HomeAt]] = {}
+    homes_by_user: dict[tuple[UUID, UUID], dict[UUID, HomeAt]] = {}
     for user, team, pool, node, is_lost, moving_to, archived, away in both:
         home = HomeAt(node, bool(is_lost), moving_to, bool(archived), bool(away))
-        found.setdefault((user, team), {})[pool] = home
-    return found
+        homes_by_user.setdefault((user, team), {})[pool] = home
+    return homes_by_user
 
 
 def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
@@ -100,16 +102,18 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
     )
     own = allocations.filter(workspace=workspace)
     of_home = allocations.filter(workspace__owner=workspace.owner_id, workspace__team=workspace.team_id)
-    found = own.order_by("-granted_at").first() or of_home.order_by("-granted_at").first()
-    if found is None:
+    allocation = own.order_by("-granted_at").first() or of_home.order_by("-granted_at").first()
+    if allocation is None:
         return None
     # The home may have been moved since.
     place = (
         HomePlace.objects.select_related("node")
-        .filter(owner=workspace.owner_id, team=workspace.team_id, pool=found.node.pool, node__retired=False)
+        .filter(
+            owner=workspace.owner_id, team=workspace.team_id, pool=allocation.node.pool, node__retired=False
+        )
         .first()
     )
-    return found.node.pool, place.node.name if place is not None else found.node.name
+    return allocation.node.pool, place.node.name if place is not None else allocation.node.name
 
 
 def settle(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
@@ -118,7 +122,7 @@ def settle(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
     `placed` has the node of each workspace. The caller holds the placement lock, so two first placements of
     one home cannot split it. The returned workspaces wait; the next cycle knows their node.
     """
-    apart = [each for each in placed if are_apart(each[1])]
+    apart = [placement for placement in placed if are_apart(placement[1])]
     homes = of_users([(workspace.owner_id, workspace.team_id) for workspace, _pool, _node in apart])
     elsewhere: set[UUID] = set()
     fresh: list[tuple[Workspace, Pool, str]] = []
@@ -138,7 +142,8 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
     nodes = {
         (pool, name): pk
         for pk, pool, name in Node.objects.filter(
-            pool__in={pool.pk for _workspace, pool, _node in placed}, name__in={each[2] for each in placed}
+            pool__in={pool.pk for _workspace, pool, _node in placed},
+            name__in={placement[2] for placement in placed},
         ).values_list("pk", "pool_id", "name")
     }
     now = timezone.now()

@@ -71,40 +71,40 @@ class LostRow:
 
 def places(actor: User, *, everybody: bool) -> QuerySet[HomePlace]:
     """Return the actor's homes, or those of all users."""
-    found = HomePlace.objects.select_related("owner", "team", "pool", "node")
-    found = found if everybody else found.filter(owner=actor)
-    return found.order_by("team__slug", "owner__username", "pool__slug", "pk")
+    queryset = HomePlace.objects.select_related("owner", "team", "pool", "node")
+    queryset = queryset if everybody else queryset.filter(owner=actor)
+    return queryset.order_by("team__slug", "owner__username", "pool__slug", "pk")
 
 
-def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
+def rows(actor: User, places: Iterable[HomePlace]) -> list[HomeRow]:
     """Return rows with usage, last move and possible target nodes, with three queries."""
-    found = list(found)
+    places = list(places)
     used = {
         (user, team, node): mib
-        for user, team, node, mib in HomeUsage.objects.filter(owner__in={each.owner_id for each in found})
+        for user, team, node, mib in HomeUsage.objects.filter(owner__in={place.owner_id for place in places})
         .order_by()
         .values_list("owner_id", "team_id", "node_id", "used_mib")
     }
     moves: dict[tuple[Any, Any, Any], HomeMove] = {}
     shown = HomeMove.objects.filter(
-        Q(open=True) | Q(state=HomeMoveState.FAILED), owner__in={each.owner_id for each in found}
+        Q(open=True) | Q(state=HomeMoveState.FAILED), owner__in={place.owner_id for place in places}
     )
     for move in shown.select_related("owner").order_by("asked_at"):
         moves[move.owner_id, move.team_id, move.pool_id] = move
     nodes: dict[Any, list[str]] = {}
-    pools = {each.pool_id for each in found if home_places.are_apart(each.pool)}
+    pools = {place.pool_id for place in places if home_places.are_apart(place.pool)}
     free = Node.objects.filter(pool__in=pools, online=True, cordoned=False, retired=False)
     for pool, name in free.order_by("name").values_list("pool_id", "name"):
         nodes.setdefault(pool, []).append(name)
-    made = []
-    for each in found:
-        last = moves.get((each.owner_id, each.team_id, each.pool_id))
-        can = home_moves.may_move(actor, each.owner_id) and not (last is not None and last.open)
-        names = [name for name in nodes.get(each.pool_id, []) if name != each.node.name] if can else []
-        size = _size(used.get((each.owner_id, each.team_id, each.node_id)))
+    home_rows = []
+    for place in places:
+        last = moves.get((place.owner_id, place.team_id, place.pool_id))
+        can = home_moves.may_move(actor, place.owner_id) and not (last is not None and last.open)
+        names = [name for name in nodes.get(place.pool_id, []) if name != place.node.name] if can else []
+        size = _size(used.get((place.owner_id, place.team_id, place.node_id)))
         row = move_row(actor, last) if last is not None and last.state != HomeMoveState.DONE else None
-        made.append(HomeRow(each, size, row, tuple(names)))
-    return made
+        home_rows.append(HomeRow(place, size, row, tuple(names)))
+    return home_rows
 
 
 def move_row(actor: User, move: HomeMove) -> MoveRow:
@@ -117,7 +117,7 @@ def move_row(actor: User, move: HomeMove) -> MoveRow:
         move,
         _amounts(move),
         done * 100 // total if total else 0,
-        _left(move),
+        _remaining_text(move),
         trouble,
         move.active and home_moves.may_move(actor, move.owner_id),
     )
@@ -129,7 +129,7 @@ def move_waited_for(workspace: Workspace) -> str:
         return ""
     of_home = HomeMove.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
     move = of_home.filter(state__in=ACTIVE_MOVES).order_by("asked_at").first()
-    return ", ".join(filter(None, (_amounts(move), _left(move)))) if move is not None else ""
+    return ", ".join(filter(None, (_amounts(move), _remaining_text(move)))) if move is not None else ""
 
 
 def _amounts(move: HomeMove) -> str:
@@ -140,7 +140,7 @@ def _amounts(move: HomeMove) -> str:
     return _("%(done)s of %(total)s") % {"done": _size(done >> 20), "total": _size(total >> 20)}
 
 
-def _left(move: HomeMove) -> str:
+def _remaining_text(move: HomeMove) -> str:
     """Return the estimated remaining time of the copy as text; empty while unknown."""
     if move.state != HomeMoveState.COPYING or move.started_at is None or not move.bytes_done:
         return ""
@@ -180,7 +180,7 @@ def remove_question(losses: Losses) -> dict[str, Any]:
     named = {"node": machine.name}
     question: dict[str, Any] = {
         "title": _("Remove %(node)s?") % named,
-        "loses": [_("its row in the list of machines"), *_given_up(losses)],
+        "loses": [_("its row in the list of machines"), *_loss_lines(losses)],
         "stays": [
             _("the name, which another machine may take"),
             _("what is on its disk: nothing is deleted there"),
@@ -200,37 +200,37 @@ def remove_question(losses: Losses) -> dict[str, Any]:
     return question
 
 
-def _given_up(losses: Losses) -> list[str]:
-    found = []
+def _loss_lines(losses: Losses) -> list[str]:
+    lines = []
     if losses.workspace_count:
         line = ngettext(
             "%(count)d workspace, which ends as lost without having been seen to end: %(names)s",
             "%(count)d workspaces, which end as lost without having been seen to end: %(names)s",
             losses.workspace_count,
         )
-        found.append(line % _counted(losses.workspaces, losses.workspace_count))
+        lines.append(line % _names_with_count(losses.workspaces, losses.workspace_count))
     if losses.home_count:
         line = ngettext(
             "%(count)d home folder that lies only there, until its user begins with an empty one: %(names)s",
             "%(count)d home folders that lie only there, until their users begin with empty ones: %(names)s",
             losses.home_count,
         )
-        found.append(line % _counted(losses.homes, losses.home_count))
+        lines.append(line % _names_with_count(losses.homes, losses.home_count))
     if losses.archive_count:
         line = ngettext(
             "%(count)d archive of a home folder, which lies there, too",
             "%(count)d archives of home folders, which lie there, too",
             losses.archive_count,
         )
-        found.append(line % {"count": losses.archive_count})
+        lines.append(line % {"count": losses.archive_count})
     if losses.devices:
         line = ngettext(
             "%(count)d device, which leaves the inventory",
             "%(count)d devices, which leave the inventory",
             losses.devices,
         )
-        found.append(line % {"count": losses.devices})
-    return found
+        lines.append(line % {"count": losses.devices})
+    return lines
 
 
 def _archived(losses: Losses) -> str:
@@ -242,9 +242,9 @@ def _archived(losses: Losses) -> str:
         "archives on other machines of %(count)d home folders, to restore when they lie there: %(names)s",
         len(losses.archived),
     )
-    return line % _counted(losses.archived, len(losses.archived))
+    return line % _names_with_count(losses.archived, len(losses.archived))
 
 
-def _counted(names: Sequence[str], count: int) -> dict[str, Any]:
+def _names_with_count(names: Sequence[str], count: int) -> dict[str, Any]:
     shown = ", ".join(names[:SHOWN])
     return {"count": count, "names": shown + (", …" if count > SHOWN else "")}

@@ -43,7 +43,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
         "page": page,
         "rows": shown,
         "moving": any(row.move is not None and row.move.move.open for row in shown),
-        "lost": [home_presenters.lost_row(request.user, each) for each in lost[:ROWS_PER_PAGE]],
+        "lost": [home_presenters.lost_row(request.user, home) for home in lost[:ROWS_PER_PAGE]],
         "everybody": everybody,
     }
     return render(request, "workspaces/homes.html", context)
@@ -59,8 +59,8 @@ def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
     lost_homes.require_recreate(request.user, lost)
     back = reverse("workspaces:homes")
     if request.method != "POST":
-        asked = home_presenters.recreate_question(lost)
-        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+        question = home_presenters.recreate_question(lost)
+        return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     lost_homes.recreate(actor=request.user, lost_home_id=lost_home_id)
     messages.success(request, _("The next start begins with a new, empty home folder."))
     return redirect(back)
@@ -85,24 +85,24 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
         messages.success(
             request, _("The home folder is being moved. What is started meanwhile waits for it.")
         )
-    return redirect(_back(request, place.owner_id))
+    return redirect(_homes_url(request, place.owner_id))
 
 
 @require_POST
 def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
     """Cancel a home move."""
     try:
-        found = home_moves.cancel_move(actor=request.user, move_id=home_move_id)
+        move = home_moves.cancel_move(actor=request.user, move_id=home_move_id)
     except (NotAllowed, NotFound):
         raise
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("workspaces:homes")
     messages.success(request, _("The move is cancelled. The home folder stays where it was."))
-    return redirect(_back(request, found.owner_id))
+    return redirect(_homes_url(request, move.owner_id))
 
 
-def _back(request: SignedInRequest, owner_id: UUID) -> str:
+def _homes_url(request: SignedInRequest, owner_id: UUID) -> str:
     return reverse("workspaces:homes") + ("" if owner_id == request.user.pk else "?all=1")
 
 

@@ -14,15 +14,15 @@ from portal.workspaces.homes.codes import ArchiveCode, HomeMoveCode
 
 def _amounts(params: Params) -> Params:
     """Add formatted amounts for parameters in MiB."""
-    said = {
+    amounts = {
         name.removesuffix("_mib"): format_memory(value)
         for name, value in params.items()
         if name.endswith("_mib")
     }
-    return {**params, **said}
+    return {**params, **amounts}
 
 
-def _room(params: Params) -> Params:
+def _format_room(params: Params) -> Params:
     needed, free = (format_memory(params[name]) for name in ("needed_mib", "free_mib"))
     return {**params, "needed": needed, "free": free}
 
@@ -151,7 +151,7 @@ TEXTS: dict[StrEnum, Text] = {
     HomeMoveCode.NO_ROOM: Text(
         _("The home folder needs %(needed)s more on %(node)s, but only %(free)s is available."),
         _("Free space there, or choose another machine."),
-        prepare=_room,
+        prepare=_format_room,
     ),
     HomeMoveCode.REPORTED: Text("%(text)s"),
 }

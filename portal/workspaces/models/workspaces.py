@@ -41,8 +41,8 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
         A user has a home in a team on each node that ever ran one of their workspaces.
         """
         places = {"node_id": F("allocations__node_id"), "node": F("allocations__node__name")}
-        found = self.filter(allocations__isnull=False).values("team_id", "team__slug", **places)
-        return found.distinct().order_by("team__slug", "node", "node_id")
+        rows = self.filter(allocations__isnull=False).values("team_id", "team__slug", **places)
+        return rows.distinct().order_by("team__slug", "node", "node_id")
 
     def due(self, now: datetime) -> WorkspaceQuerySet:
         """Workspaces whose next step is due and that have no command in flight."""

@@ -28,21 +28,21 @@ class Found(NamedTuple):
     name: str
 
 
-def owned(found: Iterable[Found]) -> set[Found]:
+def owned(items: Iterable[Found]) -> set[Found]:
     """Return the entries that have an owner, with a fixed number of queries."""
-    found = set(found)
-    by_name = {each for each in found if each.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
-    alive = _live({each.name for each in by_name})
-    homes = _homes({each.name for each in found if each.kind == OrphanKind.HOME})
-    rests = {each for each in found if each.kind == OrphanKind.FOLDER and DELETING in each.name}
+    items = set(items)
+    by_name = {item for item in items if item.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
+    alive = _live_names({item.name for item in by_name})
+    homes = _homes({item.name for item in items if item.kind == OrphanKind.HOME})
+    rests = {item for item in items if item.kind == OrphanKind.FOLDER and DELETING in item.name}
     return {
-        *(each for each in by_name if each.name in alive),
-        *(each for each in found if each.kind == OrphanKind.HOME and each.name in homes),
+        *(item for item in by_name if item.name in alive),
+        *(item for item in items if item.kind == OrphanKind.HOME and item.name in homes),
         *_being_deleted(rests),
     }
 
 
-def _live(names: set[str]) -> set[str]:
+def _live_names(names: set[str]) -> set[str]:
     """Return the names of workspaces that are not deleted."""
     ids = {key: name for name in names if (key := _id_of(name)) is not None}
     if not ids:
@@ -64,18 +64,20 @@ def _homes(names: set[str]) -> set[str]:
     # Case-insensitive, because a home must be kept if two names could be the same.
     lowered = User.objects.filter(deleted_at=None).annotate(lowered=Lower("username"))
     people = set(
-        lowered.filter(lowered__in={each.lower() for each in usernames}).values_list("lowered", flat=True)
+        lowered.filter(lowered__in={username.lower() for username in usernames}).values_list(
+            "lowered", flat=True
+        )
     )
     live = Workspace.objects.live().filter(owner__username__in=usernames)
     going = HomeDeletion.objects.filter(owner__username__in=usernames)
-    kept = {
+    archived_keys = {
         *live.order_by().values_list("team__slug", "owner__username").distinct(),
         *going.values_list("team__slug", "owner__username"),
     }
     return {
         name
         for name, (team, owner) in pairs.items()
-        if (team in teams and owner.lower() in people) or (team, owner) in kept
+        if (team in teams and owner.lower() in people) or (team, owner) in archived_keys
     }
 
 
@@ -83,14 +85,14 @@ def _being_deleted(rests: set[Found]) -> set[Found]:
     """Return remains of homes whose deletion is still in progress."""
     if not rests:
         return set()
-    rows = HomeDeletion.objects.filter(node__name__in={each.node for each in rests})
+    rows = HomeDeletion.objects.filter(node__name__in={rest.node for rest in rests})
     under_way = {
         (pool, node, f"{team}/{DELETING}{user}")
         for pool, node, team, user in rows.values_list(
             "node__pool_id", "node__name", "team__slug", "owner__username"
         )
     }
-    return {each for each in rests if (each.pool, each.node, each.name) in under_way}
+    return {rest for rest in rests if (rest.pool, rest.node, rest.name) in under_way}
 
 
 def _id_of(name: str) -> UUID | None:

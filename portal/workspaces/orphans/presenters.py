@@ -74,11 +74,11 @@ def remove_question(orphan: Orphan) -> dict[str, Any]:
     named = {"name": orphan.name, "node": orphan.node}
     home = orphan.kind == OrphanKind.HOME
     size = f" ({format_memory(orphan.size_mib)})" if orphan.size_mib is not None else ""
-    what = _("%(name)s on %(node)s") % named
+    label = _("%(name)s on %(node)s") % named
     return {
         "title": _("Remove %(name)s?") % named,
         "loses": [
-            what + size,
+            label + size,
             *([_("all files in it: nothing brings them back")] if home else []),
         ],
         "stays": [_("whatever somebody owns: %(node)s looks once more before anything goes") % named],

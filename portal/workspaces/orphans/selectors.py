@@ -40,10 +40,10 @@ def ended(actor: User) -> QuerySet[Orphan]:
 
 
 def orphan(actor: User, orphan_id: UUID) -> Orphan:
-    found = orphans(actor).filter(pk=orphan_id).first()
-    if found is None:
+    orphan = orphans(actor).filter(pk=orphan_id).first()
+    if orphan is None:
         raise NotFound(Reason(OrphanCode.NO_SUCH_ORPHAN))
-    return found
+    return orphan
 
 
 def removed_at(orphan: Orphan) -> datetime | None:

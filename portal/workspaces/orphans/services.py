@@ -82,9 +82,9 @@ def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> No
     """
     now = timezone.now()
     listed_kinds = [leftover for leftover in leftovers if OrphanKind(leftover.kind.value) in LISTED]
-    here = [leftover for leftover in listed_kinds if not leftover.removed_at]
-    _note(pool, node, here, now)
-    listed = {(leftover.kind.value, leftover.name) for leftover in here}
+    present = [leftover for leftover in listed_kinds if not leftover.removed_at]
+    _note(pool, node, present, now)
+    listed = {(leftover.kind.value, leftover.name) for leftover in present}
     for row in Orphan.objects.select_for_update().filter(
         pool=pool, node=node, kind__in=LISTED, state__in=THERE, seen_at__lt=now
     ):
@@ -96,16 +96,16 @@ def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> No
 def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -> None:
     """Create or update rows for entries without an owner, and close rows of entries that have one now."""
     names = [Found(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
-    kept = {(leftover.kind, leftover.name) for leftover in owned(names)}
+    owned_keys = {(leftover.kind, leftover.name) for leftover in owned(names)}
     rows = {
         (row.kind, row.name): row
         for row in Orphan.objects.select_for_update().filter(pool=pool, node=node, state__in=THERE)
     }
-    for key in kept & set(rows):
+    for key in owned_keys & set(rows):
         _end(rows[key], OrphanState.GONE, now)
     for leftover in leftovers:
         key = (leftover.kind.value, leftover.name)
-        if key in kept:
+        if key in owned_keys:
             continue
         row = rows.get(key)
         if row is None:
@@ -126,7 +126,7 @@ def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -
 
 def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
     """Record once what a node has removed by itself; nodes report it repeatedly."""
-    known = set(
+    known_keys = set(
         Orphan.objects.filter(pool=pool, node=node, state=OrphanState.REMOVED, kind__in=LISTED).values_list(
             "kind", "name"
         )
@@ -134,7 +134,7 @@ def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
     since = timezone.now() - timedelta(days=settings.BERTH_ORPHAN_KEEP_DAYS)
     for leftover in gone:
         at = min(datetime.fromtimestamp(leftover.removed_at, UTC), timezone.now())
-        if (leftover.kind.value, leftover.name) not in known and at > since:
+        if (leftover.kind.value, leftover.name) not in known_keys and at > since:
             Orphan.objects.create(
                 pool=pool,
                 node=node,
@@ -148,7 +148,7 @@ def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
                 ended_at=at,
                 removed_by=node,
             )
-            known.add((leftover.kind.value, leftover.name))
+            known_keys.add((leftover.kind.value, leftover.name))
 
 
 @transaction.atomic
@@ -195,7 +195,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
         raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
     _order(row)
-    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_words(row)} be removed")
+    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_label(row)} be removed")
     return row
 
 
@@ -243,12 +243,12 @@ def apply_removed(answer: LeftoverRemoved) -> bool:
         row.state, row.lease, row.lease_expires_at = OrphanState.FOUND, "", None
         row.problem = strip_nul(answer.failure.message)[:1000]
         row.save(update_fields=["state", "lease", "lease_expires_at", "problem"])
-        _record(SYSTEM, AuditKind.ORPHAN_NOT_REMOVED, row, f"could not remove {_words(row)}: {row.problem}")
+        _record(SYSTEM, AuditKind.ORPHAN_NOT_REMOVED, row, f"could not remove {_label(row)}: {row.problem}")
     elif not answer.done:
         _go_on(row)
     else:
         _end(row, OrphanState.REMOVED, timezone.now())
-        _record(SYSTEM, AuditKind.ORPHAN_REMOVED, row, f"removed {_words(row)}")
+        _record(SYSTEM, AuditKind.ORPHAN_REMOVED, row, f"removed {_label(row)}")
     return True
 
 
@@ -271,7 +271,7 @@ def sweep() -> None:
     late = Orphan.objects.filter(state=OrphanState.REMOVING, lease_expires_at__lte=now)
     due = Orphan.objects.filter(state=OrphanState.FOUND, kind__in=LISTED, problem="")
     for pk in _keys(late):
-        _again(pk, now)
+        _retry(pk, now)
     for row in due.select_related("pool").order_by("first_seen_at")[:500]:
         at = removed_at(row)
         if at is not None and at <= now:
@@ -286,7 +286,7 @@ def _keys(rows: Iterable[Orphan]) -> list[UUID]:
 
 
 @transaction.atomic
-def _again(pk: UUID, now: datetime) -> None:
+def _retry(pk: UUID, now: datetime) -> None:
     row = (
         Orphan.objects.select_for_update(of=("self",))
         .select_related("pool")
@@ -328,7 +328,7 @@ def _forget_unseen(now: datetime) -> None:
             _end(row, OrphanState.GONE, now)
 
 
-def _words(row: Orphan) -> str:
+def _label(row: Orphan) -> str:
     size = f" ({format_memory(row.size_mib)})" if row.size_mib is not None else ""
     return f"the {row.get_kind_display().lower()} {row.name} on {row.node}{size}, which nobody owns"
 

@@ -31,8 +31,8 @@ def listing(request: SignedInRequest) -> HttpResponse:
     page = Paginator(selectors.there(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
-        "rows": [presenters.row(each) for each in page.object_list],
-        "ended": [presenters.row(each) for each in selectors.ended(request.user)[:ENDED_SHOWN]],
+        "rows": [presenters.row(orphan) for orphan in page.object_list],
+        "ended": [presenters.row(orphan) for orphan in selectors.ended(request.user)[:ENDED_SHOWN]],
         "policy": presenters.policy(),
         "may": request.user.operates,
     }
@@ -55,17 +55,17 @@ def refresh(request: SignedInRequest) -> HttpResponse:
 def delete(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
     """Confirm, then remove an orphan. A home requires its name."""
     require_operator(request.user)
-    found = selectors.orphan(request.user, orphan_id)
+    orphan = selectors.orphan(request.user, orphan_id)
     back = reverse("orphans:list")
-    asked = {**presenters.remove_question(found), "action": request.path, "back": back}
+    question = {**presenters.remove_question(orphan), "action": request.path, "back": back}
     if request.method != "POST":
-        return render(request, "confirm.html", asked)
+        return render(request, "confirm.html", question)
     try:
         services.remove(actor=request.user, orphan_id=orphan_id, confirm=request.POST.get("confirm", ""))
     except InvalidInput as error:
-        return render(request, "confirm.html", {**asked, "typed_problem": error.sentence}, status=400)
+        return render(request, "confirm.html", {**question, "typed_problem": error.sentence}, status=400)
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("%(name)s is being removed.") % {"name": found.name})
+        messages.success(request, _("%(name)s is being removed.") % {"name": orphan.name})
     return redirect(back)

@@ -139,15 +139,15 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     def update(self, request: UserRequest, *, name: str, **_kwargs: str) -> Response:
         require_fresh(request)
         holder = self.holder()
-        kept = services.put(
+        result = services.put(
             actor=request.user,
             holder=holder,
             name=name,
             expected=etags.expected_by(request),
             **body_of(request, SecretWriteSerializer),
         )
-        shown = selectors.secret_named(holder, kept.secret.name)
-        return self.answer(shown, status=201 if kept.created else 200)
+        shown = selectors.secret_named(holder, result.secret.name)
+        return self.answer(shown, status=201 if result.created else 200)
 
     @operation(
         "Change what is said of a secret",
@@ -159,9 +159,9 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     )
     def partial_update(self, request: UserRequest, **_kwargs: str) -> Response:
         require_fresh(request)
-        given = body_of(request, SecretChangeSerializer)
+        values = body_of(request, SecretChangeSerializer)
         expected = etags.expected_by(request)
-        row = services.change(actor=request.user, secret=self.get_object(), expected=expected, **given)
+        row = services.change(actor=request.user, secret=self.get_object(), expected=expected, **values)
         return self.answer(row)
 
     @operation(

@@ -13,13 +13,13 @@ from portal.workspaces.secrets.models import Secret, SecretKind, columns_of
 Documents = dict[Any, dict[str, dict[str, Any]]]
 
 
-def of_all() -> tuple[Documents, Documents]:
+def all_documents() -> tuple[Documents, Documents]:
     """Return the secrets of teams and of templates, by the holder's key and then by name."""
     teams: Documents = {}
     templates: Documents = {}
     for row in Secret.objects.filter(user=None).exclude(vault_path="").order_by("name"):
-        found = teams if row.team_id is not None else templates
-        found.setdefault(row.team_id or row.template_id, {})[row.name] = _document(row)
+        group = teams if row.team_id is not None else templates
+        group.setdefault(row.team_id or row.template_id, {})[row.name] = _document(row)
     return teams, templates
 
 
@@ -27,7 +27,7 @@ def as_kept(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
     """Return a holder's secrets of a site file by name, with defaults."""
     usual = {"kind": SecretKind.ENV.value, "description": "", "everywhere": False}
     return {
-        name: {**usual, **given, "path": given["path"].strip().strip("/")} for name, given in wanted.items()
+        name: {**usual, **entry, "path": entry["path"].strip().strip("/")} for name, entry in wanted.items()
     }
 
 
@@ -37,18 +37,18 @@ def apply(*, actor: User, holder: Team | Template, wanted: Mapping[str, Mapping[
     Raises the exceptions of `services.put`.
     """
     present = {row.name: row for row in Secret.objects.filter(**columns_of(holder)).exclude(vault_path="")}
-    for name, given in wanted.items():
+    for name, entry in wanted.items():
         row = present.get(name)
-        if row is None or _document(row) != given:
+        if row is None or _document(row) != entry:
             services.put(
                 actor=actor,
                 holder=holder,
                 name=name,
-                vault_path=given["path"],
-                vault_key=given["key"],
-                kind=given["kind"],
-                description=given["description"],
-                everywhere=given["everywhere"],
+                vault_path=entry["path"],
+                vault_key=entry["key"],
+                kind=entry["kind"],
+                description=entry["description"],
+                everywhere=entry["everywhere"],
             )
     for name in sorted(present.keys() - wanted.keys()):
         services.delete(actor=actor, secret=present[name])

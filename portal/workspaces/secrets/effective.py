@@ -62,12 +62,12 @@ def is_automatic(secret: Secret) -> bool:
 
 def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
     """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
-    whose = Q(user=owner)
+    holders = Q(user=owner)
     if team is not None:
-        whose |= Q(team=team)
+        holders |= Q(team=team)
     if template is not None:
-        whose |= Q(template=template)
-    rows = list(Secret.objects.filter(whose).defer("sealed", "description"))
+        holders |= Q(template=template)
+    rows = list(Secret.objects.filter(holders).defer("sealed", "description"))
     if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
         rows = [row for row in rows if row.team_id is None]
     by_name: dict[str, list[Secret]] = {}
@@ -86,7 +86,7 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
         reason = Reason(SecretCode.TOO_MANY_NAMED, {"limit": MAX_NAMED})
     elif unknown:
         reason = Reason(SecretCode.UNKNOWN_NAMED, {"names": [name[:64] for name in unknown[:10]]})
-    elif _total(offer.given(wanted)) > MAX_TOTAL_BYTES:
+    elif _total_bytes(offer.given(wanted)) > MAX_TOTAL_BYTES:
         reason = Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES})
     if reason is not None:
         raise InvalidInput(reason, errors={"secrets": [reason]})
@@ -127,11 +127,11 @@ def fetch(rows: Iterable[Secret]) -> Fetched:
         elif isinstance(entry, PortalError):
             fetched[row.pk] = entry
         else:
-            fetched[row.pk] = _picked(row, entry.values.get(row.vault_key), entry.version)
+            fetched[row.pk] = _pick_value(row, entry.values.get(row.vault_key), entry.version)
     return fetched
 
 
-def _picked(row: Secret, value: object, version: int) -> FromVault | PortalError:
+def _pick_value(row: Secret, value: object, version: int) -> FromVault | PortalError:
     params = {"path": row.vault_path, "key": row.vault_key}
     if value is None:
         return StateConflict(Reason(SecretCode.VAULT_NO_SUCH_KEY, params))
@@ -158,7 +158,7 @@ def values_of(
             continue
         sealed, row.version, row.vault_path, row.vault_key = present[row.pk]
         if row.in_vault:
-            values.append((row, _fetched(row, fetched)))
+            values.append((row, _fetched_value(row, fetched)))
             continue
         try:
             values.append((row, unseal(sealed, purpose=purpose_of(row))))
@@ -170,7 +170,7 @@ def values_of(
     return values
 
 
-def _fetched(row: Secret, fetched: Fetched) -> str:
+def _fetched_value(row: Secret, fetched: Fetched) -> str:
     got = fetched.get(row.pk)
     if isinstance(got, PortalError):
         raise got
@@ -180,5 +180,5 @@ def _fetched(row: Secret, fetched: Fetched) -> str:
     return got.value
 
 
-def _total(rows: Sequence[Secret]) -> int:
+def _total_bytes(rows: Sequence[Secret]) -> int:
     return sum(row.size_bytes for row in rows)

@@ -107,9 +107,9 @@ class Secret(models.Model):
     @property
     def holder(self) -> Holder:
         """The user, team or template that it belongs to."""
-        found = self.user or self.team or self.template
-        assert found is not None  # ensured by a constraint
-        return found
+        holder = self.user or self.team or self.template
+        assert holder is not None  # ensured by a constraint
+        return holder
 
     @property
     def in_vault(self) -> bool:

@@ -22,7 +22,7 @@ def is_configured() -> bool:
 
 def is_path(path: str) -> bool:
     """Return whether it is a path below a mount: segments separated by `/`, without `.` and `..`."""
-    return 0 < len(path) <= MAX_PATH and all(_is_segment(each) for each in path.split("/"))
+    return 0 < len(path) <= MAX_PATH and all(_is_segment(segment) for segment in path.split("/"))
 
 
 def is_key(key: str) -> bool:
@@ -37,14 +37,14 @@ def folders(patterns: list[str], **names: str) -> list[str]:
     """
     if not all(_is_segment(name) for name in names.values()):
         return []
-    found = []
+    paths = []
     for pattern in patterns:
         path = pattern.strip("/")
         for name, value in names.items():
             path = path.replace("{" + name + "}", value)
         if is_path(path):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def is_below(path: str, allowed: list[str]) -> bool:

@@ -98,13 +98,13 @@ def choices(
 ) -> list[Choice]:
     """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
     offer = offer_to(owner, team, template)
-    found = []
+    options = []
     for name, rows in offer.by_name.items():
         # The secret without a selection, and the one with it.
         anyway = next((row for row in rows if is_automatic(row)), None)
         for row in (rows[0],) if anyway is None or anyway is rows[0] else (rows[0], anyway):
             below = rows[rows.index(row) + 1 :]
-            found.append(
+            options.append(
                 Choice(
                     name=name,
                     kind=str(row.get_kind_display()),
@@ -114,4 +114,4 @@ def choices(
                     chosen=row is not anyway and name in named,
                 )
             )
-    return sorted(found, key=lambda each: (each.automatic, each.name))
+    return sorted(options, key=lambda option: (option.automatic, option.name))

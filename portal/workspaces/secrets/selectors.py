@@ -35,18 +35,18 @@ def secrets_of(holder: Holder) -> QuerySet[Secret]:
 
 def secret_named(holder: Holder, name: str) -> Secret:
     """Return a secret of the holder. Raises `NotFound`."""
-    found = secrets_of(holder).filter(name=name[:100]).first()
-    if found is None:
+    secret = secrets_of(holder).filter(name=name[:100]).first()
+    if secret is None:
         raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
-    return found
+    return secret
 
 
 def secret_by_id(actor: User, secret_id: UUID) -> Secret:
     """Return a secret whose holder is visible to the actor. Raises `NotFound`."""
     beside = ("user", "team", "template__team", "created_by", "changed_by", "delivered_to")
-    found = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*beside).first()
-    if found is not None:
-        match found.holder:
+    secret = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*beside).first()
+    if secret is not None:
+        match secret.holder:
             case User() as user:
                 seen = user.pk == actor.pk
             case Team() as team:
@@ -54,5 +54,5 @@ def secret_by_id(actor: User, secret_id: UUID) -> Secret:
             case template:
                 seen = catalog.templates_for(actor).filter(pk=template.pk).exists()
         if seen:
-            return found
+            return secret
     raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))

@@ -33,7 +33,7 @@ MAX_DESCRIPTION = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedSecret:
     """A secret after a write, and whether it was created."""
 
     secret: Secret
@@ -53,7 +53,7 @@ def put(
     everywhere: bool | None = None,
     expected: Collection[str] = etags.ANY,
     only_new: bool = False,
-) -> Kept:
+) -> SavedSecret:
     """Create the secret with this name, or set a new value. `None` keeps a field or uses its default.
 
     With `vault_path` and `vault_key` instead of `value`, the value is stored in Vault and read at each start
@@ -93,11 +93,11 @@ def put(
         row.description = row.description if description is None else _one_line(description)
         row.everywhere = row.everywhere if everywhere is None else everywhere
         row.save(force_insert=created)
-        did = "made" if created else "changed the value of"
-        made = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
+        did = "audit_kind" if created else "changed the value of"
+        audit_kind = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
         where: dict[str, object] = {"vault_path": vault_path, "vault_key": vault_key} if vault_path else {}
-        _record(actor, made, row, f"{did} the secret {name} of {_called(holder)}", **where)
-    return Kept(row, created)
+        _record(actor, audit_kind, row, f"{did} the secret {name} of {_holder_label(holder)}", **where)
+    return SavedSecret(row, created)
 
 
 def change(
@@ -125,8 +125,8 @@ def change(
         if changed:
             row.updated_at = timezone.now()
             row.save(update_fields=[*changed, "updated_at"])
-            said = f"changed the secret {row.name} of {_called(row.holder)}"
-            _record(actor, AuditKind.SECRET_CHANGED, row, said, changed=changed)
+            message = f"changed the secret {row.name} of {_holder_label(row.holder)}"
+            _record(actor, AuditKind.SECRET_CHANGED, row, message, changed=changed)
     return row
 
 
@@ -136,8 +136,8 @@ def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY
     with transaction.atomic():
         row = _locked(secret)
         _expect(expected, row)
-        said = f"deleted the secret {row.name} of {_called(row.holder)}"
-        _record(actor, AuditKind.SECRET_DELETED, row, said)
+        message = f"deleted the secret {row.name} of {_holder_label(row.holder)}"
+        _record(actor, AuditKind.SECRET_DELETED, row, message)
         row.delete()
 
 
@@ -244,7 +244,7 @@ def _expect(expected: Collection[str], row: Secret) -> None:
     etags.require_expected(expected, row, name=row.name, by=by)
 
 
-def _called(holder: Holder) -> str:
+def _holder_label(holder: Holder) -> str:
     match holder:
         case User():
             return "their own"

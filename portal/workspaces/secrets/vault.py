@@ -68,17 +68,17 @@ def read(paths: Iterable[str]) -> dict[str, Entry | PortalError]:
     `Unavailable` is temporary (Vault is down, sealed or busy); `StateConflict` needs a change of
     configuration.
     """
-    found: dict[str, Entry | PortalError] = {}
+    results: dict[str, Entry | PortalError] = {}
     session = requests.Session()
     session.trust_env = False  # No proxy, .netrc or environment variable may redirect the token.
     session.verify = settings.BERTH_VAULT_CA_FILE or True
     with session:
         for path in dict.fromkeys(paths):
             try:
-                found[path] = _read(session, path)
+                results[path] = _read(session, path)
             except PortalError as error:
-                found[path] = error
-    return found
+                results[path] = error
+    return results
 
 
 def _read(session: requests.Session, path: str) -> Entry:
@@ -100,14 +100,14 @@ def _read(session: requests.Session, path: str) -> Entry:
                     return _entry(_client(session, token), path)
                 except exceptions.Forbidden:
                     pass
-            raise _refused(session, token, path) from None
+            raise _denial_error(session, token, path) from None
     except exceptions.InvalidPath:
         raise StateConflict(Reason(SecretCode.VAULT_NO_SUCH_PATH, {"path": path})) from None
     except exceptions.InvalidRequest as error:
         log.error("Vault does not understand what it is asked about %s: %s", path, error.errors)
         raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path})) from None
     except exceptions.VaultDown as error:
-        sealed = any("sealed" in str(each).lower() for each in error.errors or [])
+        sealed = any("sealed" in str(line).lower() for line in error.errors or [])
         raise _away(error, SecretCode.VAULT_SEALED if sealed else SecretCode.VAULT_AWAY) from None
     except requests.exceptions.SSLError as error:
         log.error("Vault at %s: its certificate is not believed (%s)", settings.BERTH_VAULT_ADDR, error)
@@ -191,7 +191,7 @@ def _file(name: str) -> str:
     return text
 
 
-def _refused(session: requests.Session, token: str, path: str) -> StateConflict:
+def _denial_error(session: requests.Session, token: str, path: str) -> StateConflict:
     """Return the reason for a denial by Vault: the token or the path."""
     try:
         _client(session, token).auth.token.lookup_self()

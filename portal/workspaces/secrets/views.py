@@ -30,7 +30,7 @@ from portal.workspaces.secrets.models import Holder, Source
 @never_cache
 def own(request: SignedInRequest) -> HttpResponse:
     """List the user's own secrets, with a form for a new one."""
-    return _listed(request, request.user)
+    return _render_list(request, request.user)
 
 
 @sensitive_post_parameters("value")
@@ -38,7 +38,7 @@ def own(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the secrets of a team. Its owners and operators can write them."""
-    return _listed(request, selectors.team_of(request.user, slug))
+    return _render_list(request, selectors.team_of(request.user, slug))
 
 
 @sensitive_post_parameters("value")
@@ -46,24 +46,24 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
 @never_cache
 def template(request: SignedInRequest, slug: str) -> HttpResponse:
     """List the secrets of a template. Its maintainers can write them."""
-    return _listed(request, selectors.template_of(request.user, slug))
+    return _render_list(request, selectors.template_of(request.user, slug))
 
 
-def _listed(request: SignedInRequest, holder: Holder) -> HttpResponse:
+def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
     is_template = isinstance(holder, Template)
     if request.method == "POST":
         policies.require_keep(request.user, holder)
         if not is_fresh(request):
-            return _to_confirm(request)
+            return _redirect_to_confirm(request)
     folders = services.folders_of(holder)
     form = NewForm(request.POST or None, of_template=is_template, folders=folders)
     if request.method == "POST" and form.is_valid():
-        given = form.cleaned_data
+        cleaned = form.cleaned_data
         try:
             services.put(
                 actor=request.user,
                 holder=holder,
-                name=given["name"].strip(),
+                name=cleaned["name"].strip(),
                 only_new=True,
                 **form.value_or_place(),
                 **form.wanted(),
@@ -94,7 +94,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     if request.method == "POST":
         policies.require_keep(request.user, secret.holder)
         if not is_fresh(request):
-            return _to_confirm(request)
+            return _redirect_to_confirm(request)
     place = {"vault_path": secret.vault_path, "vault_key": secret.vault_key}
     initial = {"description": secret.description, "everywhere": secret.everywhere, **place}
     form = ChangeForm(
@@ -105,19 +105,19 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         initial=initial,
     )
     if request.method == "POST" and form.is_valid():
-        wanted, given = form.wanted(), form.value_or_place()
+        wanted, cleaned = form.wanted(), form.value_or_place()
         # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
-        if given["value"] and {name: given[name] for name in place} == place:
-            given |= dict.fromkeys(place, "")
+        if cleaned["value"] and {name: cleaned[name] for name in place} == place:
+            cleaned |= dict.fromkeys(place, "")
         expected = etags.expected_by(request)
         try:
-            if given["value"] or {name: given[name] for name in place} != place:
+            if cleaned["value"] or {name: cleaned[name] for name in place} != place:
                 services.put(
                     actor=request.user,
                     holder=secret.holder,
                     name=secret.name,
                     expected=expected,
-                    **given,
+                    **cleaned,
                     **wanted,
                 )
             else:
@@ -148,7 +148,7 @@ def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     policies.require_keep(request.user, secret.holder)
     if request.method == "POST":
         if not is_fresh(request):
-            return _to_confirm(request)
+            return _redirect_to_confirm(request)
         services.delete(actor=request.user, secret=secret)
         messages.success(request, _("The secret %(name)s is deleted.") % {"name": secret.name})
         return redirect(presenters.list_url(secret.holder))
@@ -160,7 +160,7 @@ def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     return render(request, "confirm.html", context)
 
 
-def _to_confirm(request: SignedInRequest) -> HttpResponse:
+def _redirect_to_confirm(request: SignedInRequest) -> HttpResponse:
     """Ask the user to confirm their identity, and return to an empty form, as a value must not be kept."""
     messages.warning(request, _("Confirm that it is you, then type it once more."))
     return redirect(f"{reverse('accounts:confirm')}?{urlencode({'next': request.path})}")

@@ -21,15 +21,15 @@ register = template.Library()
 @register.inclusion_tag("workspaces/efficiency.html")
 def efficiency(workspace: Workspace) -> dict[str, Any]:
     """Render the share of GPU time used, with a hint. Renders nothing if too little was measured."""
-    found = efficiency_of(workspace)
-    if found is None or found.used is None:
+    result = efficiency_of(workspace)
+    if result is None or result.used is None:
         return {"found": None}
     return {
-        "found": found,
-        "used": format_share(found.used),
-        "measured": format_share(found.measured),
-        "hint": message_of(found.hint) if found.hint is not None else "",
-        "advice": next_action_of(found.hint) if found.hint is not None else "",
+        "found": result,
+        "used": format_share(result.used),
+        "measured": format_share(result.measured),
+        "hint": message_of(result.hint) if result.hint is not None else "",
+        "advice": next_action_of(result.hint) if result.hint is not None else "",
     }
 
 

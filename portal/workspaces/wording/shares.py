@@ -22,7 +22,7 @@ def _amounts(params: Params) -> Params:
     }
 
 
-def _over(params: Params) -> Params:
+def _format_overuse(params: Params) -> Params:
     if seconds := params.get("ends_in_s"):
         follows = _now("Otherwise the node ends the largest process after %(seconds)s s.") % {
             "seconds": seconds
@@ -32,7 +32,7 @@ def _over(params: Params) -> Params:
     return {**_amounts(params), "follows": follows}
 
 
-def _ended(params: Params) -> Params:
+def _format_ended_process(params: Params) -> Params:
     name = params.get("process", "")
     process = _now("process “%(name)s”") % {"name": name} if name else _now("one process")
     return {**_amounts(params), "process": process}
@@ -42,7 +42,7 @@ TEXTS: dict[StrEnum, Text] = {
     ShareCode.OVER: Text(
         _("The workspace uses %(used)s GiB on %(device)s, above its limit of %(part)s GiB."),
         _("Free GPU memory now. %(follows)s"),
-        _over,
+        _format_overuse,
     ),
     ShareCode.ASKED: Text(
         _(
@@ -50,7 +50,7 @@ TEXTS: dict[StrEnum, Text] = {
             "limit of %(part)s GiB."
         ),
         _USE_LESS,
-        _ended,
+        _format_ended_process,
     ),
     ShareCode.KILLED: Text(
         _(
@@ -58,7 +58,7 @@ TEXTS: dict[StrEnum, Text] = {
             "of %(part)s GiB."
         ),
         _USE_LESS,
-        _ended,
+        _format_ended_process,
     ),
     ShareCode.BACK: Text(
         _("The workspace is within its limit again, with %(used)s of %(part)s GiB on %(device)s."),

@@ -59,7 +59,7 @@ def _device_lost(params: Params) -> Params:
     return {"text": text % values, "next": following}
 
 
-def _used(params: Params) -> Params:
+def _format_names(params: Params) -> Params:
     return {**params, "names": names_joined(params["names"])}
 
 
@@ -243,6 +243,6 @@ TEXTS: dict[StrEnum, Text] = {
             "count",
         ),
         _("Disable it so that nobody chooses it, and delete it once these workspaces are deleted."),
-        prepare=_used,
+        prepare=_format_names,
     ),
 }

@@ -120,7 +120,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
     def get_permissions(self) -> Any:
         return [SetsLimits()] if self.action == "create" else super().get_permissions()
 
-    def _written(self, quota: Quota, done: services.Changed, **how: Any) -> Response:
+    def _written_response(self, quota: Quota, done: services.Changed, **how: Any) -> Response:
         quota.notes = list(done.notes)  # type: ignore[attr-defined]
         answered = Response(QuotaWrittenSerializer(quota).data, **how)
         return etags.tagged(answered, quota)
@@ -162,7 +162,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         resource = services.clean_resource(body["resource"])
         quota = self.get_queryset().get(team=team, cohort=cohort, resource=resource)
         location = reverse("api:quota-detail", args=[quota.pk])
-        return self._written(quota, done, status=201, headers={"Location": location})
+        return self._written_response(quota, done, status=201, headers={"Location": location})
 
     @operation(
         "Replace a quota",
@@ -189,7 +189,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
             expected=etags.expected_by(request),
             **body_of(request, QuotaChangeSerializer),
         )
-        return self._written(self.get_object(), done)
+        return self._written_response(self.get_object(), done)
 
     @operation(
         "Delete a quota",
@@ -261,7 +261,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
     def get_queryset(self) -> QuerySet[MemberCap]:
         return selectors.caps_for(self.request.user)
 
-    def _written(self, cap: MemberCap, done: services.Changed, **how: Any) -> Response:
+    def _written_response(self, cap: MemberCap, done: services.Changed, **how: Any) -> Response:
         cap.notes = list(done.notes)  # type: ignore[attr-defined]
         answered = Response(MemberCapWrittenSerializer(cap).data, **how)
         return etags.tagged(answered, cap)
@@ -297,7 +297,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
             team=team, user=user, resource=services.clean_resource(body["resource"])
         )
         location = reverse("api:member-cap-detail", args=[cap.pk])
-        return self._written(cap, done, status=201, headers={"Location": location})
+        return self._written_response(cap, done, status=201, headers={"Location": location})
 
     @operation(
         "Replace a cap",
@@ -318,7 +318,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
             amount=amount,
             expected=etags.expected_by(request),
         )
-        return self._written(self.get_object(), done)
+        return self._written_response(self.get_object(), done)
 
     @operation(
         "Delete a cap",

@@ -123,10 +123,10 @@ class QuotaUsage:
             return _("%(used)s in use, no limit") % used
         if not self.quota:
             return _("%(used)s of at most %(limit)s") % {**used, "limit": self.limit_words}
-        words = _("%(used)s of %(quota)s") % {**used, "quota": self.quota_words}
+        text = _("%(used)s of %(quota)s") % {**used, "quota": self.quota_words}
         if self.borrowed:
-            words += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
-        return words
+            text += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
+        return text
 
     @property
     def sentence(self) -> str:

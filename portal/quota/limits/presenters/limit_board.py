@@ -86,25 +86,25 @@ def board_of(
     """Read the page's data; `data` has the resource, the search and the row to edit."""
     now = limits.usage_snapshot()
     lines = site.site_view(now)
-    known = site.known_resources(lines)
-    resource, problem = _resource(data, known, problem)
+    resource_names = site.known_resources(lines)
+    resource, problem = _resource(data, resource_names, problem)
     q = strip_nul(data.get("q", "")).strip()[:100]
     rows = site.tree_view(now, resource)
     wanted = strip_nul(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
     chosen = next((row for row in rows if row.key == wanted), None)
     if q:
-        words = q.lower()
-        rows = [row for row in rows if words in row.name.lower() or words in row.slug or row is chosen]
+        query = q.lower()
+        rows = [row for row in rows if query in row.name.lower() or query in row.slug or row is chosen]
     shown = rows[:MAX_ROWS]
     if chosen is not None and chosen not in shown:
         shown.append(chosen)
-    if resource not in known:
-        known = [resource, *known]
-    line = next((each for each in lines if each.resource == resource), None)
+    if resource not in resource_names:
+        resource_names = [resource, *resource_names]
+    line = next((line for line in lines if line.resource == resource), None)
     rate = ResourceRate.objects.filter(resource=resource).first()
     return Board(
         resource=resource,
-        choices=[(name, format_resource(name)) for name in known],
+        choices=[(name, format_resource(name)) for name in resource_names],
         rows=shown,
         left_out=len(rows) - min(len(rows), len(shown)),
         line=line or SiteLine(resource, 0, 0, 0, None),
@@ -116,7 +116,7 @@ def board_of(
         if resources.is_accelerator(resource)
         else None,
         cohorts=list(Cohort.objects.order_by("slug")),
-        editing=_editing(chosen, resource, typed),
+        editing=_build_editing(chosen, resource, typed),
         empty=not Quota.objects.exists(),
         q=q,
         problem=problem,
@@ -127,18 +127,18 @@ def board_of(
     )
 
 
-def _resource(data: QueryDict, known: list[str], problem: str) -> tuple[str, str]:
+def _resource(data: QueryDict, names: list[str], problem: str) -> tuple[str, str]:
     """Return the resource to show: the named one if valid, else the first."""
     named = strip_nul(data.get("resource", "")).strip()
     if not named:
-        return known[0], problem
+        return names[0], problem
     try:
         return clean_resource(named), problem
     except InvalidInput as error:
-        return known[0], problem or error.message
+        return names[0], problem or error.message
 
 
-def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
+def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
     if row is None:
         return None
     quota, place = row.quota, _place_of(row)

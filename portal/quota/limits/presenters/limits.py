@@ -25,10 +25,10 @@ class TeamQuota:
 def for_home(user: User) -> list[TeamQuota]:
     """Return the reader's limited teams, each with its most important bars."""
     teams = list(accounts.own_teams(user)[:MAX_TEAMS])
-    found = limits.bars_for_many(teams, user) if teams else {}
+    bars_by_team = limits.bars_for_many(teams, user) if teams else {}
     shown = []
     for team in teams:
-        bars = [bar for bar in found[team.slug] if not bar.unlimited]
+        bars = [bar for bar in bars_by_team[team.slug] if not bar.unlimited]
         # Exhausted resources come first, the others in order.
         first = sorted(bars, key=lambda bar: not (bar.over or bar.full or bar.queued))[:MAX_BARS]
         if first:

@@ -82,19 +82,19 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
         yield team, str(owner), {resource: amount * count for resource, amount in amounts.items()}
 
 
-def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+def _charged_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
     """Return the workspaces that are charged.
 
     One that is deleted after its stop has already released its capacity.
     """
-    held = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
-    return workspaces.filter(~Q(state=State.TERMINATING) | Exists(held), state__in=HOLDING)
+    allocations = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
+    return workspaces.filter(~Q(state=State.TERMINATING) | Exists(allocations), state__in=HOLDING)
 
 
 def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
     uses = {team: Use() for team in teams}
     chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
-    for team, owner, amounts in _rows(_holding(chosen)):
+    for team, owner, amounts in _rows(_charged_workspaces(chosen)):
         # Skip teams created between the two queries.
         if use := uses.get(team):
             add(use.held, amounts)
@@ -110,10 +110,10 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
 
 def site_use() -> Amounts:
     """Return the amounts in use by all teams."""
-    held: Amounts = {}
-    for _, _, amounts in _rows(_holding(Workspace.objects.all())):
-        add(held, amounts)
-    return held
+    total: Amounts = {}
+    for _, _, amounts in _rows(_charged_workspaces(Workspace.objects.all())):
+        add(total, amounts)
+    return total
 
 
 def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = None) -> UsageSnapshot:
@@ -121,32 +121,32 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
 
     About ten queries for any number of teams.
     """
-    known = {team.name: team for team in limit_tree.teams(now or timezone.now())}
-    tree = QuotaTree(known.values(), limit_tree.cohorts())
+    teams_by_slug = {team.name: team for team in limit_tree.teams(now or timezone.now())}
+    tree = QuotaTree(teams_by_slug.values(), limit_tree.cohorts())
     if teams is None:
-        looked_at = set(known)
+        looked_at = set(teams_by_slug)
     else:
         # Teams below the same root share what can be borrowed.
-        roots = {id(tree.teams[slug].path()[-1]) for slug in teams if slug in known}
+        roots = {id(tree.teams[slug].path()[-1]) for slug in teams if slug in teams_by_slug}
         looked_at = {slug for slug, node in tree.teams.items() if id(node.path()[-1]) in roots}
-    uses = _uses(looked_at, of_all=len(looked_at) == len(known))
+    uses = _uses(looked_at, of_all=len(looked_at) == len(teams_by_slug))
     for slug, use in uses.items():
         tree.add(slug, use.held)
     site_limits = dict(SiteLimit.objects.values_list("resource", "amount"))
-    held: Amounts = {}
+    total: Amounts = {}
     if site_limits:
-        if len(looked_at) == len(known):
+        if len(looked_at) == len(teams_by_slug):
             for use in uses.values():
-                add(held, use.held)
+                add(total, use.held)
         else:
-            held = site_use()
+            total = site_use()
     base = {
         (team, resource): nominal
         for team, resource, nominal in Quota.objects.filter(team__slug__in=looked_at).values_list(
             "team__slug", "resource", "quota"
         )
     }
-    return UsageSnapshot(tree, known, uses, base, site_limits, held)
+    return UsageSnapshot(tree, teams_by_slug, uses, base, site_limits, total)
 
 
 # --- bars ---------------------------------------------------------------------------------------------
@@ -254,16 +254,16 @@ class MemberUse:
 def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UUID, list[MemberUse]]:
     """Return each member's usage of accelerators and of capped resources."""
     team, use = now.teams[slug], now.uses[slug]
-    found = {}
+    uses_by_user = {}
     for user in users:
         key = str(user.pk)
-        held, caps = use.by_user.get(key, {}), team.caps_of(key)
+        amounts, caps = use.by_user.get(key, {}), team.caps_of(key)
         own = team.member_caps.get(key, {})
-        names = {name for name in held if resources.is_accelerator(name)} | set(caps)
-        found[user.pk] = [
-            MemberUse(name, held.get(name, 0), caps.get(name), name in own) for name in in_order(names)
+        names = {name for name in amounts if resources.is_accelerator(name)} | set(caps)
+        uses_by_user[user.pk] = [
+            MemberUse(name, amounts.get(name, 0), caps.get(name), name in own) for name in in_order(names)
         ]
-    return found
+    return uses_by_user
 
 
 def caps_of(team: Team) -> QuerySet[MemberCap]:
@@ -290,13 +290,13 @@ def quotas_for(actor: User) -> QuerySet[Quota]:
 def _cohorts_above(teams: QuerySet[Team]) -> set[UUID]:
     """Return the cohorts of these teams, up to the roots."""
     parents = dict(Cohort.objects.values_list("pk", "parent_id"))
-    found: set[UUID] = set()
+    keys: set[UUID] = set()
     at: UUID | None
     for at in TeamShare.objects.filter(team__in=teams).values_list("cohort_id", flat=True):
-        while at is not None and at not in found:
-            found.add(at)
+        while at is not None and at not in keys:
+            keys.add(at)
             at = parents.get(at)
-    return found
+    return keys
 
 
 def cohorts_for(actor: User) -> QuerySet[Cohort]:

@@ -52,15 +52,17 @@ def site_view(now: UsageSnapshot) -> list[SiteLine]:
     """Return all resources that exist, are limited or are in use. `now` must cover all teams."""
     there = site_capacity()
     nominal: Amounts = {}
-    held: Amounts = {}
+    total: Amounts = {}
     for slug, team in now.teams.items():
         add(nominal, {name: limit.nominal for name, limit in team.limits.items()})
-        add(held, now.uses[slug].held)
+        add(total, now.uses[slug].held)
     for cohort in now.tree.cohorts.values():
         add(nominal, {name: limit.nominal for name, limit in cohort.limits.items()})
     return [
-        SiteLine(name, there.get(name, 0), nominal.get(name, 0), held.get(name, 0), now.site_limits.get(name))
-        for name in in_order({*there, *nominal, *held, *now.site_limits})
+        SiteLine(
+            name, there.get(name, 0), nominal.get(name, 0), total.get(name, 0), now.site_limits.get(name)
+        )
+        for name in in_order({*there, *nominal, *total, *now.site_limits})
     ]
 
 
@@ -152,7 +154,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
         node, cohort = now.tree.cohorts[slug], cohorts[slug]
         below = [name for name, team in now.teams.items() if team.cohort == slug]
         place = len(rows)
-        for child in sorted(each.slug for each in cohorts.values() if each.parent_id == cohort.pk):
+        for child in sorted(inner.slug for inner in cohorts.values() if inner.parent_id == cohort.pk):
             add_cohort(child, depth + 1)
         rows.extend(team_row(name, depth + 1) for name in sorted(below))
         used = sum(row.used for row in rows[place:] if row.kind == "team")

@@ -92,37 +92,37 @@ def change_cohort(
     if not name or len(name) > MAX_NAME:
         length = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
         raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [length]})
-    found = everything.get(cohort.pk)
-    if found is None:
+    row = everything.get(cohort.pk)
+    if row is None:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
-    etags.require_expected(expected, found, name=found.name)
-    _check_place(found, parent, everything)
+    etags.require_expected(expected, row, name=row.name)
+    _check_place(row, parent, everything)
     changes = []
-    if found.name != name:
-        changes.append(f"name {found.name} → {name}")
-    if found.parent_id != (parent.pk if parent else None):
-        old = everything[found.parent_id].name if found.parent_id else "on its own"
+    if row.name != name:
+        changes.append(f"name {row.name} → {name}")
+    if row.parent_id != (parent.pk if parent else None):
+        old = everything[row.parent_id].name if row.parent_id else "on its own"
         changes.append(f"inside {old} → {parent.name if parent else 'on its own'}")
-    if found.weight_milli != weight_milli:
-        changes.append(f"weight {_weight(found.weight_milli)} → {_weight(weight_milli)}")
+    if row.weight_milli != weight_milli:
+        changes.append(f"weight {_weight(row.weight_milli)} → {_weight(weight_milli)}")
     if not changes:
-        return found
-    before = found.name
-    found.name, found.parent, found.weight_milli = name, parent, weight_milli
-    found.save()
+        return row
+    before = row.name
+    row.name, row.parent, row.weight_milli = name, parent, weight_milli
+    row.save()
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_COHORT_CHANGED,
         message=f"changed the cohort {before}: {', '.join(changes)}",
         data={
-            "cohort": found.slug,
+            "cohort": row.slug,
             "name": name,
             "parent": parent.slug if parent else None,
             "weight_milli": weight_milli,
         },
     )
     emit(LimitsChanged())
-    return found
+    return row
 
 
 @transaction.atomic
@@ -139,7 +139,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozen
     teams = list(
         TeamShare.objects.filter(cohort=cohort).order_by("team__slug").values_list("team__name", flat=True)
     )
-    inside = [each.name for each in everything.values() if each.parent_id == cohort.pk]
+    inside = [child.name for child in everything.values() if child.parent_id == cohort.pk]
     if teams or inside:
         who = [*(f"the cohort {name}" for name in inside), *teams]
         params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
@@ -173,8 +173,8 @@ def set_share(
     if cohort is not None and cohort.pk not in everything:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     Team.objects.select_for_update().get(pk=team.pk)
-    share, made = TeamShare.objects.get_or_create(team=team)
-    if not (made and etags.NOTHING in expected):
+    share, created = TeamShare.objects.get_or_create(team=team)
+    if not (created and etags.NOTHING in expected):
         etags.require_expected(expected, share, name=team.name)
     old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
     changes = []
@@ -217,8 +217,8 @@ def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object,
             raise NotFound(Reason(QuotaCode.COHORT_GONE))
         above.append(everything[at])
         if at == cohort.pk:
-            way = [each.name for each in reversed(above)]
-            circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": cohort.name, "way": way})
+            path = [ancestor.name for ancestor in reversed(above)]
+            circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": cohort.name, "way": path})
             raise InvalidInput(circle, errors={"parent": [circle]})
         at = everything[at].parent_id
     if len(above) + _height(cohort, everything) > MAX_DEPTH:
@@ -231,7 +231,7 @@ def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
     level, height = {cohort.pk}, 0
     while level:
         height += 1
-        level = {each.pk for each in everything.values() if each.parent_id in level}
+        level = {child.pk for child in everything.values() if child.parent_id in level}
     return height
 
 

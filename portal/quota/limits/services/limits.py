@@ -43,14 +43,14 @@ class Changed:
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes as sentences."""
-        return tuple(message_of(each) for each in self.reasons)
+        return tuple(message_of(reason) for reason in self.reasons)
 
 
 def clean_resource(resource: str) -> str:
     """Return the normalised name of a resource. Raises `InvalidInput`."""
     name = resource.strip().lower()
     if not resources.is_resource(name):
-        raise _invalid("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name}))
+        raise _field_error("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name}))
     if len(name) > MAX_NAME:
         length = Reason(QuotaCode.RESOURCE_NAME_LENGTH, {"max": MAX_NAME})
         raise InvalidInput(Reason(QuotaCode.RESOURCE_NAME_TOO_LONG), errors={"resource": [length]})
@@ -60,11 +60,11 @@ def clean_resource(resource: str) -> str:
 def clean_amount(field: str, amount: int) -> int:
     """Return a non-negative amount in base units. Raises `InvalidInput`."""
     if not 0 <= amount <= MAX_AMOUNT:
-        raise _invalid(field, Reason(QuotaCode.AMOUNT_OUT_OF_RANGE))
+        raise _field_error(field, Reason(QuotaCode.AMOUNT_OUT_OF_RANGE))
     return amount
 
 
-def _invalid(field: str, reason: Reason) -> InvalidInput:
+def _field_error(field: str, reason: Reason) -> InvalidInput:
     """Return an error for one field."""
     return InvalidInput(reason, errors={field: [reason]})
 
@@ -114,7 +114,8 @@ def set_quota(
         kind=AuditKind.QUOTA_SET,
         team=team,
         message=f"set {format_resource(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
-        data=_data(team, cohort, resource) | {"before": _named(before), "after": _named(wanted)},
+        data=_data(team, cohort, resource)
+        | {"before": _values_by_name(before), "after": _values_by_name(wanted)},
     )
     emit(LimitsChanged())
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
@@ -146,7 +147,7 @@ def remove_quota(
         team=team,
         message=f"removed the quota of {format_resource(resource)} of {owner.name} ("
         f"{format_amount(resource, before[0])})",
-        data=_data(team, cohort, resource) | {"before": _named(before), "after": None},
+        data=_data(team, cohort, resource) | {"before": _values_by_name(before), "after": None},
     )
     emit(LimitsChanged())
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
@@ -165,7 +166,7 @@ def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
         return team
     if cohort is not None and team is None:
         return cohort
-    raise _invalid("team", Reason(QuotaCode.NOT_BOTH_OWNERS))
+    raise _field_error("team", Reason(QuotaCode.NOT_BOTH_OWNERS))
 
 
 def _lock(owner: Team | Cohort) -> None:
@@ -178,17 +179,17 @@ Triple = tuple[int, int | None, int | None]
 NAMES = ("quota", "borrowing_limit", "lending_limit")
 
 
-def _named(values: Triple | None) -> dict[str, int | None] | None:
+def _values_by_name(values: Triple | None) -> dict[str, int | None] | None:
     return dict(zip(NAMES, values, strict=True)) if values is not None else None
 
 
 def _difference(resource: str, before: Triple | None, after: Triple) -> str:
     parts = []
-    for index, word in enumerate(("quota", "may borrow", "lends")):
+    for index, label in enumerate(("quota", "may borrow", "lends")):
         new = _format(resource, after[index])
         old = _format(resource, before[index]) if before else ("none" if index == 0 else "all")
         if old != new:
-            parts.append(f"{word} {old} → {new}")
+            parts.append(f"{label} {old} → {new}")
     return ", ".join(parts) or f"quota none → {_format(resource, after[0])}"
 
 
@@ -238,7 +239,7 @@ def set_member_cap(
     _lock(team)
     if user is not None and not team.memberships.filter(user=user).exists():
         params = {"username": user.username, "team": team.name}
-        raise _invalid("username", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
+        raise _field_error("username", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
     etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is not None and only_new:
@@ -282,10 +283,10 @@ def remove_member_cap(
 
 
 def _cap_name(team: Team, user: User | None, resource: str) -> str:
-    words = {"resource": format_resource(resource), "team": team.name}
+    params = {"resource": format_resource(resource), "team": team.name}
     if user is None:
-        return _("%(resource)s of each member of %(team)s") % words
-    return _("%(resource)s of %(username)s in %(team)s") % {**words, "username": user.username}
+        return _("%(resource)s of each member of %(team)s") % params
+    return _("%(resource)s of %(username)s in %(team)s") % {**params, "username": user.username}
 
 
 def _record_cap(
@@ -385,9 +386,9 @@ def set_rate(
 ) -> Changed:
     """Set the price of an accelerator in thousandths of a GPU-hour per hour. Operators only."""
     policies.require_set_limits(actor)
-    resource = _priced(resource)
+    resource = _clean_rated_resource(resource)
     if not 0 <= rate_milli <= MAX_RATE_MILLI:
-        raise _invalid("rate_milli", Reason(QuotaCode.RATE_OUT_OF_RANGE))
+        raise _field_error("rate_milli", Reason(QuotaCode.RATE_OUT_OF_RANGE))
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
     etags.require_expected(expected, rate, name=format_resource(resource))
     before = rate.rate_milli if rate else None
@@ -402,7 +403,7 @@ def set_rate(
 def remove_rate(*, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY) -> Changed:
     """Delete the rate; the default of one GPU-hour per hour applies."""
     policies.require_set_limits(actor)
-    resource = _priced(resource)
+    resource = _clean_rated_resource(resource)
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
     etags.require_expected(expected, rate, name=format_resource(resource))
     if rate is None:
@@ -413,10 +414,10 @@ def remove_rate(*, actor: User | SystemActor, resource: str, expected: frozenset
     return Changed(True)
 
 
-def _priced(resource: str) -> str:
+def _clean_rated_resource(resource: str) -> str:
     resource = clean_resource(resource)
     if not resources.is_accelerator(resource):
-        raise _invalid("resource", Reason(QuotaCode.RATE_OF_NO_ACCELERATOR))
+        raise _field_error("resource", Reason(QuotaCode.RATE_OF_NO_ACCELERATOR))
     return resource
 
 

@@ -70,20 +70,20 @@ def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
         raise StateConflict(Reason(RequestCode.GRANT_ENDED))
     grant.ended_at = now
     note = strip_nul(note).strip()[:2000]
-    words = format_resource_amount(grant.resource, grant.amount)
+    amount = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_GRANT_REVOKED,
         team=grant.team,
-        message=f"took back {words} granted to {grant.team.name}" + (f": {note}" if note else ""),
+        message=f"took back {amount} granted to {grant.team.name}" + (f": {note}" if note else ""),
         targets=_targets(grant),
         data=_data(grant, note=note),
     )
-    others = {user.pk: user for user in _concerned(grant)}
+    others = {user.pk: user for user in _recipients(grant)}
     others.pop(actor.pk, None)
     title = _("%(username)s took back %(amount)s granted to %(team)s") % {
         "username": actor.username,
-        "amount": words,
+        "amount": amount,
         "team": grant.team.name,
     }
     events.notify(others.values(), "quota.grant_revoked", title, note, _url(grant))
@@ -112,12 +112,12 @@ def end_due_grants() -> int:
 def _warn(grant: Grant, now: datetime) -> None:
     if not Grant.objects.filter(pk=grant.pk, ended_at=None, warned_at=None).update(warned_at=now):
         return
-    words = format_resource_amount(grant.resource, grant.amount)
+    amount = format_resource_amount(grant.resource, grant.amount)
     events.notify(
-        _concerned(grant),
+        _recipients(grant),
         "quota.grant_ends_soon",
         _("%(amount)s granted to %(team)s ends %(time)s UTC")
-        % {"amount": words, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
+        % {"amount": amount, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
         _("What runs then goes on; nothing new starts on it. Ask again if you need it for longer."),
         _url(grant),
     )
@@ -127,19 +127,19 @@ def _warn(grant: Grant, now: datetime) -> None:
 def _end(grant: Grant, now: datetime) -> bool:
     if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
         return False
-    words = format_resource_amount(grant.resource, grant.amount)
+    amount = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=SYSTEM,
         kind=AuditKind.QUOTA_GRANT_ENDED,
         team=grant.team,
-        message=f"ended the grant of {words} to {grant.team.name}: its time is over",
+        message=f"ended the grant of {amount} to {grant.team.name}: its time is over",
         targets=_targets(grant),
         data=_data(grant),
     )
     events.notify(
-        _concerned(grant),
+        _recipients(grant),
         "quota.grant_ended",
-        _("%(amount)s granted to %(team)s has ended") % {"amount": words, "team": grant.team.name},
+        _("%(amount)s granted to %(team)s has ended") % {"amount": amount, "team": grant.team.name},
         _("What runs goes on; nothing new starts on it. Ask again if you still need it."),
         _url(grant),
     )
@@ -147,14 +147,14 @@ def _end(grant: Grant, now: datetime) -> bool:
     return True
 
 
-def _concerned(grant: Grant) -> list[User]:
+def _recipients(grant: Grant) -> list[User]:
     """Return the owners of the team, the requester, and the member whose cap it raises."""
-    found = {user.pk: user for user in owners_of(grant.team)}
+    users = {user.pk: user for user in owners_of(grant.team)}
     if grant.request is not None:
-        found[grant.request.requester_id] = grant.request.requester
+        users[grant.request.requester_id] = grant.request.requester
     if grant.user is not None:
-        found[grant.user.pk] = grant.user
-    return list(found.values())
+        users[grant.user.pk] = grant.user
+    return list(users.values())
 
 
 def _url(grant: Grant) -> str:

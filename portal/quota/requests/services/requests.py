@@ -227,11 +227,11 @@ def approve(
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.note[:200])
     else:
         give(request=request, amount=granted, until=ends)
-    words = format_resource_amount(request.resource, granted)
+    amounts = format_resource_amount(request.resource, granted)
     if granted < request.amount:
-        asked = format_amount(request.resource, request.amount)
-        words = _("%(granted)s (of %(asked)s asked for)") % {"granted": words, "asked": asked}
-    _notify_decision(actor, request, "approved", words, note, amount=granted, until=ends)
+        requested = format_amount(request.resource, request.amount)
+        amounts = _("%(granted)s (of %(asked)s asked for)") % {"granted": amounts, "asked": requested}
+    _notify_decision(actor, request, "approved", amounts, note, amount=granted, until=ends)
     return request
 
 
@@ -247,8 +247,8 @@ def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
     request = _request(request_id)
     policies.require_decide(actor, request)
     _decide(request, RequestState.DENIED, actor, note)
-    words = format_resource_amount(request.resource, request.amount)
-    _notify_decision(actor, request, "denied", words, note)
+    amount = format_resource_amount(request.resource, request.amount)
+    _notify_decision(actor, request, "denied", amount, note)
     _end_waiting(request, f"{actor.username} denied what it waited for: {note}")
     return request
 
@@ -268,8 +268,8 @@ def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
 
 def cancel_all_of(event: UserDeactivated) -> None:
     """Cancel the open requests of a deactivated user."""
-    asked = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
-    for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
+    open_requests = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
+    for request_id in open_requests.order_by("created_at", "pk").values_list("pk", flat=True):
         _cancel(_request(request_id), event.actor)
 
 
@@ -281,13 +281,13 @@ def _cancel(request: QuotaRequest, actor: User | SystemActor) -> None:
         decided_at=timezone.now(),
         decision_note="",
     )
-    words = format_resource_amount(request.resource, request.amount)
+    amount = format_resource_amount(request.resource, request.amount)
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_REQUEST_CANCELLED,
         team=request.team,
         workspace=request.workspace,
-        message=f"cancelled the request for {words} more for {request.team.name}",
+        message=f"cancelled the request for {amount} more for {request.team.name}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request),
     )
@@ -295,14 +295,14 @@ def _cancel(request: QuotaRequest, actor: User | SystemActor) -> None:
 
 
 def _request(request_id: UUID) -> QuotaRequest:
-    found = (
+    quota_request = (
         QuotaRequest.objects.select_related("team", "requester", "workspace", "decided_by")
         .filter(pk=request_id)
         .first()
     )
-    if found is None:
+    if quota_request is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
-    return found
+    return quota_request
 
 
 def _decide(request: QuotaRequest, state: RequestState, actor: User, note: str, **fields: Any) -> None:
@@ -338,9 +338,9 @@ def _decided_already(request_id: UUID) -> StateConflict:
 
 
 def _notify_decision(
-    actor: User, request: QuotaRequest, word: str, amounts: str, note: str, **data: Any
+    actor: User, request: QuotaRequest, decision: str, amounts: str, note: str, **data: Any
 ) -> None:
-    """Record the decision (`word`) on `amounts`, and notify the requester."""
+    """Record the `decision` on `amounts`, and notify the requester."""
     for_whom = None
     if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
         for_whom = approvers.delegator_of(actor)
@@ -349,20 +349,20 @@ def _notify_decision(
     how += " (a request of their own: there is no other administrator)" if own else ""
     events.record(
         actor=actor,
-        kind=AuditKind(f"quota.request_{word}"),
+        kind=AuditKind(f"quota.request_{decision}"),
         team=request.team,
         workspace=request.workspace,
-        message=f"{word} {amounts} for {request.team.name}{how}" + (f": {note}" if note else ""),
+        message=f"{decision} {amounts} for {request.team.name}{how}" + (f": {note}" if note else ""),
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
     )
     if not own:
         title = (
             _("%(username)s approved %(amounts)s for %(team)s")
-            if word == "approved"
+            if decision == "approved"
             else _("%(username)s denied %(amounts)s for %(team)s")
         ) % {"username": actor.username, "amounts": amounts, "team": request.team.name}
-        events.notify([request.requester], f"quota.request_{word}", title, note, url_of(request))
+        events.notify([request.requester], f"quota.request_{decision}", title, note, url_of(request))
 
 
 def _end_waiting(request: QuotaRequest, why: str) -> None:

@@ -79,13 +79,13 @@ def change_rule(
     require_approver(actor)
     rule = _rule(rule_id, expected)
     before = describe_rule(rule)
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "amount_at_most": amount_at_most,
         "hours_at_most": hours_at_most,
         "enabled": enabled,
     }
     changes = {
-        name: value for name, value in given.items() if value is not None and value != getattr(rule, name)
+        name: value for name, value in values.items() if value is not None and value != getattr(rule, name)
     }
     if not changes:
         return rule
@@ -115,12 +115,12 @@ def delete_rule(*, actor: User, rule_id: UUID, expected: frozenset[str] = etags.
 def describe_rule(rule: AutoApproveRule) -> str:
     """Return the rule as part of a sentence: amount, duration and team."""
     hours = ngettext("%(count)s hour", "%(count)s hours", rule.hours_at_most) % {"count": rule.hours_at_most}
-    words = {
+    params = {
         "amount": format_resource_amount(rule.resource, rule.amount_at_most),
         "hours": hours,
         "team": rule.team.name if rule.team else _("every team"),
     }
-    return _("up to %(amount)s for up to %(hours)s, for %(team)s") % words
+    return _("up to %(amount)s for up to %(hours)s, for %(team)s") % params
 
 
 def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRule]:
@@ -128,34 +128,34 @@ def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRul
 
     Excludes rules that the requester created or last changed.
     """
-    found = AutoApproveRule.objects.filter(enabled=True, resource=resource).order_by("created_at")
+    candidates = AutoApproveRule.objects.filter(enabled=True, resource=resource).order_by("created_at")
     if not approvers.is_only_superuser(requester):
-        found = found.exclude(created_by=requester).exclude(changed_by=requester)
-    return [rule for rule in found if rule.team_id == team.pk] + [
-        rule for rule in found if rule.team_id is None
+        candidates = candidates.exclude(created_by=requester).exclude(changed_by=requester)
+    return [rule for rule in candidates if rule.team_id == team.pk] + [
+        rule for rule in candidates if rule.team_id is None
     ]
 
 
 def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
     """Return what the rule still allows the team, minus all its active grants from rules."""
-    held = (
+    granted = (
         Grant.objects.active(now)
         # Automatic grants have no decider. The rule itself may have been deleted.
         .filter(team=team, user=None, resource=rule.resource)
         .filter(request__state=RequestState.APPROVED, request__decided_by=None)
         .aggregate(held=Sum("amount"))["held"]
     )
-    return max(0, rule.amount_at_most - (held or 0))
+    return max(0, rule.amount_at_most - (granted or 0))
 
 
 def _rule(rule_id: UUID, expected: frozenset[str]) -> AutoApproveRule:
     # Without a join: the team is optional, and outer joins cannot be locked.
-    found = AutoApproveRule.objects.select_for_update().filter(pk=rule_id).first()
-    if found is None:
+    rule = AutoApproveRule.objects.select_for_update().filter(pk=rule_id).first()
+    if rule is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
-    by = found.changed_by
-    etags.require_expected(expected, found, name=describe_rule(found), by=by.username if by else None)
-    return found
+    by = rule.changed_by
+    etags.require_expected(expected, rule, name=describe_rule(rule), by=by.username if by else None)
+    return rule
 
 
 def _check_rule(resource: str, amount: int, hours: int) -> None:
@@ -171,10 +171,10 @@ def _check_rule(resource: str, amount: int, hours: int) -> None:
         raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
 
 
-def _record_rule(actor: User, rule: AutoApproveRule, word: str, message: str) -> None:
+def _record_rule(actor: User, rule: AutoApproveRule, action: str, message: str) -> None:
     events.record(
         actor=actor,
-        kind=AuditKind(f"quota.{word}"),
+        kind=AuditKind(f"quota.{action}"),
         team=rule.team,
         message=message,
         data={
@@ -224,13 +224,13 @@ def delegate(
     if same is not None:
         params = {"username": user.username, "until": same.ends_at.isoformat()}
         raise StateConflict(Reason(RequestCode.DELEGATED_ALREADY, params))
-    made = Delegation.objects.create(approver=actor, delegate=user, starts_at=begins, ends_at=ends_at)
+    delegation = Delegation.objects.create(approver=actor, delegate=user, starts_at=begins, ends_at=ends_at)
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_DELEGATED,
         message=f"lets {user.username} decide until {format_moment(ends_at)}",
         data={
-            "delegation": str(made.pk),
+            "delegation": str(delegation.pk),
             "delegate": user.username,
             "starts_at": begins.isoformat(),
             "ends_at": ends_at.isoformat(),
@@ -243,40 +243,41 @@ def delegate(
         _("From %(start)s to %(end)s.") % {"start": format_moment(begins), "end": format_moment(ends_at)},
         "/quotas/approvals/",
     )
-    return made
+    return delegation
 
 
 @transaction.atomic
 def take_back(*, actor: User, delegation_id: UUID) -> None:
     """End a delegation now. For its approver, its delegate and administrators. Idempotent."""
-    found = (
+    delegation = (
         Delegation.objects.select_for_update(of=("self",))
         .select_related("approver", "delegate")
         .filter(pk=delegation_id)
         .first()
     )
-    if found is None:
+    if delegation is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))
-    if actor.pk not in {found.approver_id, found.delegate_id} and not actor.is_superuser:
-        delegator = {"username": found.approver.username}
+    if actor.pk not in {delegation.approver_id, delegation.delegate_id} and not actor.is_superuser:
+        delegator = {"username": delegation.approver.username}
         raise NotAllowed(Reason(RequestCode.ONLY_DELEGATOR_TAKES_BACK, delegator))
     now = timezone.now()
-    if found.ends_at <= now:
+    if delegation.ends_at <= now:
         return
-    if found.starts_at < now:
-        found.ends_at = now
-        found.save(update_fields=["ends_at"])
+    if delegation.starts_at < now:
+        delegation.ends_at = now
+        delegation.save(update_fields=["ends_at"])
     else:
-        found.delete()
+        delegation.delete()
+    username, approver = delegation.delegate.username, delegation.approver.username
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_DELEGATION_ENDED,
-        message=f"ended that {found.delegate.username} decides in place of {found.approver.username}",
-        data={"delegation": str(delegation_id), "delegate": found.delegate.username},
+        message=f"ended that {username} decides in place of {approver}",
+        data={"delegation": str(delegation_id), "delegate": username},
     )
-    if actor.pk != found.delegate_id:
+    if actor.pk != delegation.delegate_id:
         events.notify(
-            [found.delegate],
+            [delegation.delegate],
             "quota.delegation_ended",
-            _("You no longer decide in place of %(username)s") % {"username": found.approver.username},
+            _("You no longer decide in place of %(username)s") % {"username": delegation.approver.username},
         )

@@ -43,13 +43,15 @@ def check(
     elif len(note) > MAX_NOTE:
         problems["note"] = [Reason(RequestCode.NOTE_TOO_LONG, {"max": MAX_NOTE})]
     if not problems:
-        problems |= _senseless(actor, team, kind, resource, amount)
+        problems |= _no_effect_errors(actor, team, kind, resource, amount)
     if problems:
         first = next(iter(problems.values()))[0]
         raise InvalidInput(Reason(RequestCode.CORRECT_AND_ASK, {"first": first.as_json()}), errors=problems)
 
 
-def _senseless(actor: User, team: Team, kind: str, resource: str, amount: int) -> dict[str, list[Reason]]:
+def _no_effect_errors(
+    actor: User, team: Team, kind: str, resource: str, amount: int
+) -> dict[str, list[Reason]]:
     """Return errors of requests whose grant would have no effect."""
     size = size_of(resource)
     if size is not None and amount > size:

@@ -53,18 +53,18 @@ def ask(request: SignedInRequest) -> HttpResponse:
     data = request.POST if request.method == "POST" else request.GET
     teams = list(accounts.chargeable_teams(request.user))
     start, gone = _start(request.user, data)
-    known = presenters.known_resources(teams, _resource(data.get("resource", "")))
+    resource_names = presenters.known_resources(teams, _resource(data.get("resource", "")))
     hint = wants(request, "hint")
     form = AskForm(
         request.POST if request.method == "POST" else None,
-        initial=_initial(data, known),
+        initial=_initial(data, resource_names),
         teams=teams,
-        known=known,
+        resource_names=resource_names,
     )
     team = next((item for item in teams if item.slug == data.get("team")), teams[0] if teams else None)
     if request.method == "POST" and not gone and form.is_valid() and team is not None:
         try:
-            made = _ask(request, form, team, start)
+            quota_request = _ask(request, form, team, start)
         except PortalError as error:
             first = error.extra.get("url", "")
             if first:
@@ -75,14 +75,14 @@ def ask(request: SignedInRequest) -> HttpResponse:
                 problems["lasts"] = problems.pop("until")
             add_problems(form, problems, error.sentence)
         else:
-            return redirect("quota_requests:request", made.pk)
+            return redirect("quota_requests:request", quota_request.pk)
     context = {
         "form": form,
         "teams": teams,
         "start": start,
         "hours": strip_nul(data.get("hours", "")),
         "gone": gone,
-        "hint": _hint(request, team, data, known),
+        "hint": _hint(request, team, data, resource_names),
     }
     if hint:
         return render(request, "quota_requests/ask.html#hint", context)
@@ -96,13 +96,13 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
     if not (template and flavor):
         return None, ""
     try:
-        what = catalog.template_by_slug(actor, strip_nul(template))
+        chosen_template = catalog.template_by_slug(actor, strip_nul(template))
         size = catalog.flavor_by_slug(actor, strip_nul(flavor))
         lifetime_s = parse_hours(data.get("hours", ""))
         # Fail before the user writes a justification.
-        lifetime_of(what, size, lifetime_s)
+        lifetime_of(chosen_template, size, lifetime_s)
         return {
-            "template": what,
+            "template": chosen_template,
             "flavor": size,
             "name": strip_nul(data.get("name", "")),
             "lifetime_s": lifetime_s,
@@ -122,19 +122,19 @@ def _git(data: Any) -> Source | None:
     return Source(url=url, ref=ref, secret=secret) if url or ref or secret else None
 
 
-def _initial(data: Any, known: list[str]) -> dict[str, Any]:
+def _initial(data: Any, resource_names: list[str]) -> dict[str, Any]:
     resource = _resource(data.get("resource", ""))
     kind = data.get("kind", "")
     initial: dict[str, Any] = {
         "team": data.get("team", ""),
         "kind": kind if kind in RequestKind.values else RequestKind.QUOTA,
-        "resource": resource or (known[0] if known else ""),
+        "resource": resource or (resource_names[0] if resource_names else ""),
         "lasts": "168",
     }
-    given = data.get("amount", "")
-    if given.isascii() and given.isdigit() and len(given) < 16:
+    entered = data.get("amount", "")
+    if entered.isascii() and entered.isdigit() and len(entered) < 16:
         counted = resources.GPU_HOURS if kind == RequestKind.LEDGER else initial["resource"]
-        initial["amount"] = format_input(counted, int(given), 3) if counted else ""
+        initial["amount"] = format_input(counted, int(entered), 3) if counted else ""
     return initial
 
 
@@ -144,13 +144,13 @@ def _resource(name: str) -> str:
 
 
 def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, Any] | None) -> QuotaRequest:
-    given = form.cleaned_data
+    cleaned = form.cleaned_data
     wanted = {
-        "kind": given["kind"],
-        "resource": given["resource"],
-        "amount": given["units"],
-        "until": end_after(given["lasts"]),
-        "note": given["note"],
+        "kind": cleaned["kind"],
+        "resource": cleaned["resource"],
+        "amount": cleaned["units"],
+        "until": end_after(cleaned["lasts"]),
+        "note": cleaned["note"],
     }
     if start is None:
         return services.ask(actor=request.user, team=team, **wanted)
@@ -158,16 +158,18 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
     return services.ask_to_start(actor=request.user, order=order, **wanted)
 
 
-def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[str]) -> dict[str, Any] | None:
+def _hint(
+    request: SignedInRequest, team: Team | None, data: Any, resource_names: list[str]
+) -> dict[str, Any] | None:
     """Return the team's usage for the selection, and what would be approved at once."""
     kind = data.get("kind", RequestKind.QUOTA)
-    resource = _resource(data.get("resource", "")) or (known[0] if known else "")
+    resource = _resource(data.get("resource", "")) or (resource_names[0] if resource_names else "")
     if team is None or not resource or kind not in RequestKind.values:
         return None
     if kind == RequestKind.LEDGER:
         resource = resources.GPU_HOURS
-    asked = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
-    standing = [line for line in presenters.lines(selectors.evidence(asked)) if line.key in HINTS]
+    draft = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
+    standing = [line for line in presenters.lines(selectors.evidence(draft)) if line.key in HINTS]
     at_once = selectors.at_once(request.user, team, resource) if kind == RequestKind.QUOTA else None
     return {
         "team": team,
@@ -193,9 +195,9 @@ def approvals(request: SignedInRequest) -> HttpResponse:
     user = request.user
     if wants(request, "news"):
         # Only counts new requests, so that forms in progress are preserved.
-        known = strip_nul(request.GET.get("known", "")).split(",")
+        shown = strip_nul(request.GET.get("known", "")).split(",")
         ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]
-        context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in known])}
+        context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in shown])}
         return render(request, "quota_requests/approvals.html#news", context)
     rows = presenters.inbox(user)
     decides = policies.decides_any(user)
@@ -216,12 +218,14 @@ def approvals(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Show one request with its result and the reader's actions."""
-    found = selectors.request_by_id(request.user, request_id)
-    sees_evidence = selectors.may_decide(request.user, found)
+    quota_request = selectors.request_by_id(request.user, request_id)
+    sees_evidence = selectors.may_decide(request.user, quota_request)
     context = {
-        "item": presenters.shown(request.user, found, selectors.evidence(found) if sees_evidence else None),
-        "events": selectors.history_of(found)[:50],
-        "own": found.requester_id == request.user.pk,
+        "item": presenters.shown(
+            request.user, quota_request, selectors.evidence(quota_request) if sees_evidence else None
+        ),
+        "events": selectors.history_of(quota_request)[:50],
+        "own": quota_request.requester_id == request.user.pk,
     }
     return render(request, partial_of(request, "quota_requests/request.html", "live"), context)
 
@@ -231,9 +235,11 @@ def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
     form = DecideForm(request.POST)
     if request.POST.get("decision") == "deny" or not form.is_valid():
         return False
-    found = selectors.request_by_id(cast(SignedInRequest, request).user, request_id)
+    quota_request = selectors.request_by_id(cast(SignedInRequest, request).user, request_id)
     amount = form.cleaned_data["amount"]
-    return policies.is_large(found, base_units(found.resource, amount) if amount is not None else None)
+    return policies.is_large(
+        quota_request, base_units(quota_request.resource, amount) if amount is not None else None
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -241,7 +247,7 @@ def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
 @stepped_up(when=_approves_much)
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Approve, approve less, or deny. A GET, as after signing in again, only shows the request."""
-    found = selectors.request_by_id(request.user, request_id)
+    quota_request = selectors.request_by_id(request.user, request_id)
     if request.method != "POST":
         return redirect("quota_requests:request", request_id)
     form = DecideForm(request.POST)
@@ -250,36 +256,36 @@ def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
         problem = str(next(iter(form.errors.values()))[0])
     else:
         try:
-            _decide(request, found, form)
+            _decide(request, quota_request, form)
         except PortalError as error:
             problem = error.sentence
-    return _after(request, request_id, problem)
+    return _render_decision(request, request_id, problem)
 
 
-def _decide(request: SignedInRequest, found: QuotaRequest, form: DecideForm) -> None:
-    given = form.cleaned_data
+def _decide(request: SignedInRequest, quota_request: QuotaRequest, form: DecideForm) -> None:
+    cleaned = form.cleaned_data
     if request.POST.get("decision") == "deny":
-        services.deny(actor=request.user, request_id=found.pk, note=given["note"])
+        services.deny(actor=request.user, request_id=quota_request.pk, note=cleaned["note"])
         return
-    amount = given["amount"]
+    amount = cleaned["amount"]
     services.approve(
         actor=request.user,
-        request_id=found.pk,
-        amount=base_units(found.resource, amount) if amount is not None else None,
+        request_id=quota_request.pk,
+        amount=base_units(quota_request.resource, amount) if amount is not None else None,
         until=form.until(),
-        note=given["note"],
+        note=cleaned["note"],
     )
 
 
-def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResponse:
+def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResponse:
     """Render the updated request: its fragment, or the page of the decision."""
     if request.htmx:
-        found = selectors.request_by_id(request.user, request_id)
-        still_open = selectors.may_decide(request.user, found)
+        quota_request = selectors.request_by_id(request.user, request_id)
+        still_open = selectors.may_decide(request.user, quota_request)
         item = presenters.shown(
             request.user,
-            found,
-            selectors.evidence(found) if still_open else None,
+            quota_request,
+            selectors.evidence(quota_request) if still_open else None,
             problem=problem,
             given=request.POST.dict() if problem else None,
             focus=True,
@@ -321,7 +327,7 @@ def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
     except PortalError as error:
         problem = error.sentence
     if grant.request_id is not None:
-        return _after(request, grant.request_id, problem)
+        return _render_decision(request, grant.request_id, problem)
     if problem:
         messages.error(request, problem)
     return redirect("home:team", grant.team.slug)

@@ -39,17 +39,17 @@ def rules(request: SignedInRequest) -> HttpResponse:
     services.require_approver(request.user)
     form = _rule_form(request)
     if form.is_valid():
-        given = form.cleaned_data
+        cleaned = form.cleaned_data
         try:
             rule = services.create_rule(
                 actor=request.user,
-                team=Team.objects.filter(slug=given["team"]).first() if given["team"] else None,
-                resource=given["resource"],
-                amount_at_most=base_units(given["resource"], given["amount"]),
-                hours_at_most=given["hours"],
+                team=Team.objects.filter(slug=cleaned["team"]).first() if cleaned["team"] else None,
+                resource=cleaned["resource"],
+                amount_at_most=base_units(cleaned["resource"], cleaned["amount"]),
+                hours_at_most=cleaned["hours"],
             )
         except PortalError as error:
-            add_problems(form, _renamed(error), error.message)
+            add_problems(form, _form_errors(error), error.message)
         else:
             messages.success(
                 request, _("Approved at once from now on: %(rule)s.") % {"rule": services.describe_rule(rule)}
@@ -63,7 +63,7 @@ def _require_look(request: SignedInRequest) -> None:
         raise NotAllowed(Reason(RequestCode.ONLY_DECIDERS_SEE_RULES))
 
 
-def _renamed(error: PortalError) -> dict[str, list[str]]:
+def _form_errors(error: PortalError) -> dict[str, list[str]]:
     names = {"amount_at_most": "amount", "hours_at_most": "hours", "ends_at": "lasts"}
     return {names.get(name, name): texts for name, texts in error.field_errors.items()}
 
@@ -73,7 +73,7 @@ def _rule_form(request: SignedInRequest) -> RuleForm:
     return RuleForm(
         request.POST if request.method == "POST" and "resource" in request.POST else None,
         teams=teams,
-        known=presenters.known_resources(teams),
+        resource_names=presenters.known_resources(teams),
     )
 
 
@@ -121,15 +121,15 @@ def delegate(request: SignedInRequest) -> HttpResponse:
     if form.is_valid():
         ends_at = end_after(form.cleaned_data["lasts"])
         try:
-            made = services.delegate(
+            delegation = services.delegate(
                 actor=request.user,
                 delegate=form.cleaned_data["delegate"],
                 ends_at=ends_at or timezone.now(),
             )
         except PortalError as error:
-            add_problems(form, _renamed(error), error.sentence)
+            add_problems(form, _form_errors(error), error.sentence)
         else:
-            done = {"username": made.delegate.username, "date": format_date(made.ends_at)}
+            done = {"username": delegation.delegate.username, "date": format_date(delegation.ends_at)}
             messages.success(request, _("%(username)s decides in your place until %(date)s.") % done)
             return redirect("quota_requests:rules")
     return _page(request, delegation_form=form)

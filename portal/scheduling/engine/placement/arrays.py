@@ -73,7 +73,7 @@ class NodeArrays:
         # On a tie the first node wins: nodes of a rack come together, then by digest.
         self.states = sorted(nodes, key=lambda node: (node.block, node.rack, digest(node.name)))
         self.index = {node.name: row for row, node in enumerate(self.states)}
-        self.devices = [self._plain(node) for node in self.states]
+        self.devices = [self._plain_devices(node) for node in self.states]
         self.columns = [
             {device.uuid: column for column, device in enumerate(devices)} for devices in self.devices
         ]
@@ -117,7 +117,7 @@ class NodeArrays:
         return len(self.states)
 
     @staticmethod
-    def _plain(node: NodeCapacity) -> list[DeviceCapacity]:
+    def _plain_devices(node: NodeCapacity) -> list[DeviceCapacity]:
         parents = mig_parents(node)
         return [device for device in node.devices if is_plain(device, parents)]
 
@@ -146,8 +146,8 @@ class NodeArrays:
         least = min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib)
         self.usable[row] = node.unusable is None and least >= 0
         current = {device.uuid: device for device in node.devices}
-        for column, known in enumerate(self.devices[row]):
-            device = self.devices[row][column] = current[known.uuid]
+        for column, previous in enumerate(self.devices[row]):
+            device = self.devices[row][column] = current[previous.uuid]
             self.present[row, column] = True
             self.warned[row, column] = device.warned
             self.free_milli[row, column] = 0 if device.unusable else device.free_milli
@@ -161,7 +161,8 @@ class NodeArrays:
                 old, devices=(), free_cpu_milli=node.free_cpu_milli, free_memory_mib=node.free_memory_mib,
                 free_disk_mib=node.free_disk_mib, unusable=node.unusable,
             )
-            and sorted(map(_build, self._plain(node))) == sorted(map(_build, self._plain(old)))
+            and sorted(map(_build, self._plain_devices(node)))
+            == sorted(map(_build, self._plain_devices(old)))
             and _has_mig(node) == _has_mig(old)
         )  # fmt: skip
 
@@ -193,7 +194,7 @@ class NodeArrays:
         device = self.devices[row][column]
         tracked = -1 if device.free_memory_mib < 0 else int(self.free_device_memory[row, column])
         free = int(self.free_milli[row, column])
-        free, memory = _less(device, free, tracked, milli, memory_mib, restored=restored)
+        free, memory = _subtract(device, free, tracked, milli, memory_mib, restored=restored)
         self.free_milli[row, column] = free
         if memory < 0:
             memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
@@ -205,7 +206,7 @@ class NodeArrays:
         for place, device in enumerate(node.devices):
             handed_out = device.kind is DeviceKind.MIG or uuid in self.columns[row]
             if device.uuid == uuid and handed_out:
-                free, memory = _less(
+                free, memory = _subtract(
                     device, device.free_milli, device.free_memory_mib, milli, memory_mib, restored=restored
                 )
                 left = replace(device, free_milli=free, free_memory_mib=memory)
@@ -214,15 +215,17 @@ class NodeArrays:
                 return
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
 
-    def hold_gpus(self, row: int, uuids: Sequence[str], held: bool) -> None:
+    def hold_gpus(self, row: int, uuids: Sequence[str], hold: bool) -> None:
         """Make GPUs in MIG mode unusable while their layout changes, or usable again. Raises ValueError."""
         node = self.states[row]
         there = {device.uuid: device for device in node.devices if device.uuid in uuids}
-        if len(there) != len(uuids) or any((each.unusable == CHANGING) is held for each in there.values()):
+        if len(there) != len(uuids) or any(
+            (device.unusable == CHANGING) is hold for device in there.values()
+        ):
             raise ValueError(f"{node.name}: these GPUs' MIG layouts cannot be changed, or are not: {uuids}")
-        if held and any(each.unusable for each in there.values()):
+        if hold and any(device.unusable for device in there.values()):
             raise ValueError(f"{node.name}: one of these GPUs is out of use: {uuids}")
-        reason = CHANGING if held else None
+        reason = CHANGING if hold else None
         devices = tuple(
             replace(device, unusable=reason) if device.uuid in there else device for device in node.devices
         )
@@ -276,9 +279,9 @@ class NodeArrays:
     def eligible(self, rows: Ints, request: ResourceRequest) -> Bools:
         """Return which devices have room for their share of the request."""
         wanted = request.accelerators
-        whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
+        takes_whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
         free: Bools = self.free_milli[rows] >= wanted.share_milli
-        if not whole:
+        if not takes_whole:
             parts = [part_mib(memory, wanted.share_milli, wanted.memory_mib) for memory, _ in self.classes]
             free &= self.free_device_memory[rows] >= np.array(parts or [0], np.int64)[self.device_class[rows]]
         if wanted.allowed_models or wanted.memory_mib:
@@ -292,10 +295,10 @@ class NodeArrays:
         Devices with a warning are left out where the node has enough others.
         """
         eligible = self.eligible(rows, request)
-        sound = eligible & ~self.warned[rows]
-        enough: Bools = sound.sum(axis=1) >= request.accelerators.count
-        sound |= eligible & ~enough[:, None]
-        return sound, enough
+        healthy = eligible & ~self.warned[rows]
+        enough: Bools = healthy.sum(axis=1) >= request.accelerators.count
+        healthy |= eligible & ~enough[:, None]
+        return healthy, enough
 
     def contents(self, rows: Ints) -> Ints:
         """Return everything that affects the score of eligible nodes, one row per node."""
@@ -321,7 +324,7 @@ class NodeArrays:
         return (sum(free) << 32) | zlib.crc32(b"%d %d %d " % rest + bytes(str(free), "ascii"))
 
 
-def _less(
+def _subtract(
     device: DeviceCapacity, free: int, memory: int, milli: int, memory_mib: int, *, restored: bool
 ) -> tuple[int, int]:
     """Return the remaining free milli-GPUs and memory (-1: not tracked). Raises ValueError beyond the bounds.

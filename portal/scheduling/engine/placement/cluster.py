@@ -145,32 +145,32 @@ class Cluster:
             best = int(score.argmax())
             if score[best] >= 0:
                 return Placement((self._grant(best, row, request),))
-        elif (chosen := self._several(row, request)) is not None:
+        elif (chosen := self._best_rows(row, request)) is not None:
             return Placement(tuple(self._grant(best, row, request) for best in chosen))
         return None
 
     def explain(self, request: ResourceRequest) -> Unplaceable:
         """Return why each node rejects the request, in snapshot order."""
         nodes = self._nodes
-        known = self._explained.pop(request, None)
-        if known is None:
-            known = _Explained([None] * len(nodes))
+        explained = self._explained.pop(request, None)
+        if explained is None:
+            explained = _Explained([None] * len(nodes))
         # In order of last use, with the reasons of nodes that have not changed since.
-        self._explained[request] = known
+        self._explained[request] = explained
         if len(self._explained) > _MAX_EXPLAINED:
             del self._explained[next(iter(self._explained))]
         applying = filters.applying(request)
-        for row in self._changed_since(known.seen).tolist():
+        for row in self._changed_since(explained.seen).tolist():
             state = nodes.state(row) if self._touched[row] else nodes.states[row]
             reason = next(
                 (one for node_filter in applying if (one := node_filter.reason(state, request))), None
             )
-            known.reasons[nodes.position[state.name]] = reason
-        known.seen = self._clock
-        fitting = known.reasons.count(None)
+            explained.reasons[nodes.position[state.name]] = reason
+        explained.seen = self._clock
+        fitting = explained.reasons.count(None)
         too_few = Reason(PlacementCode.NODES_SHORT, {"needed": request.nodes, "fitting": fitting})
         return Unplaceable(
-            tuple((name, known.reasons[place] or too_few) for name, place in nodes.position.items())
+            tuple((name, explained.reasons[place] or too_few) for name, place in nodes.position.items())
         )
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
@@ -194,11 +194,11 @@ class Cluster:
 
     def sharing(self, placement: Placement, request: ResourceRequest) -> Placement:
         """Return the placement with device grants reduced to the share that `request` takes."""
-        return Placement(tuple(self._sharing(part, request) for part in placement.nodes))
+        return Placement(tuple(self._place_share(part, request) for part in placement.nodes))
 
-    def _sharing(self, part: NodePlacement, request: ResourceRequest) -> NodePlacement:
+    def _place_share(self, part: NodePlacement, request: ResourceRequest) -> NodePlacement:
         devices = {device.uuid: device for device in self.node(part.node).devices}
-        grants = tuple(_granted(devices[grant.uuid], request.accelerators) for grant in part.devices)
+        grants = tuple(_device_grant(devices[grant.uuid], request.accelerators) for grant in part.devices)
         return replace(part, devices=grants)
 
     def update(self, node: NodeCapacity) -> None:
@@ -267,7 +267,7 @@ class Cluster:
             rows = rows[np.array([choice is not None for choice in choices], np.bool_)]
             levels = self._mig_levels([choice for choice in choices if choice is not None])
         else:
-            first, twin = self._alike(rows)
+            first, twin = self._representatives(rows)
             for begin in range(0, len(first), _AT_ONCE):
                 self._score(row, first[begin : begin + _AT_ONCE], request)
             if twin is not None:
@@ -275,7 +275,7 @@ class Cluster:
             return
         row.score[rows] = levels << TIE_BITS
 
-    def _alike(self, rows: Ints) -> tuple[Ints, Ints | None]:
+    def _representatives(self, rows: Ints) -> tuple[Ints, Ints | None]:
         """Return one node of each kind, and for each of `rows` its representative.
 
         The second value is None, and the first is all of `rows`, where grouping does not pay: for few nodes,
@@ -286,7 +286,7 @@ class Cluster:
         contents = self._nodes.contents(rows)
         # Equal contents have equal sums; the comparison below rules out collisions.
         _, first, group = np.unique(
-            contents @ _mixers(contents.shape[1]), return_index=True, return_inverse=True
+            contents @ _hash_factors(contents.shape[1]), return_index=True, return_inverse=True
         )
         twin = first[group]
         if not (contents == contents[twin]).all():
@@ -295,9 +295,9 @@ class Cluster:
 
     def _score(self, row: _RequestScores, rows: Ints, request: ResourceRequest) -> None:
         """Score nodes that fit, except those that grant MIG instances."""
-        eligible, sound = self._nodes.preferred(rows, request)
+        eligible, healthy = self._nodes.preferred(rows, request)
         levels, row.first[rows] = self._policy.levels(rows, request, eligible)
-        raised = sound.astype(np.int64) * _SOUND
+        raised = healthy.astype(np.int64) * _SOUND
         if self._bonded and request.accelerators.count > 1:
             self._raise_bonded(raised, rows, request)
         row.score[rows] = (levels + (raised << LEVEL_BITS)) << TIE_BITS
@@ -337,7 +337,7 @@ class Cluster:
             levels.append((_SOUND << LEVEL_BITS) * (not choice.warned) + level)
         return np.array(levels, np.int64)
 
-    def _several(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
+    def _best_rows(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
         """Return the best rows for a multi-node request, close together where racks and blocks are known."""
         score = row.score + self._peers.tie
         rows = np.flatnonzero(score >= 0)
@@ -359,7 +359,7 @@ class Cluster:
                 return best[: request.nodes]
         return [int(node) for node in rows[: request.nodes]]
 
-    def _grant(self, row: int, known: _RequestScores, request: ResourceRequest) -> NodePlacement:
+    def _grant(self, row: int, scores: _RequestScores, request: ResourceRequest) -> NodePlacement:
         """Return what the request receives on the node of `row`. The request must fit."""
         wanted = request.accelerators
         name = self._nodes.states[row].name
@@ -367,11 +367,11 @@ class Cluster:
             return NodePlacement(name)
         if wanted.mig_profile:
             choice = mig.choose(
-                self._nodes.states[row], wanted, self._profiles, repartition=known.new_instances
+                self._nodes.states[row], wanted, self._profiles, repartition=scores.new_instances
             )
             return NodePlacement(name, choice.grants, choice.repartitions) if choice else NodePlacement(name)
         if wanted.count == 1:
-            columns = [int(known.first[row])]
+            columns = [int(scores.first[row])]
         elif self._orders_devices(row) and (bond := self._bond(row, request)) is not None:
             columns = bond[2]
         else:
@@ -379,7 +379,7 @@ class Cluster:
             columns = self._policy.chosen(rows, request, self._nodes.preferred(rows, request)[0])[0].tolist()
         devices = self._nodes.devices[row]
         columns.sort()
-        return NodePlacement(name, tuple(_granted(devices[column], wanted) for column in columns))
+        return NodePlacement(name, tuple(_device_grant(devices[column], wanted) for column in columns))
 
     def _move(
         self, placement: Placement, request: ResourceRequest, sign: int, *, restored: bool = False
@@ -462,7 +462,7 @@ class Cluster:
         self._peers.changed(row)
 
 
-def _granted(device: DeviceCapacity, wanted: AcceleratorRequest) -> DeviceGrant:
+def _device_grant(device: DeviceCapacity, wanted: AcceleratorRequest) -> DeviceGrant:
     return DeviceGrant(device.uuid, wanted.share_milli, granted_mib(device, wanted))
 
 
@@ -482,7 +482,7 @@ def check(request: ResourceRequest) -> None:
 
 
 @cache
-def _mixers(count: int) -> Ints:
+def _hash_factors(count: int) -> Ints:
     """Return pseudo-random odd factors, the same on each call."""
     chance = random.Random(count)
     return np.array([chance.getrandbits(62) | 1 for _ in range(count)], np.int64)

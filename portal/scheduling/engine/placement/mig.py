@@ -48,9 +48,13 @@ def _weighted(layout: Geometry, weights: Weights) -> list[tuple[Profile, int]]:
 
     A profile with media extensions takes the slots of the one without, and counts only where requested.
     """
-    known = dict(weights)
-    asked = [(profile, known[profile.name]) for profile in layout.profiles if profile.name in known]
-    return asked or [(profile, 1) for profile in layout.profiles if not profile.media]
+    weights_by_name = dict(weights)
+    pairs = [
+        (profile, weights_by_name[profile.name])
+        for profile in layout.profiles
+        if profile.name in weights_by_name
+    ]
+    return pairs or [(profile, 1) for profile in layout.profiles if not profile.media]
 
 
 @dataclass(slots=True)
@@ -252,21 +256,21 @@ def _is_unused(device: DeviceCapacity) -> bool:
 
 
 def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
-    known = {device.uuid: device for device in node.devices if device.kind is not DeviceKind.MIG}
+    gpus_by_uuid = {device.uuid: device for device in node.devices if device.kind is not DeviceKind.MIG}
     models = frozenset(wanted.allowed_models)
-    carriers = mig_parents(node) | {device.uuid for device in known.values() if device.mig_mode}
+    carriers = mig_parents(node) | {device.uuid for device in gpus_by_uuid.values() if device.mig_mode}
     suitable = {device.uuid for device in instances(node, wanted)}
     gpus = []
     children_of: dict[str, list[DeviceCapacity]] = {}
     for device in node.devices:
-        its = children_of.setdefault(device.parent_uuid or device.uuid, [])
+        siblings = children_of.setdefault(device.parent_uuid or device.uuid, [])
         if device.kind is DeviceKind.MIG:
-            its.append(device)
+            siblings.append(device)
     for uuid, children in children_of.items():
         if uuid not in carriers:
             continue
-        parent = known.get(uuid)
-        sound = parent is None or parent.unusable is None
+        parent = gpus_by_uuid.get(uuid)
+        parent_works = parent is None or parent.unusable is None
         layout = layout_of(parent) if parent and not parent.unusable else None
         if layout is not None and any(_bits(layout, device) is None for device in children):
             layout = None
@@ -277,7 +281,7 @@ def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
         gpu.fixed = parent is None or parent.fixed
         for device in children:
             if (
-                sound
+                parent_works
                 and _is_unused(device)
                 and (device.uuid in suitable or device.mig_profile != wanted.mig_profile)
             ):

@@ -92,15 +92,15 @@ def _mib(gib_hundredths: int) -> int:
     return gib_hundredths * 1024 // 100
 
 
-def _named(*gigabytes: int) -> Geometry:
+def _layout_of_sizes(*gigabytes: int) -> Geometry:
     """Return a layout of 8 slots from its names alone: 1g, 1g double, 3g and 7g in GB.
 
     Names round up by at most 1/8 on every model with published sizes, so 7/8 of the name is certain.
     """
-    one, double, half, whole = gigabytes
+    one, double, half, full = gigabytes
     names = (
         (f"1g.{one}gb", one), (f"1g.{one}gb{MEDIA}", one), (f"1g.{double}gb", double),
-        (f"2g.{double}gb", double), (f"3g.{half}gb", half), (f"4g.{half}gb", half), (f"7g.{whole}gb", whole),
+        (f"2g.{double}gb", double), (f"3g.{half}gb", half), (f"4g.{half}gb", half), (f"7g.{full}gb", full),
     )  # fmt: skip
     return _layout(8, *((name, gb * 896) for name, gb in names))
 
@@ -143,26 +143,26 @@ _GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
     ("A100", 75_000, 90_000, _A100_80),
     ("H100", 75_000, 90_000, _H100_80),
     # The H100 NVL and others with 94 GB, and those with 96 GB.
-    ("H100", 93_000, 96_500, _named(12, 24, 47, 94)),
-    ("H100", 96_500, 100_000, _named(12, 24, 48, 96)),
-    ("H20", 93_000, 100_000, _named(12, 24, 48, 96)),
-    ("GH200", 93_000, 100_000, _named(12, 24, 48, 96)),
-    ("GH200", 140_000, 150_000, _named(18, 36, 72, 144)),
+    ("H100", 93_000, 96_500, _layout_of_sizes(12, 24, 47, 94)),
+    ("H100", 96_500, 100_000, _layout_of_sizes(12, 24, 48, 96)),
+    ("H20", 93_000, 100_000, _layout_of_sizes(12, 24, 48, 96)),
+    ("GH200", 93_000, 100_000, _layout_of_sizes(12, 24, 48, 96)),
+    ("GH200", 140_000, 150_000, _layout_of_sizes(18, 36, 72, 144)),
     ("H200", 130_000, 150_000, _H200),
     ("B200", 170_000, 200_000, _B200),
-    ("GB200", 180_000, 200_000, _named(23, 47, 93, 186)),
-    ("B300", 260_000, 300_000, _named(34, 67, 135, 269)),
-    ("GB300", 260_000, 300_000, _named(35, 70, 139, 278)),
+    ("GB200", 180_000, 200_000, _layout_of_sizes(23, 47, 93, 186)),
+    ("B300", 260_000, 300_000, _layout_of_sizes(34, 67, 135, 269)),
+    ("GB300", 260_000, 300_000, _layout_of_sizes(35, 70, 139, 278)),
 )
 
 
 @lru_cache(maxsize=1024)
 def geometry(model: str, memory_mib: int) -> Geometry | None:
     """Return the layout of a GPU from the table; None if it is unknown or the GPU has no MIG."""
-    words = model.upper().replace("-", " ").split()
-    for name, least, below, found in _GEOMETRIES:
-        if name in words and least <= memory_mib < below:
-            return found
+    parts = model.upper().replace("-", " ").split()
+    for name, least, below, match in _GEOMETRIES:
+        if name in parts and least <= memory_mib < below:
+            return match
     return None
 
 
@@ -171,15 +171,15 @@ def reported_geometry(profiles: Any) -> Geometry | None:
     size).
     """
     try:
-        return _told(
+        return _parse_profiles(
             tuple(
                 (
-                    str(each["name"]),
-                    int(each["memory_mib"]),
-                    int(each["most"]),
-                    tuple((int(start), int(size)) for start, size in each["placements"]),
+                    str(profile["name"]),
+                    int(profile["memory_mib"]),
+                    int(profile["most"]),
+                    tuple((int(start), int(size)) for start, size in profile["placements"]),
                 )
-                for each in profiles
+                for profile in profiles
             )
         )
     except (KeyError, TypeError, ValueError):
@@ -187,12 +187,14 @@ def reported_geometry(profiles: Any) -> Geometry | None:
 
 
 @lru_cache(maxsize=256)
-def _told(profiles: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]) -> Geometry | None:
-    found = []
+def _parse_profiles(
+    profiles: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...],
+) -> Geometry | None:
+    layouts = []
     for name, memory_mib, most, places in profiles:
         widths = {size for _, size in places}
         if len(widths) == 1 and most > 0 and min(widths) > 0 and min(start for start, _ in places) >= 0:
             starts = tuple(sorted(start for start, _ in places))
-            found.append(Profile(name, memory_mib, widths.pop(), starts, most))
-    slots = max((profile.starts[-1] + profile.width for profile in found), default=0)
-    return Geometry(slots, tuple(found)) if 0 < slots <= MAX_SLOTS else None
+            layouts.append(Profile(name, memory_mib, widths.pop(), starts, most))
+    slots = max((profile.starts[-1] + profile.width for profile in layouts), default=0)
+    return Geometry(slots, tuple(layouts)) if 0 < slots <= MAX_SLOTS else None

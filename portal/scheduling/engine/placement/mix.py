@@ -91,9 +91,11 @@ class RequestMix:
         if not recent and not offered:
             return DEFAULT_MIX
         # Scaled so that both are integers: a request is WINDOW × entries / CATALOG_WORTH.
-        each = WINDOW * max(len(offered), 1)
+        weight = WINDOW * max(len(offered), 1)
         entry = CATALOG_WORTH * (WINDOW - len(recent))
-        return cls.weighted([*((request, each) for request in recent), *((item, entry) for item in offered)])
+        return cls.weighted(
+            [*((request, weight) for request in recent), *((item, entry) for item in offered)]
+        )
 
     def as_json(self) -> list[list[Any]]:
         """Return the stored form."""
@@ -148,9 +150,9 @@ class RequestMix:
         return tuple(sorted(weights.items()))
 
 
-def learn_again(known: int, fresh: int) -> bool:
+def learn_again(learnt_count: int, fresh: int) -> bool:
     """Return whether a mix learnt from `known` requests is due again after `fresh` more."""
-    return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * known or fresh >= LEARN_AFTER_AT_MOST)
+    return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * learnt_count or fresh >= LEARN_AFTER_AT_MOST)
 
 
 def _popularity(item: tuple[Shape, int]) -> tuple[object, ...]:
@@ -161,15 +163,16 @@ def _popularity(item: tuple[Shape, int]) -> tuple[object, ...]:
 
 def _typical(shapes: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
     total = sum(weight for _, weight in shapes)
-    kept: list[tuple[Shape, int]] = []
+    weighted_shapes: list[tuple[Shape, int]] = []
     covered = 0
     for shape, weight in shapes:
         if covered * 100 >= _KEEP_PERCENT * total:
             break
         covered += weight
-        kept.append((shape, weight))
+        weighted_shapes.append((shape, weight))
     return tuple(
-        (shape, max(1, (weight * _TOTAL_WEIGHT + covered // 2) // covered)) for shape, weight in kept
+        (shape, max(1, (weight * _TOTAL_WEIGHT + covered // 2) // covered))
+        for shape, weight in weighted_shapes
     )
 
 

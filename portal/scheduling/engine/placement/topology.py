@@ -48,8 +48,8 @@ def largest_group(devices: Sequence[DeviceCapacity], eligible: Bools, within: Wi
     """Return the size of the largest group of eligible devices with the required bond."""
     counts: dict[str | int, int] = {}
     for column, device in enumerate(devices):
-        if eligible[column] and (found := bond_of(device, within)) is not None:
-            counts[found] = counts.get(found, 0) + 1
+        if eligible[column] and (bond := bond_of(device, within)) is not None:
+            counts[bond] = counts.get(bond, 0) + 1
     return max(counts.values(), default=0)
 
 
@@ -89,11 +89,11 @@ def _groups(
     devices: Sequence[DeviceCapacity], eligible: Bools, bond: Bond, required: Within
 ) -> list[list[int]]:
     """Return the columns of eligible devices grouped by the bond, in column order."""
-    found: dict[Key, list[int]] = {}
+    groups: dict[Key, list[int]] = {}
     for column, device in enumerate(devices):
         if eligible[column] and (key := _key(device, bond, required)) is not None:
-            found.setdefault(key, []).append(column)
-    return list(found.values())
+            groups.setdefault(key, []).append(column)
+    return list(groups.values())
 
 
 def _key(device: DeviceCapacity, bond: Bond, required: Within) -> Key | None:
@@ -101,8 +101,8 @@ def _key(device: DeviceCapacity, bond: Bond, required: Within) -> Key | None:
     match bond:
         case Bond.ISLAND_IN_NUMA:
             # Linux reports no NUMA node on machines with a single one.
-            known = device.numa >= 0 or required is not Within.NUMA
-            return (device.island, device.numa) if device.island and known else None
+            has_numa = device.numa >= 0 or required is not Within.NUMA
+            return (device.island, device.numa) if device.island and has_numa else None
         case Bond.NUMA:
             return ("", device.numa) if device.numa >= 0 else None
         case Bond.ISLAND:

@@ -44,9 +44,9 @@ FILTERS: tuple[Filter, ...] = (homes, usable, labels, needs, cpu, memory, disk, 
 
 def applying(request: ResourceRequest) -> tuple[Filter, ...]:
     """Return the filters relevant to this request, in order of evaluation."""
-    return tuple(each for each in FILTERS if each.applies(request))
+    return tuple(rule for rule in FILTERS if rule.applies(request))
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     """Return the first reason why the node does not fit, or None."""
-    return next((found for each in applying(request) if (found := each.reason(node, request))), None)
+    return next((rejection for rule in applying(request) if (rejection := rule.reason(node, request))), None)

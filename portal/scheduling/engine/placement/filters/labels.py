@@ -10,21 +10,21 @@ from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
-    return bool(_named(request))
+    return bool(_required_labels(request))
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
-    return nodes.labels_mask(_named(request))[nodes.trait[rows]]
+    return nodes.labels_mask(_required_labels(request))[nodes.trait[rows]]
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
-    missing = sorted(_named(request) - set(node.labels))
+    missing = sorted(_required_labels(request) - set(node.labels))
     if not missing:
         return None
     name, value = missing[0]
     return Reason(PlacementCode.LABEL_MISSING, {"name": name, "value": value})
 
 
-def _named(request: ResourceRequest) -> set[tuple[str, str]]:
+def _required_labels(request: ResourceRequest) -> set[tuple[str, str]]:
     """Return its labels except those of homes, which the filter `homes` checks."""
     return {label for label in request.labels if label[0] not in HOME_LABELS}

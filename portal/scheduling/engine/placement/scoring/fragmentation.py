@@ -137,10 +137,10 @@ class Fragmentation(Policy):
         table = self._table
         cells = table.cells(classes[:, :1] if self.nodes.uniform else classes, cpu, memory)
         after = np.where(eligible, free - share_milli, 0)
-        kept = table.value(cells, free)
+        remaining = table.value(cells, free)
         losses = table.value(cells, after)
-        losses -= kept
-        losses += kept.sum(axis=1)[:, None]
+        losses -= remaining
+        losses += remaining.sum(axis=1)[:, None]
         losses -= self._bonus_without(classes, cells, free)
         level = self._device_thresholds.searchsorted(self._loss[rows][:, None] - losses, "right")
         order = np.where(eligible, level * (WHOLE_DEVICE_MILLI + 1) + WHOLE_DEVICE_MILLI - free, -1)
@@ -156,11 +156,11 @@ class Fragmentation(Policy):
             bonus: Ints = table.bonus(cells, count) * count
             return bonus
         peers = full_peers(full, classes)
-        whole = table.bonus(cells, peers) * full
+        full_bonus = table.bonus(cells, peers) * full
         fewer = table.bonus(cells, np.maximum(peers - 1, 0)) * full
         same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]
-        own = (same * whole[:, None, :]).sum(axis=2)
+        own = (same * full_bonus[:, None, :]).sum(axis=2)
         # With one fewer of its class, each other device loses value, and the touched one all of it.
         rest = (same * fewer[:, None, :]).sum(axis=2) - fewer * full
-        total: Ints = whole.sum(axis=1)[:, None] - own + rest
+        total: Ints = full_bonus.sum(axis=1)[:, None] - own + rest
         return total

@@ -36,38 +36,38 @@ def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
     empty = np.where(nodes.present, WHOLE_DEVICE_MILLI, 0)
     cpu = np.array([node.cpu_milli for node in nodes.states], np.int64)
     memory = np.array([node.memory_mib for node in nodes.states], np.int64)
-    found = {}
+    measures = {}
     for shape, _ in (*mix.typical(), *mix.typical_accelerated()):
-        if not shape.count or shape in found:
+        if not shape.count or shape in measures:
             continue
         suits = nodes.class_mask(shape.models, 0)[nodes.device_class]
-        if not _usable(shape, empty * suits, cpu, memory).any():
-            found[shape] = (0, 0)
+        if not _usable_milli(shape, empty * suits, cpu, memory).any():
+            measures[shape] = (0, 0)
             continue
         left = free * suits
-        usable = int(_usable(shape, left, nodes.free_cpu, nodes.free_memory).sum())
+        usable = int(_usable_milli(shape, left, nodes.free_cpu, nodes.free_memory).sum())
         room = int(_slots(shape, left, nodes.free_cpu, nodes.free_memory).sum())
         room *= shape.count * shape.share_milli
         above = total + reserve
         fragmentation = PLAIN**4 * above**3 // (min(usable, total) + reserve) ** 3
-        found[shape] = (
+        measures[shape] = (
             math.isqrt(math.isqrt(fragmentation)),
             PLAIN * above // (min(room, total) + reserve),
         )
-    return found
+    return measures
 
 
-def _enough(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
+def _has_room(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
     enough: Bools = (cpu >= shape.cpu_milli) & (memory >= shape.memory_mib)
     return enough
 
 
-def _usable(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
+def _usable_milli(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
     """Return the free milli-GPUs of each node that the shape could use."""
     fits = free >= shape.share_milli
     if shape.share_milli == WHOLE_DEVICE_MILLI:
         fits &= (fits.sum(axis=1) >= shape.count)[:, None]
-    usable: Ints = np.where(_enough(shape, cpu, memory), (free * fits).sum(axis=1), 0)
+    usable: Ints = np.where(_has_room(shape, cpu, memory), (free * fits).sum(axis=1), 0)
     return usable
 
 

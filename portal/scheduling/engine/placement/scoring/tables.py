@@ -149,8 +149,8 @@ class RoomTable:
 
     def slots(self, device_class: Ints, free: Ints) -> npt_floats:
         """Return how many requests of each shape fit on devices with this free share."""
-        found: npt_floats = self._slots[device_class, free]
-        return found
+        slots: npt_floats = self._slots[device_class, free]
+        return slots
 
     def value(self, slots: npt_floats, free_cpu: Ints, free_memory: Ints) -> Ints:
         """Return R of nodes with these slots on their devices. Overwrites `slots`.
