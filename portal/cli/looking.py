@@ -46,7 +46,7 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
     rows = (
         ("name", workspace["name"]),
         ("state", workspace["state"] + (" (simulated)" if workspace["simulated"] else "")),
-        ("why", error.get("message", "")),
+        ("why", error.get("message", "") or _stopped(workspace["stopped"])),
         ("queue", _position(queue)),
         ("address", workspace["url"]),
         ("page", workspace["portal_url"]),
@@ -62,6 +62,14 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
         ("id", workspace["id"]),
     )
     return print_table([(name, str(value)) for name, value in rows if value])
+
+
+def _stopped(cause: dict[str, Any] | None) -> str:
+    """Return why and when the portal stopped it, and by which rule."""
+    if not cause:
+        return ""
+    rule = f" Rule {cause['rule']}, set by {cause['set_by']}." if cause["rule"] else ""
+    return f"Berth stopped it at {cause['at']}: {cause['message']}{rule}"
 
 
 def _position(queue: dict[str, Any]) -> str:

@@ -40,11 +40,13 @@ from portal.reclaim.engine.ladder import (
     Verdict,
     decide,
 )
+from portal.reclaim.engine.terms import Effective
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity
 from portal.workspaces import gpus, services
 from portal.workspaces.ends import shift_ends
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.stops import StopRule
 from portal.workspaces.transitions import locked
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,19 @@ CODES = {
     Cause.RELEASE: LifetimeCode.RELEASED_BY_IDLE,
     Cause.RELEASE_GPU_IDLE: LifetimeCode.RELEASED_BY_GPU_IDLE,
 }
+
+
+RULES = {
+    Cause.LIFETIME: "lifetime_hours",
+    Cause.GPU_IDLE: "gpu_idle_s",
+    Cause.IDLE: "idle_s",
+    Cause.LONGEST: "longest_s",
+    Cause.SCHEDULE: "weeks",
+    Cause.BUDGET: "stop_when_spent",
+    Cause.RELEASE: "release_s",
+    Cause.RELEASE_GPU_IDLE: "gpu_idle_s",
+}
+"""The value of the effective policy behind each cause; a lifetime is the request's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +274,14 @@ def reason_of_stop(verdict: Verdict) -> Reason:
     )
 
 
+def rule_of(verdict: Verdict, effective: Effective) -> StopRule:
+    """Return the policy value that stops a workspace, and the policy that sets it."""
+    assert verdict.cause is not None
+    name = RULES[verdict.cause]
+    sources = effective.sources.get(name, ())
+    return StopRule(name, ", ".join(source.key for source in sources) or "request")
+
+
 def _make_up_for_absence(now: datetime) -> None:
     """Extend all ends and notices by a gap between passes, in which users could not extend either.
 
@@ -396,14 +419,16 @@ def take_if_due(workspace_id: UUID) -> Step | None:
                 return None
             # Includes the latest report, so that a workspace in use again is not stopped.
             candidate = candidate_of(workspace, observing.present(workspace))
-            verdict = verdict_of(candidate, timezone.now(), present_site())
+            site = present_site()
+            verdict = verdict_of(candidate, timezone.now(), site)
             if verdict.step not in (Step.RELEASE, Step.STOP):
                 return None
             reason = reason_of_stop(verdict)
             ReclaimNotice.objects.filter(workspace=workspace_id).delete()
             if verdict.step is Step.RELEASE and _release_gpus(workspace, reason):
                 return Step.RELEASE
-            services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
+            rule = rule_of(verdict, site.policies.effective(scope_keys_of(workspace)))
+            services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason, rule=rule)
             if verdict.cause is Cause.SCHEDULE:
                 scheduled_starts.remember(workspace)
             _tell_stopped(workspace, reason)

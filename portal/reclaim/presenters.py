@@ -249,13 +249,6 @@ def notice_about(workspace: Workspace) -> ReclaimNotice | None:
     return notices.first() if workspace.state == State.RUNNING else None
 
 
-def source_text(source: Source) -> str:
-    """Return the source as in REST: `flavor:a100-full`, or `settings` without a policy."""
-    if source.kind is None:
-        return "settings"
-    return f"{source.kind}:{source.name}" if source.name else source.kind.value
-
-
 def source_words(source: Source) -> str:
     """Return the source as text."""
     if source.kind is None:
@@ -277,13 +270,13 @@ def rules_of(effective: Effective) -> list[dict[str, Any]]:
         "stop_when_spent": effective.policy.stop_when_spent,
     }
     entries = [
-        {"name": name, "value": values[name], "set_by": source_text(sources[0])}
+        {"name": name, "value": values[name], "set_by": sources[0].key}
         for name, sources in effective.sources.items()
         if name in values
     ]
     weeks = zip(effective.policy.weeks, effective.sources.get("weeks", ()), strict=True)
     return entries + [
-        {"name": "week", "value": week_json(week), "set_by": source_text(source)} for week, source in weeks
+        {"name": "week", "value": week_json(week), "set_by": source.key} for week, source in weeks
     ]
 
 

@@ -73,7 +73,7 @@ class Trigger(models.TextChoices):
 
 
 class TerminationReason(models.TextChoices):
-    """Why a workspace ended. Those in `FAILURES` lead to FAILED, the others to TERMINATED."""
+    """Why a workspace ended or was stopped. Those in `FAILURES` lead to FAILED."""
 
     NONE = "", _("None")
     DELETED = "deleted", _("Deleted by a person")
@@ -81,6 +81,7 @@ class TerminationReason(models.TextChoices):
     START_TIMEOUT = "start_timeout", _("It did not become ready in time")
     APP_EXITED = "app_exited", _("Its program ended by itself")
     LOST = "lost", _("It disappeared")
+    RECLAIMED = "reclaimed", _("Stopped by a rule")
 
 
 FAILURES = frozenset(
@@ -159,6 +160,7 @@ NO_TROUBLE: dict[str, Any] = {"reason": {}}
 """Columns of a status without a problem."""
 NOTHING_SEEN: dict[str, Any] = {
     "reason": {},
+    "stopped": {},
     "log_tail": "",
     "activity": {},
     "heartbeat_at": None,

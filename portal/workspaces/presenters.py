@@ -25,6 +25,7 @@ from portal.workspaces import (
     secret_delivery,
     selectors,
     share_overuse,
+    stops,
 )
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import lost as lost_homes
@@ -39,6 +40,7 @@ from portal.workspaces.lifecycle import (
     TerminationReason,
 )
 from portal.workspaces.models import LostHome, Workspace
+from portal.workspaces.stops import StopCause
 from portal.workspaces.troubles import is_cut_off, stored_message, trouble_of
 from provisioning import mounts
 
@@ -201,6 +203,7 @@ class Detail:
     reset_waits: bool
     newer_version: int | None
     reason: str
+    stopped: StopCause | None
     transient: bool
     starting: bool
     open_now: bool
@@ -304,6 +307,9 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
         else _("It failed"),
+        stopped=stops.cause_of(workspace.status.stopped)
+        if workspace.state in (State.STOPPING, State.STOPPED)
+        else None,
         transient=workspace.state in TRANSITIONAL,
         starting=workspace.state in STARTING,
         open_now=opening and openable,

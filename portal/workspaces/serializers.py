@@ -19,7 +19,7 @@ from portal.catalog.serializers import ResourcesSerializer
 from portal.common.events.models import Event
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import RowRepresentation
-from portal.workspaces import checkout_reports, selectors, share_overuse
+from portal.workspaces import checkout_reports, selectors, share_overuse, stops
 from portal.workspaces.checkout_reports import CheckoutRow
 from portal.workspaces.codes import ShareCode
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
@@ -28,6 +28,7 @@ from portal.workspaces.order_serializers import GitSerializer
 from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.selectors import Stage
 from portal.workspaces.share_overuse import ShareRow
+from portal.workspaces.stops import StopCause
 from portal.workspaces.troubles import error_code_of
 from provisioning.types import CheckoutKind
 
@@ -153,6 +154,20 @@ class GpuOveruseSerializer(RowRepresentation, serializers.Serializer[ShareRow]):
     )
 
 
+class StoppedSerializer(RowRepresentation, serializers.Serializer[StopCause]):
+    """Why and when the portal stopped the workspace."""
+
+    code = serializers.CharField(help_text="Reason code.")
+    message = serializers.CharField(help_text="The reason as a sentence.")
+    rule = serializers.CharField(
+        allow_blank=True, help_text="The rule, such as `idle_s` of a reclaim policy; empty without a rule."
+    )
+    set_by = serializers.CharField(
+        allow_blank=True, help_text="Where the rule is set, such as `team:vision`, `settings` or `request`."
+    )
+    at = serializers.DateTimeField(help_text="When it was stopped.")
+
+
 class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the owner's browser, or with the owner's bearer token."""
 
@@ -164,6 +179,9 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     )
     reason = serializers.ChoiceField(
         TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
+    )
+    stopped = StoppedSerializer(
+        allow_null=True, read_only=True, help_text="Why the portal stopped it; null if a person did."
     )
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
@@ -236,7 +254,8 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     class Meta:
         model = Workspace
         fields = [
-            *("id", "name", "state", "desired_state", "reason", "error", "simulated", "url", "portal_url"),
+            *("id", "name", "state", "desired_state", "reason", "stopped", "error", "simulated"),
+            *("url", "portal_url"),
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
             *("gpu_released", "gpu_overuse"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
@@ -286,6 +305,10 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
             return Trouble(entry.outcome, message) if message is not None else None
         trouble: Trouble | None = self.once(_trouble_of, row.status.reason)
         return trouble
+
+    def get_stopped(self, row: WorkspaceRow) -> StopCause | None:
+        cause: StopCause | None = self.once(stops.cause_of, row.status.stopped)
+        return cause
 
     @extend_schema_field(GitSerializer(allow_null=True))
     def get_git(self, row: WorkspaceRow) -> dict[str, str] | None:

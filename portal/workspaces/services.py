@@ -29,7 +29,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.domain_events import MembershipRevoked, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
-from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software
+from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software, stops
 from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import (
@@ -54,6 +54,7 @@ from portal.workspaces.models import QueueEntry, Workspace, WorkspaceQuerySet, W
 from portal.workspaces.order import WorkspaceOrder
 from portal.workspaces.secrets.effective import require_known
 from portal.workspaces.selectors import CREATION
+from portal.workspaces.stops import StopRule
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
@@ -236,11 +237,16 @@ def free_name(*, actor: User, team: Team, template: Template) -> str:
 
 @transaction.atomic
 def stop(
-    *, actor: User | SystemActor, workspace_id: UUID, reason: str = "", cause: Reason | None = None
+    *,
+    actor: User | SystemActor,
+    workspace_id: UUID,
+    reason: str = "",
+    cause: Reason | None = None,
+    rule: StopRule | None = None,
 ) -> Workspace:
     """Stop a workspace; its home is kept. Idempotent.
 
-    `reason` is the reason as text, `cause` as a reason code, for the audit log.
+    `reason` is the reason as text for the audit log. `cause` is why the portal stops it, by `rule`.
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
@@ -269,8 +275,9 @@ def stop(
         desired_state=DesiredState.STOPPED,
         next_reconcile_at=None if workspace.state == State.PENDING else now,
         attempts=0,
+        termination_reason=TerminationReason.NONE if cause is None else TerminationReason.RECLAIMED,
         queue=NOT_QUEUED,
-        status=NO_TROUBLE,
+        status={**NO_TROUBLE, "stopped": stops.stored(cause, rule, now)},
         end_preemption=True,
     )
     reconcile.step(workspace)

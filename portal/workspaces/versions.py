@@ -38,6 +38,7 @@ def version_of(row: WorkspaceRow) -> str:
         row.ready_at,
         row.termination_reason,
         row.status.reason,
+        row.status.stopped,
         row.queue_entry.outcome,
         row.queue_entry.reason,
         row.queue_entry.position,

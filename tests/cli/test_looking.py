@@ -7,14 +7,18 @@ import os
 import stat
 
 import pytest
+from django.utils import timezone
 
 from portal.catalog import selectors
 from portal.cli import waiting
 from portal.cli.client import BerthClient
 from portal.cli.errors import Refused
 from portal.common.actors import SYSTEM
+from portal.common.reasons.reason import Reason
 from portal.quota.limits.services import limits
-from portal.workspaces.models import Workspace
+from portal.reclaim.codes import LifetimeCode
+from portal.workspaces import stops
+from portal.workspaces.models import Workspace, WorkspaceStatus
 from tests.factories import WorkspaceFactory, create_workspace
 
 H100 = ("--template", "jupyterlab", "--flavor", "sim-h100-x1")
@@ -67,6 +71,13 @@ def test_one_workspace(as_bob, bob, team):
     assert (shown["name"], shown["id"], shown["owner"]) == ("trial", str(made.pk), "bob")
     assert as_bob("show", "trial", "--json").json["id"] == str(made.pk)
     assert as_bob("show", "nonesuch").code == 5
+    cause = stops.stored(
+        Reason(LifetimeCode.ENDS_BY_SCHEDULE), stops.StopRule("weeks", "team:vision"), timezone.now()
+    )
+    WorkspaceStatus.objects.filter(workspace=made).update(stopped=cause)
+    shown = dict(line.split(maxsplit=1) for line in as_bob("show", "trial").out.splitlines())
+    assert shown["why"].startswith("Berth stopped it at 20")
+    assert shown["why"].endswith(" Rule weeks, set by team:vision.")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
 
 from portal.common.events.models import Event, Notification
 from portal.reclaim import passes
-from portal.reclaim.models import ReclaimNotice
+from portal.reclaim.models import ReclaimNotice, ReclaimPolicy
 from portal.workspaces import extending, services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
@@ -60,6 +60,36 @@ def test_it_is_warned_once_and_stopped_at_its_end(running, alice, clock):
     entry = Event.objects.get(kind="workspace.stop")
     assert (entry.actor, entry.cause["code"]) == (None, "ends_by_lifetime")
     assert at(clock, notice.due_at + timedelta(hours=1)) == NONE
+
+
+def test_a_stopped_workspace_says_which_rule_stopped_it_and_when(running, alice, team, clock, as_user):
+    Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
+    ReclaimPolicy.objects.create(scope="team", team=team, longest_hours=24)
+    at(clock, running.ready_at + timedelta(hours=24))
+    at(clock, timezone.now() + timedelta(minutes=30))
+    stopped_at = timezone.now()
+    assert again(running).state == State.STOPPING
+    browser = as_user(alice)
+    answer = browser.get(f"/api/v1/workspaces/{running.pk}").json()
+    assert (answer["reason"], answer["error"]) == ("reclaimed", None)
+    cause = answer["stopped"]
+    assert (cause["code"], cause["rule"], cause["set_by"]) == (
+        "ends_by_longest",
+        "longest_s",
+        f"team:{team.slug}",
+    )
+    assert datetime.fromisoformat(cause["at"]) == stopped_at
+    listed = browser.get("/api/v1/workspaces").json()["results"][0]
+    assert listed["stopped"] == cause
+    page = browser.get(f"/workspaces/{running.pk}/").content.decode()
+    assert "Berth stopped it" in page and f"Rule longest_s, set by team:{team.slug}." in page
+    # The next start forgets it, and a stop by a person has no cause.
+    Workspace.objects.filter(pk=running.pk).update(state=State.STOPPED)
+    services.start(actor=alice, workspace_id=running.pk)
+    assert browser.get(f"/api/v1/workspaces/{running.pk}").json()["stopped"] is None
+    services.stop(actor=alice, workspace_id=running.pk)
+    answer = browser.get(f"/api/v1/workspaces/{running.pk}").json()
+    assert (answer["reason"], answer["stopped"]) == ("", None)
 
 
 def test_extending_takes_the_notice_back(running, alice, clock):

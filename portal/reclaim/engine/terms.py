@@ -35,6 +35,13 @@ class Source:
     kind: ScopeKind | None
     name: str = ""
 
+    @property
+    def key(self) -> str:
+        """The source as in REST: `flavor:a100-full`, or `settings` without a policy."""
+        if self.kind is None:
+            return "settings"
+        return f"{self.kind}:{self.name}" if self.name else self.kind.value
+
 
 SETTINGS = Source(None)
 

@@ -162,7 +162,7 @@ class Migration(migrations.Migration):
                 ('environment_version', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='workspaces', to='environments.environmentversion')),
                 ('state', models.CharField(choices=[('pending', 'Queued'), ('provisioning', 'Starting'), ('running', 'Running'), ('stopping', 'Stopping'), ('stopped', 'Stopped'), ('terminating', 'Ending'), ('terminated', 'Deleted'), ('failed', 'Failed')], default='pending', max_length=14)),
                 ('desired_state', models.CharField(choices=[('running', 'Running'), ('stopped', 'Stopped'), ('deleted', 'Deleted')], default='running', max_length=10)),
-                ('termination_reason', models.CharField(blank=True, choices=[('', 'None'), ('deleted', 'Deleted by a person'), ('start_failed', 'It could not be started'), ('start_timeout', 'It did not become ready in time'), ('app_exited', 'Its program ended by itself'), ('lost', 'It disappeared')], default='', max_length=20)),
+                ('termination_reason', models.CharField(blank=True, choices=[('', 'None'), ('deleted', 'Deleted by a person'), ('start_failed', 'It could not be started'), ('start_timeout', 'It did not become ready in time'), ('app_exited', 'Its program ended by itself'), ('lost', 'It disappeared'), ('reclaimed', 'Stopped by a rule')], default='', max_length=20)),
                 ('generation', models.PositiveIntegerField(default=0, help_text='Number of starts so far. Increases with each start.')),
                 ('lease', models.CharField(blank=True, max_length=32)),
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
@@ -273,6 +273,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('workspace', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='status', serialize=False, to='workspaces.workspace')),
                 ('reason', models.JSONField(blank=True, default=dict)),
+                ('stopped', models.JSONField(blank=True, default=dict)),
                 ('log_tail', models.TextField(blank=True)),
                 ('activity', models.JSONField(blank=True, default=dict)),
                 ('heartbeat_at', models.DateTimeField(blank=True, null=True)),

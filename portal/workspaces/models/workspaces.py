@@ -284,14 +284,16 @@ class Preemption(models.Model):
 class WorkspaceStatus(models.Model):
     """Last reports about a workspace. Every workspace has one.
 
-    `reason` (`code`, `params`) is the current problem or the cause of a failure. The other fields hold the
-    last reports of its agent and its node.
+    `reason` (`code`, `params`) is the current problem or the cause of a failure. `stopped` says why the
+    portal stopped it: a reason as JSON, with `at`, `rule` and `set_by` (`workspaces.stops`); empty if a
+    person did. The other fields hold the last reports of its agent and its node.
     """
 
     workspace = models.OneToOneField(
         Workspace, primary_key=True, on_delete=models.CASCADE, related_name="status"
     )
     reason = models.JSONField(default=dict, blank=True)
+    stopped = models.JSONField(default=dict, blank=True)
     log_tail = models.TextField(blank=True)
     activity = models.JSONField(default=dict, blank=True)
     heartbeat_at = models.DateTimeField(null=True, blank=True)
