@@ -32,6 +32,7 @@ configure(
     broker_url=os.environ.get("BERTH_NODE_REDIS_URL", "redis://127.0.0.1:8002/0"),
     default_queue=ENGINE_QUEUE,
     unacknowledged=f"{node_queue(identity.node_name())}:",
+    on_undecodable=app.drop_undecodable,
 )
 heartbeat.install(app)
 sampling.install(app)

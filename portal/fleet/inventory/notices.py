@@ -76,8 +76,11 @@ def clock_off(node: str, off_s: float) -> None:
     _tell_operators("node.clock_off", title, body)
 
 
-def messages_refused(claimed: str, reason: str) -> None:
-    """Messages were rejected. Folded to one notice per day, in case of a flood."""
+def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
+    """Messages in `queue` were rejected. Folded to one notice per day, in case of a flood."""
+    if reason in {"undecodable", "unknown_task"}:
+        _messages_dropped(reason, queue)
+        return
     body = {
         "unsigned": _("They have no signature. Somebody else may know a password of Redis."),
         "unknown_sender": _("No public key is known for their sender."),
@@ -86,6 +89,19 @@ def messages_refused(claimed: str, reason: str) -> None:
         ),
     }.get(reason, _("Their signature is not for what they say. Somebody else may know a password of Redis."))
     title = _("Messages of %(sender)s were refused") % {"sender": claimed or _("nobody")}
+    _tell_operators("node.message_refused", title, body)
+
+
+def _messages_dropped(reason: str, queue: str) -> None:
+    if reason == "unknown_task":
+        title = _("Unknown tasks in queue %(queue)s were dropped") % {"queue": queue}
+        body = _("Check that the portal and all nodes run the same version of Berth.")
+    else:
+        title = _("Unreadable messages in queue %(queue)s were dropped") % {"queue": queue}
+        body = _(
+            "Berth does not send such messages. A node may be compromised, or somebody else may know a "
+            "password of Redis. The logs of the workers count the messages."
+        )
     _tell_operators("node.message_refused", title, body)
 
 
