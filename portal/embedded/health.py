@@ -23,7 +23,7 @@ from portal.common.reasons.codes import CommonCode
 from portal.embedded import database_reserve
 from portal.embedded.proxy import HEALTH_HOST
 from portal.people.accounts.models import FailureWindow
-from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
+from provisioning.heartbeat import PULSE_LATE_S, read
 from provisioning.service.probes import http_status, redis_client
 
 ROLES = {
@@ -174,11 +174,21 @@ def _impatient() -> Iterator[None]:
             cursor.execute(f"PRAGMA busy_timeout = {int(before)}")
 
 
+WRITTEN_KEY = "berth:health"
+FULL_SHARE = 0.9
+FULL_FIX = "Look at control.log for the node that filled it. Signed-in users keep their sessions."
+
+
 def _store() -> tuple[Part, dict[str, float] | None]:
     started = time.monotonic()
     try:
         with redis_client(settings.BERTH_REDIS_URL) as client:
-            raw = client.hgetall(PULSE_KEY)
+            pulses = read(client)
+            memory = client.info("memory")
+            client.set(WRITTEN_KEY, 1, ex=60)
+    except redis.OutOfMemoryError:
+        used, limit = memory["used_memory"], memory["maxmemory"]
+        return Part("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
     except (redis.RedisError, OSError) as error:
         return (
             Part(
@@ -189,7 +199,14 @@ def _store() -> tuple[Part, dict[str, float] | None]:
             ),
             None,
         )
-    return Part("redis", ok=True, detail=_milliseconds(started)), parse(raw)
+    used, limit = memory["used_memory"], memory["maxmemory"]
+    if limit and used >= limit * FULL_SHARE:
+        return Part("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
+    return Part("redis", ok=True, detail=_milliseconds(started)), pulses
+
+
+def _full(used: int, limit: int) -> str:
+    return f"full: {used / 2**20:.0f} of {limit / 2**20:.0f} MiB used"
 
 
 def _front_door() -> Part | None:

@@ -105,8 +105,28 @@ def _messages_dropped(reason: str, queue: str) -> None:
     _tell_operators("node.message_refused", title, body)
 
 
-def _tell_operators(kind: str, title: str, body: str) -> None:
-    events.notify(_operators(), kind, title, body, "/pools/", fold=REFUSED_FOLD)
+def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
+    """A node filled Redis, so its messages were deleted and it was refused for a while."""
+    title = _("%(node)s filled Redis") % {"node": node}
+    body = _(
+        "Redis had %(used)d of %(limit)d MiB in use. Berth deleted the messages of this node and refuses it "
+        "for a minute. Sessions and other nodes are not affected. If it happens again, revoke the node."
+    ) % {"used": used_mib, "limit": limit_mib}
+    _tell_operators("redis.flooded", title, body, fold=FOLD)
+
+
+def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
+    """Redis has little memory left, and no node is the cause."""
+    title = _("Redis is nearly full")
+    body = _(
+        "%(used)d of %(limit)d MiB are in use. Once it is full, nobody can open a workspace, and commands "
+        "wait. Sessions are kept. Increase the memory of Redis, or find what fills it."
+    ) % {"used": used_mib, "limit": limit_mib}
+    _tell_operators("redis.nearly_full", title, body)
+
+
+def _tell_operators(kind: str, title: str, body: str, *, fold: timedelta = REFUSED_FOLD) -> None:
+    events.notify(_operators(), kind, title, body, "/pools/", fold=fold)
 
 
 def _operators() -> QuerySet[User]:
