@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError
 
 from portal.common.events.models import Notification
@@ -14,11 +17,11 @@ from portal.embedded import configs, health
 from portal.embedded.environment import Instance
 from portal.embedded.redis_door import BURST_BYTES, BYTES_PER_S, Allowance
 from portal.fleet.machines import redis_guard, redis_users, tasks
-from portal.workspaces.gateway import tickets
+from portal.workspaces.gateway import tickets, workspace_views
 from provisioning import node_users
 from provisioning.celery_config import outbox
 from tests.ports import free_port
-from tests.workspaces.gateway.gateway_support import WS_A, running, valkey_binary
+from tests.workspaces.gateway.gateway_support import WS_A, running, valkey_binary, view
 
 MIB = 1 << 20
 LIMIT_MIB = 24
@@ -186,6 +189,34 @@ def test_what_no_node_holds_is_reported_as_such(control: Redis) -> None:
     assert [report["node"] for report in guarded.reports] == [""]
     assert control.strlen("berth:gw:19") == MIB
     assert not redis_users.refused(control)
+
+
+@pytest.mark.engine
+async def test_people_enter_and_leave_while_it_is_full(control: Redis, port: int) -> None:
+    """Nothing can be stored: views are read from the database, and what ends is deleted."""
+    old = view(external_name=WS_A, user_ids=frozenset({"7"}))
+    assert workspace_views.put(control, old)
+    ticket = tickets.issue(control, external_name=WS_A, user_id="7")
+    async with AsyncRedis(port=port, username="control", password="secret-control") as store:
+        cookie = await tickets.exchange(store, ticket=ticket, external_name=WS_A)
+        assert cookie
+        fill(control)
+        assert tickets.decode_session(await store.get(tickets.session_key(cookie)))
+        await store.expire(tickets.session_key(cookie), 100)
+        assert workspace_views.put(control, replace(old, user_ids=frozenset(), revision=1))
+        assert not control.exists(workspace_views.key(WS_A)), "not the old one"
+        fill(control)
+        await workspace_views.heal(store, old)
+        assert tickets.revoke_user(control, "7") == 1
+        assert not await store.exists(tickets.session_key(cookie))
+
+
+def fill(control: Redis) -> None:
+    """Not one byte is left."""
+    for size in (MIB, 1000, 1):
+        with pytest.raises(OutOfMemoryError):
+            while True:
+                control.set(f"berth:gw:fill-{uuid.uuid4()}", "x" * size)
 
 
 @pytest.mark.engine
