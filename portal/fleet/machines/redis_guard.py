@@ -51,8 +51,12 @@ class Flood:
 class Memory:
     """Memory of Redis in bytes. A `limit` of 0 is none."""
 
-    used: int
+    used: float
     limit: int
+
+    @property
+    def used_mib(self) -> int:
+        return round(self.used / 2**20)
 
     def above(self, share: float) -> bool:
         return bool(self.limit) and self.used > share * self.limit
@@ -70,9 +74,12 @@ def relieve(client: redis.Redis) -> list[Flood]:
     Raises `RedisError`.
     """
     floods: list[Flood] = []
+    left = memory(client)
     for name, held in _held(client).most_common():
-        if held < MIN_BYTES or not memory(client).above(NODES_SHARE):
+        if held < MIN_BYTES or not left.above(NODES_SHARE):
             break
+        # Redis frees the memory in the background, so its own figure falls later.
+        left = Memory(left.used - held, left.limit)
         nodes = settings.BERTH_ENGINE_NODES if name == ENGINE_QUEUE else [name]
         for node in nodes:
             redis_users.refuse(client, node)
@@ -119,14 +126,11 @@ def _replies(client: redis.Redis) -> Iterator[list[tuple[str, str]]]:
 
 
 def _delete(client: redis.Redis, name: str) -> None:
-    """Delete everything that the node has written. Raises `RedisError`.
-
-    The memory is free afterwards: `UNLINK` would free it later, and other nodes would be cut off meanwhile.
-    """
-    client.delete(*(redis_rules.keys_of(name) if name != ENGINE_QUEUE else [KEY_PREFIX + ENGINE_QUEUE]))
+    """Delete everything that the node has written. Raises `RedisError`."""
+    client.unlink(*(redis_rules.keys_of(name) if name != ENGINE_QUEUE else [KEY_PREFIX + ENGINE_QUEUE]))
     for found in _replies(client):
         if keys := [key.encode(errors="surrogateescape") for node, key in found if node == name]:
-            client.delete(*keys)
+            client.unlink(*keys)
 
 
 class Guard:
@@ -160,24 +164,25 @@ class Guard:
             self._paused = redis_users.refused(self._client)
         self._paused = {name for name in self._paused if not redis_users.resume(self._client, name)}
         before = memory(self._client)
-        if before.above(NODES_SHARE):
-            for flood in relieve(self._client):
+        floods = relieve(self._client) if before.above(NODES_SHARE) else []
+        if floods:
+            for flood in floods:
                 self._paused |= redis_users.refused(self._client)
                 log.warning(
                     "%s filled Redis with %s MiB: its messages were deleted, and it is refused for %d s",
                     *(flood.node, "many" if flood.held_mib is None else flood.held_mib, PAUSE_S),
                 )
                 self._report(before, flood.node)
+            return
         self._quiet_checks -= 1
-        left = memory(self._client)
-        if left.above(NEARLY_FULL) and self._quiet_checks < 0:
+        if before.above(NEARLY_FULL) and self._quiet_checks < 0:
             self._quiet_checks = REPORT_EVERY_CHECKS
-            log.warning("Redis is nearly full: %d of %d MiB", left.used >> 20, left.limit >> 20)
-            self._report(left, "")
+            log.warning("Redis is nearly full: %d of %d MiB", before.used_mib, before.limit >> 20)
+            self._report(before, "")
 
     def _report(self, seen: Memory, node: str) -> None:
         try:
-            self._send({"used_mib": seen.used >> 20, "limit_mib": seen.limit >> 20, "node": node})
+            self._send({"used_mib": seen.used_mib, "limit_mib": seen.limit >> 20, "node": node})
         except Exception as error:
             log.warning("the memory of Redis was not reported: %s", error)
 

@@ -9,7 +9,7 @@ from provisioning.service.environ import NODE_NAME
 
 # Exactly what kombu and the node's code use. There are no scripts: one could stop Redis or fill its memory.
 _CONNECTION = (
-    "+auth", "+hello", "+ping", "+select", "+client|setinfo", "+client|setname",
+    "+auth", "+hello", "+ping", "+select", "+time", "+client|setinfo", "+client|setname",
     "+multi", "+exec", "+discard", "+unwatch",
 )  # fmt: skip
 _QUEUES = ("+brpop", "+llen", "+lpush", "+rpush")
