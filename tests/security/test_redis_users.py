@@ -140,7 +140,9 @@ def test_a_node_has_its_own_queue_and_an_outbox(control: Redis, node_a: Redis) -
     control.lpush("berth:q:node.a", "one")
     assert node_a.brpop(["berth:q:node.a"], 1) == (b"berth:q:node.a", b"one")
     assert node_a.lpush("berth:q:control.node.a", "{}") == 1
-    assert node_a.rpush("berth:reply:node.a:logs:x", "{}") == 1
+    with node_a.pipeline() as pipe:
+        pipe.rpush("berth:reply:node.a:logs:x", "{}").expire("berth:reply:node.a:logs:x", 60)
+        assert pipe.execute() == [1, True]
     assert node_a.hset("berth:q:node.a:pulse", "node@a", "{}") == 1
 
 
