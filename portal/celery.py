@@ -84,7 +84,12 @@ app = ControlCelery(
         queues=lambda: (CONTROL_QUEUE,),
     ),
 )
-configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue=CONTROL_QUEUE)
+configure(
+    app,
+    broker_url=settings.CELERY_BROKER_URL,
+    default_queue=CONTROL_QUEUE,
+    on_undecodable=app.drop_undecodable,
+)
 heartbeat.install(app)
 app.autodiscover_tasks(
     [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 from celery import Celery
 from celery.signals import worker_before_create_process
 
 from provisioning import redis_transport
+from provisioning.envelopes import Undecodable
 
 KEY_PREFIX = "berth:q:"
 REPLY_PREFIX = "berth:reply:"
@@ -20,17 +22,31 @@ def node_queue(node_name: str) -> str:
     return f"node.{node_name}"
 
 
+def outbox(node_name: str) -> str:
+    """Return the queue to which a node writes its messages to the control plane."""
+    return f"{CONTROL_QUEUE}.{node_queue(node_name)}"
+
+
 def _share_what_is_loaded(**_: object) -> None:
     """Freeze objects before a pool process is forked, so garbage collection keeps pages shared."""
     gc.collect()
     gc.freeze()
 
 
-def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledged: str = "") -> None:
+def configure(
+    app: Celery,
+    *,
+    broker_url: str,
+    default_queue: str,
+    unacknowledged: str = "",
+    outbox: str = "",
+    on_undecodable: Callable[[str, Undecodable], None] | None = None,
+) -> None:
     """Apply the settings common to both planes.
 
     `unacknowledged` prefixes the keys of messages that a worker holds: a node must not read those of another
-    node.
+    node. With `outbox`, messages to the control plane go to that queue instead. `on_undecodable` is called
+    with the queue and the error of each envelope that a worker drops.
     """
     redis_transport.install()
     worker_before_create_process.connect(_share_what_is_loaded)
@@ -43,6 +59,8 @@ def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledge
                 f"{name}_key": f"{unacknowledged}{name}"
                 for name in ("unacked", "unacked_index", "unacked_mutex")
             },
+            **({"on_undecodable": on_undecodable} if on_undecodable else {}),
+            **({"other_names": {CONTROL_QUEUE: outbox}} if outbox else {"outboxes_of": CONTROL_QUEUE}),
             # One list per queue: there are no priorities.
             "priority_steps": [0],
             # A message of a dead worker is redelivered after this; the sweep is usually faster.

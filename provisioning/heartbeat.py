@@ -11,21 +11,29 @@ import os
 import socket
 import sys
 import time
-from typing import Any, cast
+from typing import Any
 
 import redis
 from celery import Celery, bootsteps
 
-from provisioning import redis_client
-from provisioning.celery_config import KEY_PREFIX
+from provisioning import node_users, redis_client
+from provisioning.celery_config import KEY_PREFIX, node_queue
 
 log = logging.getLogger(__name__)
 
 PULSE_KEY = f"{KEY_PREFIX}pulse"
-"""A hash: process name (`control@host`, `node@host`, `beat@host`) → JSON `{"at": unix time, "pid": …}`."""
+"""A hash of the control plane: process name (`control@host`) → JSON `{"at": Unix time, "pid": …}`.
+
+Each node has a hash of its own with one entry, `node@name`: it must not change those of others."""
 PULSE_INTERVAL_S = 5.0
 PULSE_LATE_S = 20.0
 """A process without a heartbeat for this long counts as not responding."""
+
+
+def key_of(name: str) -> str:
+    """Return the hash in which the process `name` has its heartbeat."""
+    role, _, host = name.partition("@")
+    return f"{KEY_PREFIX}{node_queue(host)}:pulse" if role == "node" else PULSE_KEY
 
 
 class Pulse:
@@ -39,14 +47,14 @@ class Pulse:
         """Write the heartbeat now."""
         value = json.dumps({"at": time.time(), "pid": os.getpid()})
         try:
-            self._client.hset(PULSE_KEY, self._name, value)
+            self._client.hset(key_of(self._name), self._name, value)
         except (redis.RedisError, OSError) as error:
             log.warning("no pulse: %s", error)
 
     def withdraw(self) -> None:
         """Delete the heartbeat, because this process ends on purpose."""
         try:
-            self._client.hdel(PULSE_KEY, self._name)
+            self._client.hdel(key_of(self._name), self._name)
             self._client.close()
         except (redis.RedisError, OSError) as error:
             log.debug("the pulse was not taken away: %s", error)
@@ -83,23 +91,37 @@ def install(app: Celery) -> None:
     app.steps["consumer"].add(PulseStep)
 
 
-def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
-    """Parse the hash read from Redis: process name → time of its last heartbeat. Ignores invalid entries."""
-    pulses: dict[str, float] = {}
-    for name, value in raw.items():
-        try:
-            pulses[name.decode()] = float(json.loads(value)["at"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return pulses
+def read(client: Any) -> dict[str, float]:
+    """Return the time of the last heartbeat by process name. Raises `redis.RedisError`.
+
+    Invalid entries are ignored. `client` has the rights of the control plane.
+    """
+    raw = client.hgetall(PULSE_KEY)
+    pulses = {name.decode(): at for name, value in raw.items() if (at := _time_of(value)) is not None}
+    nodes = [f"node@{node}" for node in node_users.names(client)]
+    with client.pipeline(transaction=False) as pipe:
+        for name in nodes:
+            pipe.hget(key_of(name), name)
+        values = pipe.execute(raise_on_error=False)
+    return pulses | {
+        name: at for name, value in zip(nodes, values, strict=True) if (at := _time_of(value)) is not None
+    }
+
+
+def _time_of(value: object) -> float | None:
+    """Parse an entry: the time, at most the present one. None if it is invalid."""
+    try:
+        at = min(float(json.loads(value)["at"]), time.time())  # type: ignore[arg-type]
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    return at if at > 0 else None
 
 
 def is_fresh(broker_url: str, name: str) -> bool:
     """Return whether the process `name` has a recent heartbeat. Raises `redis.RedisError`."""
     with redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
-        # The library's type also covers its asynchronous client.
-        raw = cast("dict[bytes, bytes]", client.hgetall(PULSE_KEY))
-    return time.time() - parse(raw).get(name, 0.0) <= PULSE_LATE_S
+        at = _time_of(client.hget(key_of(name), name))
+    return time.time() - (at or 0.0) <= PULSE_LATE_S
 
 
 def main(role: str) -> int:

@@ -7,12 +7,15 @@ import time
 from collections.abc import Mapping
 
 from provisioning import messages
-from provisioning.celery_config import KEY_PREFIX
+from provisioning.celery_config import KEY_PREFIX, node_queue
 from provisioning.gpu.samples import Sample
 
-LIVE_KEY = f"{KEY_PREFIX}samples"
-"""A hash: device UUID → JSON of its latest `Sample`."""
 LIVE_TTL_S = 60
+
+
+def live_key(node_name: str) -> str:
+    """Return the hash of a node: device UUID → JSON of its latest `Sample`."""
+    return f"{KEY_PREFIX}{node_queue(node_name)}:samples"
 
 
 def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dict[str, Sample]:
@@ -22,7 +25,7 @@ def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dic
     for uuid, value in raw.items():
         try:
             sample = messages.load(json.loads(value), Sample)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if now_s - sample.at_s <= LIVE_TTL_S:
             found[uuid.decode(errors="replace")] = sample

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from provisioning import signing
 from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.envelopes import Undecodable
 from provisioning.signing import (
     ANSWER_MAX_AGE_S,
     CONTROL,
@@ -41,17 +42,21 @@ REPORT_EVERY_S = 60.0
 KEYS_FRESH_S = 10.0
 """How long a worker caches the keys: a key may have been revoked since."""
 REFUSED_TASK = "control.message_refused"
+VERIFIED = frozenset({Refusal.TOO_OLD, Refusal.FUTURE, Refusal.NOT_ALLOWED, Refusal.REPEATED})
+"""Reasons for which the sender of a rejected message is verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedReport:
     """A worker's report of rejected messages: `count` for one reason, and the task of the last one.
 
-    `claimed` is the claimed sender. `off_s` is the difference between the message's time and the worker's.
+    `claimed` is the claimed sender, `queue` the one where the messages were. `off_s` is the difference
+    between the message's time and the worker's.
     """
 
     claimed: Short
     reason: Short
+    queue: Short
     task: Short
     count: Annotated[int, Meta(ge=0, le=10**9)]
     off_s: Annotated[float, Meta(ge=-1e11, le=1e11)]
@@ -86,6 +91,7 @@ class SignedCelery(Celery):  # type: ignore[misc]
         self.identity = identity
         self.gate = Gate(identity)
         self._signer: Signer | None = None
+        self.conf.worker_consumer = "provisioning.signed_consumer:Consumer"
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Send a signed task. Raises `ValueError` without a key."""
@@ -110,6 +116,10 @@ class SignedCelery(Celery):  # type: ignore[misc]
         sealed = signing.check(stamp, task=SEALED, body=body, to=(key,), keys=self.identity.keys())
         return sealed.sender, body
 
+    def drop_undecodable(self, queue: str, error: Undecodable) -> None:
+        """Count and report an envelope in `queue` that the transport has dropped."""
+        self.gate.note(self, MessageRefused(Refusal.UNDECODABLE), str(error), queue=queue)
+
     def _own_signer(self) -> Signer:
         if self._signer is None:
             self._signer = Signer(self.identity.name, self.identity.key())
@@ -126,8 +136,8 @@ class Gate:
     _replay_guard: ReplayGuard = field(default_factory=ReplayGuard)
     _keys: Keys = field(default_factory=dict)
     _read_at: float = float("-inf")
-    _reported_at: dict[tuple[str, str], float] = field(default_factory=dict)
-    _unreported: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _reported_at: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    _unreported: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def admit(self, headers: dict[str, Any], payload: Any, *, from_nodes: bool) -> str:
         """Verify a message and return its sender. Raises `MessageRefused`."""
@@ -166,14 +176,15 @@ class Gate:
         except Exception as error:
             log.error("the keys of those who send messages cannot be read: %s", error)
 
-    def note(self, app: Celery, refused: MessageRefused, task: str) -> None:
-        """Count a rejection; log and report it once a minute per sender and reason."""
+    def note(self, app: Celery, refused: MessageRefused, task: str, *, queue: str) -> None:
+        """Count a rejection; log and report it once a minute per verified sender, reason and queue.
+
+        `task` of an undecodable message says what is wrong with it.
+        """
         self.refused[refused.reason.value] += 1
         sender = refused.sender[:120]
-        if len(self._unreported) > 1000:
-            self._unreported.clear()
-            self._reported_at.clear()
-        key = (sender, refused.reason.value)
+        # A sender that is only claimed could be another one each time.
+        key = (sender if refused.reason in VERIFIED else "", refused.reason.value, queue)
         self._unreported[key] += 1
         now = time.monotonic()
         if now - self._reported_at.get(key, float("-inf")) < REPORT_EVERY_S:
@@ -181,12 +192,14 @@ class Gate:
         self._reported_at[key] = now
         count = self._unreported.pop(key)
         log.warning(
-            "%d messages dropped (%s): the last one is %s of %s, %.0f s off; %d since this worker began",
-            *(count, refused.reason.value, _short(task), _short(sender or "nobody"), refused.off_s),
-            sum(self.refused.values()),
+            "%d messages dropped from queue %s (%s). Last: %s, sender %s, %.0f s off. "
+            "%d since this worker began",
+            *(count, _short(queue), refused.reason.value, _short(task), _short(sender or "nobody")),
+            *(refused.off_s, sum(self.refused.values())),
         )
         report = RefusedReport(
-            _short(sender), refused.reason.value, _short(task), count, round(refused.off_s, 1)
+            *(_short(sender), refused.reason.value, _short(queue), _short(task), count),
+            round(refused.off_s, 1),
         )
         try:
             app.send_task(REFUSED_TASK, kwargs={"report": asdict(report)}, queue=CONTROL_QUEUE, expires=3600)
@@ -204,7 +217,8 @@ def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any)
                 raise MessageRefused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
             sender = app.gate.admit(message.headers, message.payload, from_nodes=task.from_nodes)
         except MessageRefused as refused:
-            app.gate.note(app, refused, task.name)
+            queue = str(message.delivery_info.get("routing_key"))
+            app.gate.note(app, refused, task.name, queue=queue)
             ack(log, consumer.connection_errors)
             return None
         message.headers[SENDER] = sender

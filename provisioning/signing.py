@@ -42,6 +42,8 @@ Short = Annotated[str, Meta(max_length=200)]
 class Refusal(StrEnum):
     """Why a message is rejected."""
 
+    UNDECODABLE = "undecodable"
+    UNKNOWN_TASK = "unknown_task"
     UNSIGNED = "unsigned"
     UNKNOWN_SENDER = "unknown_sender"
     NOT_FOR_US = "not_for_us"

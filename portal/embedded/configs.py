@@ -60,7 +60,8 @@ def redis_conf(instance: Instance) -> str:
     """Return Redis's configuration: loopback only, ACL file, append-only file synced every second.
 
     Berth recovers without Redis's data, but keeping its views and sessions lets open notebooks survive its
-    restart. When memory is full, keys with an expiry (sessions, replies) are evicted first.
+    restart. When memory is full, writes are refused and nothing is evicted: sessions survive. Buffers of
+    clients are limited, because they count as memory.
     """
     return "\n".join(
         (
@@ -80,7 +81,10 @@ def redis_conf(instance: Instance) -> str:
             "appendfsync everysec",
             "auto-aof-rewrite-min-size 16mb",
             "maxmemory 256mb",
-            "maxmemory-policy volatile-ttl",
+            "maxmemory-policy noeviction",
+            "maxmemory-clients 64mb",
+            "client-query-buffer-limit 16mb",
+            "proto-max-bulk-len 8mb",
             "maxclients 4096",
             "tcp-keepalive 60",
             "",

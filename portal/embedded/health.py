@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from portal.common.reasons.codes import CommonCode
 from portal.embedded import database_reserve
 from portal.embedded.proxy import HEALTH_HOST
 from portal.people.accounts.models import FailureWindow
-from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
+from provisioning.heartbeat import PULSE_LATE_S, read
 from provisioning.service.probes import http_status, redis_client
 
 ROLES = {
@@ -68,13 +70,14 @@ def _database() -> Part:
             fix="Check DATABASE_URL, the database server and the disk.",
         )
     answered = f"{connection.vendor}, {_milliseconds(started)}"
-    unwritten = _write_problem()
-    if unwritten:
-        return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=WRITE_FIX)
     left = _reserve_left()
     if left is not None:
         detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB are left of its reserve"
         return Part("database", ok=False, detail=detail, fix="Make room on its disk.")
+    unwritten = _write_problem()
+    if unwritten:
+        fix = LOCKED_FIX if unwritten == LOCKED else WRITE_FIX
+        return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=fix)
     return Part("database", ok=True, detail=answered)
 
 
@@ -82,13 +85,20 @@ def _reserve_left() -> int | None:
     if connection.vendor != "sqlite":
         return None
     with connection.cursor() as cursor:
-        file = Path(str(connection.settings_dict["NAME"]))
-        return database_reserve.left_when_full(file, lambda query: cursor.execute(query).fetchone()[0])
+        return database_reserve.left_when_full(
+            _sqlite_file(), lambda query: cursor.execute(query).fetchone()[0]
+        )
+
+
+def _sqlite_file() -> Path:
+    return Path(str(connection.settings_dict["NAME"]))
 
 
 WRITE_EVERY_S = 5.0
 WRITE_WITHIN_MS = 1000
 WRITE_FIX = "Make room on its disk, or let it be written; until then people can only look."
+LOCKED_FIX = "Another program holds a lock on the database. Find and end it; until then changes are refused."
+LOCKED = f"a write waits longer than {WRITE_WITHIN_MS / 1000:.0f} s"
 _write_lock = threading.Lock()
 _written: tuple[float, str] = (float("-inf"), "")
 
@@ -99,7 +109,7 @@ def _write_problem() -> str:
     with _write_lock:
         at, problem = _written
         if time.monotonic() - at >= WRITE_EVERY_S:
-            problem = _try_to_write()
+            problem = _try_to_write() or _try_to_grow()
             _written = (time.monotonic(), problem)
     return problem
 
@@ -107,25 +117,50 @@ def _write_problem() -> str:
 def _try_to_write() -> str:
     try:
         with _short_write_timeout(), transaction.atomic():
+            if connection.vendor == "postgresql":
+                with connection.cursor() as cursor:
+                    cursor.execute(f"SET LOCAL statement_timeout = {WRITE_WITHIN_MS}")
             FailureWindow.objects.update_or_create(
                 key="health", defaults={"began_at": timezone.now(), "count": 0}
             )
     except DatabaseError as error:
-        why = storage.trouble(error)
-        # Other writers are active, so the database is writable.
-        return "" if why is CommonCode.STORAGE_BUSY else UNWRITTEN.get(str(why), "it cannot be written")
+        if _timed_out(error):
+            return LOCKED
+        return UNWRITTEN.get(str(storage.trouble(error)), "it cannot be written")
+    return ""
+
+
+def _timed_out(error: DatabaseError) -> bool:
+    return getattr(error.__cause__, "sqlstate", None) == "57014"
+
+
+def _try_to_grow() -> str:
+    """Return why SQLite's files cannot grow. Small writes succeed without: they use the reserve.
+
+    A quota or a lack of inodes does not show in the free bytes of the disk.
+    """
+    if connection.vendor != "sqlite":
+        return ""
+    try:
+        with tempfile.TemporaryFile(dir=_sqlite_file().parent) as file:
+            os.posix_fallocate(file.fileno(), 0, database_reserve.FULL_BELOW_BYTES)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return UNWRITTEN[CommonCode.STORAGE_FULL]
+        return "its folder cannot be written"
     return ""
 
 
 UNWRITTEN: dict[str, str] = {
     CommonCode.STORAGE_FULL: "its disk is full",
     CommonCode.STORAGE_READ_ONLY: "it can only be read",
+    CommonCode.STORAGE_BUSY: LOCKED,
 }
 
 
 @contextmanager
 def _short_write_timeout() -> Iterator[None]:
-    """Shorten the wait for other writers: a health check must be fast."""
+    """Shorten SQLite's wait for other writers: a health check must be fast."""
     if connection.vendor != "sqlite":
         yield
         return
@@ -139,11 +174,21 @@ def _short_write_timeout() -> Iterator[None]:
             cursor.execute(f"PRAGMA busy_timeout = {int(before)}")
 
 
+WRITTEN_KEY = "berth:health"
+FULL_SHARE = 0.9
+FULL_FIX = "Look at control.log for the node that filled it. Signed-in users keep their sessions."
+
+
 def _store() -> tuple[Part, dict[str, float] | None]:
     started = time.monotonic()
     try:
         with redis_client(settings.BERTH_REDIS_URL) as client:
-            raw = client.hgetall(PULSE_KEY)
+            pulses = read(client)
+            memory = client.info("memory")
+            client.set(WRITTEN_KEY, 1, ex=60)
+    except redis.OutOfMemoryError:
+        used, limit = memory["used_memory"], memory["maxmemory"]
+        return Part("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
     except (redis.RedisError, OSError) as error:
         return (
             Part(
@@ -154,7 +199,14 @@ def _store() -> tuple[Part, dict[str, float] | None]:
             ),
             None,
         )
-    return Part("redis", ok=True, detail=_milliseconds(started)), parse(raw)
+    used, limit = memory["used_memory"], memory["maxmemory"]
+    if limit and used >= limit * FULL_SHARE:
+        return Part("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
+    return Part("redis", ok=True, detail=_milliseconds(started)), pulses
+
+
+def _full(used: int, limit: int) -> str:
+    return f"full: {used / 2**20:.0f} of {limit / 2**20:.0f} MiB used"
 
 
 def _front_door() -> Part | None:

@@ -16,8 +16,8 @@ from provisioning.service.program import Program, celery_argv, worker_argv
 
 KEEP_ALIVE_S = 120
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
-PULSE_KEY = "berth:q:pulse"
-"""As in provisioning.heartbeat, which is not imported here because it imports Celery."""
+PULSE_KEY, NODE_PULSE_KEY = "berth:q:pulse", "berth:q:node.{name}:pulse"
+"""As `key_of` in provisioning.heartbeat, which is not imported here because it imports Celery."""
 
 
 def programs(
@@ -47,8 +47,8 @@ def programs(
         "BERTH_NODE_FRONT_DOOR_URL": f"http://{front_address(instance)}",
     }
 
-    def pulse(name: str) -> Callable[[float], bool]:
-        return probes.pulse_since(control_url, PULSE_KEY, name)
+    def pulse(name: str, key: str = PULSE_KEY) -> Callable[[float], bool]:
+        return probes.pulse_since(control_url, key, name)
 
     def worker(app: str, name: str, queues: str) -> tuple[str, ...]:
         return worker_argv(app, f"{name}@{instance.node_name}", queues)
@@ -115,7 +115,7 @@ def programs(
                 *worker("provisioning.node.worker", "node", f"node.{instance.node_name},engine"),
             ),
             environ=node_environ,
-            answers=pulse(f"node@{instance.node_name}"),
+            answers=pulse(f"node@{instance.node_name}", NODE_PULSE_KEY.format(name=instance.node_name)),
             # Workspaces set the modes of their own files.
             umask=0o022,
             after=("redis",),

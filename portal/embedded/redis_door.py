@@ -2,7 +2,8 @@
 
 Run as `python -m portal.embedded.redis_door --listen HOST:PORT --to PORT --tls FOLDER`. The bundled server
 has no TLS. Clients are limited to a few connections and must present a node's certificate in time; their
-Redis user limits their rights.
+Redis user limits their rights. What a node sends is limited in bytes, so that it cannot fill Redis faster
+than `portal.fleet.machines.redis_guard` sees it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger("redis_door")
@@ -26,8 +28,25 @@ MAX_CONNECTIONS = 2048
 MAX_OF_A_NODE = 64
 MAX_HANDSHAKES_OF_AN_ADDRESS = 16
 CHUNK = 64 * 1024
+BURST_BYTES = 32 << 20
+BYTES_PER_S = 4 << 20
+"""A node sends at most this on average, on all connections together; a busy one sends some KiB."""
 BACKLOG = 256
 _NODE = re.compile(r"node:([a-z0-9-]{1,63})")
+
+
+@dataclass(slots=True)
+class Allowance:
+    """Bytes that a node may still send now, on the loop's clock."""
+
+    at: float
+    left: float = BURST_BYTES
+
+    def take(self, count: int, *, now: float) -> float:
+        """Return the seconds to wait before these bytes are forwarded."""
+        self.left = min(BURST_BYTES, self.left + (now - self.at) * BYTES_PER_S) - count
+        self.at = now
+        return max(0.0, -self.left / BYTES_PER_S)
 
 
 class Door:
@@ -39,6 +58,7 @@ class Door:
         self._open = 0
         self._shaking: Counter[str] = Counter()
         self._of_node: Counter[str] = Counter()
+        self._allowances: dict[str, Allowance] = {}
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
         """Start listening. Raises `OSError`."""
@@ -80,12 +100,14 @@ class Door:
 
     async def _relay(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._of_node[node] += 1
+        now = asyncio.get_running_loop().time()
+        allowance = self._allowances.setdefault(node, Allowance(now))
         try:
             async with asyncio.timeout(CONNECT_S):
                 inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
                 pumps = [
-                    asyncio.create_task(_copy(reader, inner_writer)),
+                    asyncio.create_task(_copy(reader, inner_writer, allowance)),
                     asyncio.create_task(_copy(inner_reader, writer)),
                 ]
                 _done, left = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -100,9 +122,14 @@ class Door:
                 del self._of_node[node]
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward data until its end, with back pressure."""
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowance: Allowance | None = None
+) -> None:
+    """Forward data until its end, with back pressure, within the allowance."""
+    loop = asyncio.get_running_loop()
     while data := await reader.read(CHUNK):
+        if allowance is not None and (wait_s := allowance.take(len(data), now=loop.time())):
+            await asyncio.sleep(wait_s)
         writer.write(data)
         await writer.drain()
 

@@ -71,7 +71,7 @@ def families(now: datetime | None = None) -> list[Family]:
     )
     pools = list(Pool.objects.filter(deleted_at=None).order_by("slug"))
     return [
-        *_dcgm(devices, _newest_samples(now)),
+        *_dcgm(devices, _newest_samples(devices, now)),
         *_devices(devices, series.idle_times(now)),
         *_resources(pools, devices, now),
         *_pools(pools),
@@ -87,10 +87,11 @@ def _as_exported(name: str, text: str) -> Family:
     return (CounterMetricFamily if name in dcgm_names.COUNTERS else GaugeMetricFamily)(name, text)
 
 
-def _newest_samples(now: datetime) -> dict[str, Sample]:
+def _newest_samples(devices: Iterable[Device], now: datetime) -> dict[str, Sample]:
     """Return current samples of nodes, or the newest minute without one."""
     now_s = now.timestamp()
-    return series.newest_minutes(now_s=now_s) | series.newest(now_s=now_s)
+    real = (device for device in devices if not device.node.pool.simulated)
+    return series.newest_minutes(now_s=now_s) | series.newest(real, now_s=now_s)
 
 
 def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[Family]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioning.celery_config import node_queue
 from provisioning.endpoints import PORTAL_SOCKET
-from provisioning.heartbeat import PULSE_KEY
+from provisioning.heartbeat import key_of
 from provisioning.host import gateway_account
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
@@ -47,7 +47,7 @@ def programs(
     write_gateway(folder, membership)
     name = membership.name
     worker_environ = node_environ(folder, membership, environ)
-    pulse = probes.pulse_since(membership.redis_url(folder), PULSE_KEY, f"node@{name}")
+    pulse = probes.pulse_since(membership.redis_url(folder), key_of(f"node@{name}"), f"node@{name}")
     gateway = Program(
         name="node-gateway",
         argv=(str(caddy), "run", "--config", str(folder.gateway_config)),

@@ -21,7 +21,7 @@ from provisioning import messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.gpu import forks
 from provisioning.gpu.problems import LIBRARY
-from provisioning.live_samples import LIVE_KEY, LIVE_TTL_S
+from provisioning.live_samples import LIVE_TTL_S, live_key
 from provisioning.node.identity import node_name
 
 if TYPE_CHECKING:
@@ -84,8 +84,9 @@ class Live:
             return
         try:
             with self._client.pipeline(transaction=False) as pipe:
-                pipe.hset(LIVE_KEY, mapping={uuid: json.dumps(asdict(item)) for uuid, item in fresh.items()})
-                pipe.expire(LIVE_KEY, LIVE_TTL_S)
+                key = live_key(node_name())
+                pipe.hset(key, mapping={uuid: json.dumps(asdict(item)) for uuid, item in fresh.items()})
+                pipe.expire(key, LIVE_TTL_S)
                 pipe.execute()
         except (redis.RedisError, OSError) as error:
             log.debug("live samples were not shown: %s", error)

@@ -8,7 +8,7 @@ from typing import Any
 from celery.signals import worker_ready
 
 from provisioning import heartbeat
-from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure, node_queue
+from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure, node_queue, outbox
 from provisioning.node import hello, identity, measuring, sampling, watching
 from provisioning.signed_celery import SignedCelery
 
@@ -32,6 +32,8 @@ configure(
     broker_url=os.environ.get("BERTH_NODE_REDIS_URL", "redis://127.0.0.1:8002/0"),
     default_queue=ENGINE_QUEUE,
     unacknowledged=f"{node_queue(identity.node_name())}:",
+    outbox=outbox(identity.node_name()),
+    on_undecodable=app.drop_undecodable,
 )
 heartbeat.install(app)
 sampling.install(app)

@@ -44,7 +44,10 @@ def test_redis_listens_on_loopback_with_named_users_only(fixed: Instance) -> Non
         "appendfsync everysec\n"
         "auto-aof-rewrite-min-size 16mb\n"
         "maxmemory 256mb\n"
-        "maxmemory-policy volatile-ttl\n"
+        "maxmemory-policy noeviction\n"
+        "maxmemory-clients 64mb\n"
+        "client-query-buffer-limit 16mb\n"
+        "proto-max-bulk-len 8mb\n"
         "maxclients 4096\n"
         "tcp-keepalive 60\n"
     )

@@ -16,10 +16,11 @@ from provisioning import heartbeat
 
 
 class FakeStore:
-    """Answers HGETALL with these pulses, or not at all."""
+    """A Redis with these pulses, or one that does not answer. `full` is how many of 100 MiB are used."""
 
-    def __init__(self, pulses: dict[str, float] | None) -> None:
-        self._pulses = pulses
+    def __init__(self, pulses: dict[str, float] | None, full: int = 1) -> None:
+        self._pulses, self._full = pulses, full
+        self._asked: list[str] = []
 
     def __enter__(self) -> FakeStore:
         return self
@@ -29,13 +30,41 @@ class FakeStore:
 
     def hgetall(self, key: str) -> dict[bytes, bytes]:
         assert key == heartbeat.PULSE_KEY
+        return {name.encode(): self._pulse(name) for name in self._known() if not name.startswith("node@")}
+
+    def acl_users(self) -> list[bytes]:
+        nodes = [name.removeprefix("node@") for name in self._known() if name.startswith("node@")]
+        return [b"control", b"default", *(f"node-{name}".encode() for name in nodes)]
+
+    def pipeline(self, *, transaction: bool) -> FakeStore:
+        return self
+
+    def hget(self, key: str, name: str) -> None:
+        assert key == f"berth:q:node.{name.removeprefix('node@')}:pulse"
+        self._asked.append(name)
+
+    def execute(self, *, raise_on_error: bool) -> list[bytes]:
+        return [self._pulse(name) for name in self._asked]
+
+    def info(self, section: str) -> dict[str, int]:
+        assert section == "memory"
+        return {"used_memory": self._full << 20, "maxmemory": 100 << 20}
+
+    def set(self, key: str, value: object, *, ex: int) -> None:
+        if self._full >= 100:
+            raise redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+
+    def _known(self) -> dict[str, float]:
         if self._pulses is None:
             raise redis.ConnectionError("refused")
-        return {name.encode(): json.dumps({"at": at, "pid": 1}).encode() for name, at in self._pulses.items()}
+        return self._pulses
+
+    def _pulse(self, name: str) -> bytes:
+        return json.dumps({"at": self._known()[name], "pid": 1}).encode()
 
 
-def parts(monkeypatch: pytest.MonkeyPatch, pulses: dict[str, float] | None) -> dict[str, Part]:
-    monkeypatch.setattr(health, "redis_client", lambda _: FakeStore(pulses))
+def parts(monkeypatch: pytest.MonkeyPatch, pulses: dict[str, float] | None, full: int = 1) -> dict[str, Part]:
+    monkeypatch.setattr(health, "redis_client", lambda _: FakeStore(pulses, full))
     return {part.name: part for part in health.check()}
 
 
@@ -109,7 +138,30 @@ def test_the_page_tells_by_its_status(client: Client, monkeypatch: pytest.Monkey
     assert client.post("/healthz").status_code == 405
 
 
-def test_pulses_that_are_not_ours_are_left_out() -> None:
-    assert heartbeat.parse(
-        {b"control@a": b'{"at": 5}', b"x": b"text", b"y": b"{}", b"z": b'{"at": null}'}
-    ) == {"control@a": 5.0}
+@pytest.mark.django_db
+@pytest.mark.parametrize("full", [91, 100])
+def test_a_full_redis_is_named(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
+    found = parts(monkeypatch, {name: time.time() for name in ALL}, full)
+    assert not found["redis"].ok and found["redis"].detail == f"full: {full} of 100 MiB used"
+    assert found["control"].ok and found["node"].ok
+
+
+MALFORMED = (
+    *(b"text", b"{}", b"[]", b'{"at": null}', b'{"at": NaN}', b"[" * 100_000),
+    b'{"at": 1' + b"0" * 400 + b"}",
+)
+
+
+@pytest.mark.parametrize("value", MALFORMED)
+def test_pulses_that_are_malformed_are_left_out(value: bytes) -> None:
+    class Store(FakeStore):
+        def _pulse(self, name: str) -> bytes:
+            return value if name == "node@evil" else super()._pulse(name)
+
+    store: Any = Store({"control@a": 5.0, "node@b": 6.0, "node@evil": 7.0})
+    assert heartbeat.read(store) == {"control@a": 5.0, "node@b": 6.0}
+
+
+def test_a_pulse_of_the_future_counts_as_now() -> None:
+    store: Any = FakeStore({"node@a": time.time() + 1e6})
+    assert heartbeat.read(store)["node@a"] <= time.time()

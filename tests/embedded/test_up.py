@@ -207,7 +207,8 @@ def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> No
         running.instance.redis_node_user, (secrets / "redis_node").read_text().strip()
     )
     with probes.redis_client(url) as node:
-        assert node.hgetall("berth:q:pulse")
+        name = running.instance.node_name
+        assert node.hget(f"berth:q:node.{name}:pulse", f"node@{name}")
         for attempt in (
             lambda: node.get("berth:gw:ws:ws-1"),
             lambda: node.set("berth:gw:ws:ws-1", "{}"),

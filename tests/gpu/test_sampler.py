@@ -420,7 +420,7 @@ class Redis:
     def __exit__(self, *args: object) -> None: ...
 
     def hset(self, key: str, mapping: dict[str, str]) -> None:
-        assert key.startswith("berth:q:")  # what the node's user may write
+        assert key == "berth:q:node.a:samples", "what the node's user may write"
         self.hash |= {name.encode(): value.encode() for name, value in mapping.items()}
 
     def expire(self, key: str, seconds: int) -> None: ...
@@ -432,6 +432,7 @@ class Redis:
 
 def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
     device, store, timer = Scripted("GPU-1"), Redis(), Timer()
+    monkeypatch.setenv("BERTH_NODE_NAME", "a")
     monkeypatch.setattr(sampling, "has_library", lambda: True)
     monkeypatch.setattr("provisioning.gpu.sources.NvmlDevices", lambda: lambda: [device])
     monkeypatch.setattr(sampling.redis.Redis, "from_url", lambda *args, **kwargs: store)
@@ -466,6 +467,7 @@ def test_live_samples_are_read_back_and_old_or_foreign_ones_left_out():
         b"GPU-2": b'{"at_s": 900.0}',
         b"GPU-3": b"not json",
         b"GPU-4": b'{"at_s": "now"}',
+        b"GPU-5": b"[" * 200_000,
     }
     found = parse_live(raw, now_s=1010.0)
     assert found == {"GPU-1": Sample(1000.0, gpu_util_pct=5, processes=(ProcessUse(7),))}

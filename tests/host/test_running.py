@@ -24,7 +24,7 @@ from redis import Redis
 
 from portal.embedded import configs
 from provisioning import messages
-from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue, outbox
 from provisioning.endpoints import SOCKET_HEADER
 from provisioning.host import membership
 from provisioning.host.folder import NodeFolder
@@ -112,7 +112,7 @@ class Node:
 
     def told(self, task: str) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
-            raw = self.control.brpop([KEY_PREFIX + CONTROL_QUEUE], 1)
+            raw = self.control.brpop([KEY_PREFIX + outbox("b")], 1)
             message = json.loads(raw[1]) if raw else None
             if message is None or message["headers"]["task"] != task:
                 return None

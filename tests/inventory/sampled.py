@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from provisioning import messages
 from provisioning.gpu.ring import Ring
 from provisioning.gpu.rollup import MINUTE_S, minute
 from provisioning.gpu.samples import Sample
+from provisioning.live_samples import live_key
 
 NOON = 1_763_726_400 - 1_763_726_400 % 3600
 
@@ -36,3 +38,27 @@ def apply(*rollups: Any, node: str = "node-1", pool: str = "this-machine", now_s
         rollups=list(rollups),
         now_s=last + MINUTE_S + 1 if now_s is None else now_s,
     )
+
+
+class SamplesInRedis:
+    """A Redis that has live samples, by node and UUID."""
+
+    def __init__(self, stored: dict[str, dict[str, Any]]) -> None:
+        self._stored = {live_key(node): samples for node, samples in stored.items()}
+        self._rows: list[list[bytes | None]] = []
+
+    def pipeline(self, transaction: bool) -> SamplesInRedis:
+        return self
+
+    def __enter__(self) -> SamplesInRedis:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def hmget(self, key: str, uuids: list[str]) -> None:
+        samples = self._stored.get(key, {})
+        self._rows.append([json.dumps(samples[uuid]).encode() if uuid in samples else None for uuid in uuids])
+
+    def execute(self) -> list[list[bytes | None]]:
+        return self._rows

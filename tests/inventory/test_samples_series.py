@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -12,9 +11,8 @@ from portal.common.events import live
 from portal.fleet.inventory import samples, series
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from provisioning.gpu.samples import Sample
-from provisioning.live_samples import LIVE_KEY
 from tests.factories import TeamFactory, WorkspaceFactory, local_pool_with, node_info
-from tests.inventory.sampled import NOON, apply, rollup
+from tests.inventory.sampled import NOON, SamplesInRedis, apply, rollup
 
 pytestmark = pytest.mark.django_db
 UUID = "GPU-node-1-0"
@@ -64,18 +62,7 @@ def test_the_month_goes_by_the_hour_and_has_the_hour_under_way():
 
 
 def redis_with(monkeypatch, **values: object) -> None:
-    stored = {key.encode(): json.dumps(value).encode() for key, value in values.items()}
-
-    class Redis:
-        def hmget(self, key: str, names: list[str]) -> list[bytes | None]:
-            assert key == LIVE_KEY
-            return [stored.get(name.encode()) for name in names]
-
-        def hgetall(self, key: str) -> dict[bytes, bytes]:
-            assert key == LIVE_KEY
-            return stored
-
-    monkeypatch.setattr(live, "connection", Redis)
+    monkeypatch.setattr(live, "connection", lambda: SamplesInRedis({"node-1": values}))
 
 
 def test_the_newest_look_comes_from_redis_when_it_is_new(monkeypatch):
@@ -85,11 +72,13 @@ def test_the_newest_look_comes_from_redis_when_it_is_new(monkeypatch):
     assert series.device_series(device(), series.HOUR, now=at(3700)).live is None, "too old to be now"
     assert series.device_series(device(), series.MONTH, now=at(3630)).live is None
     assert series.device_series(device(1), series.HOUR, now=at(3630)).live is None, "not a sample"
-    assert series.newest(now_s=NOON + 3630) == {UUID: sample} and series.newest([]) == {}
+    assert (
+        series.newest([device(), device(1)], now_s=NOON + 3630) == {UUID: sample} and series.newest([]) == {}
+    )
 
 
 def test_without_redis_there_is_no_newest_look():
-    assert series.newest([UUID]) == series.newest() == {}
+    assert series.newest([device()]) == {}
 
 
 # --- idle -----------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def test_redis_is_reached_with_a_nodes_certificate_only(
 ) -> None:
     with client(site.redis_url("node-own", "secret-own", site.of("gpu-a", tmp_path))) as good:
         good.rpush("berth:q:node.own", "x" * 300_000)
-        assert len(good.lpop("berth:q:node.own")) == 300_000  # type: ignore[arg-type]
+        assert len(good.brpop(["berth:q:node.own"])[1]) == 300_000  # type: ignore[arg-type]
     for pair in (
         (site.tls / "front-door.pem", site.tls / "front-door.key"),
         site.of("node:Evil.x", tmp_path),
@@ -298,17 +298,17 @@ def test_a_joined_machine_has_its_queue_and_a_revoked_one_is_cut_off(
     a, b = clients["gpu-a"], clients["gpu-b"]
     control.lpush("berth:q:node.gpu-b", "for b")
     for attempt in (
-        lambda: a.rpop("berth:q:node.gpu-b"),
+        lambda: a.brpop(["berth:q:node.gpu-b"]),
         lambda: a.lpush("berth:q:node.gpu-b", "x"),
         lambda: a.lrange("berth:q:control", 0, -1),
         lambda: a.lrange("berth:q:engine", 0, -1),
-        lambda: a.rpop("berth:q:node.own"),
+        lambda: a.brpop(["berth:q:node.own"]),
         lambda: a.acl_list(),
     ):
         with pytest.raises(redis.exceptions.NoPermissionError):
             attempt()
-    assert b.rpop("berth:q:node.gpu-b") == b"for b"
-    assert a.lpush("berth:q:control", "{}") >= 1
+    assert b.brpop(["berth:q:node.gpu-b"]) == (b"berth:q:node.gpu-b", b"for b")
+    assert a.lpush("berth:q:control.node.gpu-a", "{}") >= 1
 
     # What Redis has lost is put back from the database.
     control.execute_command("ACL", "DELUSER", "node-gpu-a", "node-gpu-b")

@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 
 from provisioning import messages
-from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, configure
+from provisioning.celery_config import ENGINE_QUEUE, KEY_PREFIX, configure, outbox
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated import hardware
 from provisioning.service.environ import ROOT
@@ -64,7 +64,7 @@ class Node:
             found = next((kwargs for name, kwargs in self.told if name == task), None)
             if found is not None:
                 return found
-            raw = self._redis.rpop(KEY_PREFIX + CONTROL_QUEUE)
+            raw = self._redis.rpop(KEY_PREFIX + outbox("a"))
             if raw is None:
                 time.sleep(0.02)
                 continue
@@ -92,6 +92,7 @@ def worker(url: str, tmp_path: Path) -> Iterator[Node]:
     ]  # fmt: skip
     environment = {
         **os.environ,
+        "BERTH_NODE_NAME": "a",
         "BERTH_NODE_REDIS_URL": url,
         "BERTH_HOME": str(tmp_path),
         "BERTH_NODE_KEY": NODE_KEY,

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as NotConnected
 
 from portal.embedded import configs
 from provisioning import heartbeat, messages, redis_client
-from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue, outbox
 from provisioning.service.environ import ROOT
 from provisioning.signed_celery import Identity, SignedCelery
 from provisioning.signing import CONTROL, public_text
@@ -77,7 +77,7 @@ def test_a_client_and_a_pulse_by_tls(
 ) -> None:
     there = url(tmp_path / "node", authority, door.port)
     with redis_client.client(there) as client:
-        assert client.lpush("berth:q:control", "{}") == 1
+        assert client.lpush("berth:q:control.node.b", "{}") == 1
     pulse = heartbeat.Pulse(there, "node@b")
     pulse.show()
     assert heartbeat.is_fresh(there, "node@b")
@@ -124,7 +124,7 @@ def test_a_worker_is_back_after_redis_was_away(
 
     def told(task: str) -> dict[str, object]:
         def look() -> dict[str, object] | None:
-            raw = control.brpop([KEY_PREFIX + CONTROL_QUEUE], 1)
+            raw = control.brpop([KEY_PREFIX + outbox("b")], 1)
             if raw is None:
                 return None
             message = json.loads(raw[1])

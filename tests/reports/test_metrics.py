@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 from datetime import timedelta
@@ -25,7 +24,7 @@ from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, make_token, node_info
-from tests.inventory.sampled import apply, rollup
+from tests.inventory.sampled import SamplesInRedis, apply, rollup
 from tests.suite.choice import examples
 
 pytestmark = pytest.mark.sqlite
@@ -114,13 +113,8 @@ def read(client, bob):
 
 
 def in_redis(monkeypatch, *samples: tuple[str, Sample]) -> None:
-    stored = {uuid.encode(): json.dumps(asdict(sample)).encode() for uuid, sample in samples}
-
-    class Redis:
-        def hgetall(self, key: str) -> dict[bytes, bytes]:
-            return stored
-
-    monkeypatch.setattr(live, "connection", Redis)
+    stored = {uuid: asdict(sample) for uuid, sample in samples}
+    monkeypatch.setattr(live, "connection", lambda: SamplesInRedis({"gpu-01": stored}))
 
 
 def test_gpus_carry_the_names_and_labels_of_the_exporter(lab, read, monkeypatch):

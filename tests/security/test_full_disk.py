@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -147,11 +149,55 @@ def test_a_flood_of_questions_about_health_is_one_write(anew, monkeypatch):
     assert len(tried) == 1
 
 
-def test_another_writer_is_no_failure(anew, monkeypatch):
-    if connection.vendor != "sqlite":
-        pytest.skip("PostgreSQL has no one lock of writers")
+def test_a_database_that_stays_locked_is_named(anew, monkeypatch):
     monkeypatch.setattr(health, "WRITE_WITHIN_MS", 50)
-    with sqlite3.connect(connection.settings_dict["NAME"]) as other:
+    with locked():
+        answered = quiet().get("/healthz")
+        assert answered.status_code == 503
+        found = database_of(answered)
+        assert found["ok"] is False
+        assert "a write waits longer than" in str(found["detail"])
+        assert "lock" in str(found["fix"])
+        # Only looks whether the process answers.
+        assert quiet().get("/healthz/live").status_code == 200
+    health._written = (float("-inf"), "")
+    assert database_of(quiet().get("/healthz"))["ok"] is True
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Another program writes to the database and does not end."""
+    quiet().get("/healthz")  # the row of PostgreSQL that is locked
+    health._written = (float("-inf"), "")
+    if connection.vendor == "sqlite":
+        other = sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        assert database_of(quiet().get("/healthz"))["ok"] is True
-    other.close()
+    else:
+        other = connection.copy()
+        other.set_autocommit(False)
+        other.cursor().execute(f"LOCK TABLE {FailureWindow._meta.db_table} IN EXCLUSIVE MODE")
+    try:
+        yield
+    finally:
+        other.rollback()
+        other.close()
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT])
+def test_a_quota_that_is_used_up_is_named_although_the_disk_has_room(anew, monkeypatch, fault):
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL has its own disk")
+
+    def refuse(*_: object) -> None:
+        raise OSError(fault, "no room")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    answered = quiet().get("/healthz")
+    assert answered.status_code == 503
+    assert "its disk is full" in str(database_of(answered)["detail"])
+
+
+def test_liveness_asks_nobody(monkeypatch, django_assert_num_queries):
+    monkeypatch.setattr(health, "check", lambda: pytest.fail("not cheap"))
+    with django_assert_num_queries(0):
+        assert quiet().get("/healthz/live").status_code == 200

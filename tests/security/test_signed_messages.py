@@ -273,7 +273,14 @@ def test_a_listing_for_another_node_ends_nothing(local_pool, sent):
 
 @pytest.mark.django_db
 def test_a_clock_that_is_off_is_shown_to_operators(olga):
-    report = {"claimed": "control", "reason": "future", "task": "node.execute", "count": 3, "off_s": 600.0}
+    report = {
+        "claimed": "control",
+        "reason": "future",
+        "queue": "node.node-1",
+        "task": "node.execute",
+        "count": 3,
+        "off_s": 600.0,
+    }
     with sent_by("node.node-1"):
         for _ in range(3):
             inventory_tasks.message_refused.run(report)

@@ -81,15 +81,16 @@ def refused(report: RefusedReport) -> None:
     """Handle a worker's report of dropped messages, and notify operators if necessary."""
     reporter, claimed, reason = sender(), _line(report.claimed), _line(report.reason)
     log.warning(
-        "%s dropped %d messages of %s (%s), the last a %s, %.0f s off",
-        *(_line(reporter), report.count, claimed or "nobody", reason, _line(report.task), report.off_s),
+        "%s dropped %d messages of %s from queue %s (%s), the last a %s, %.0f s off",
+        *(_line(reporter), report.count, claimed or "nobody", _line(report.queue), reason),
+        *(_line(report.task), report.off_s),
     )
     if reason == Refusal.FUTURE:
         # Either side may be the node: to a node with a slow clock, our messages come from the future.
         node = _line(reporter) if reporter != CONTROL else claimed
         notices.clock_off(node.removeprefix("node."), report.off_s)
     elif reason not in {Refusal.TOO_OLD, Refusal.REPEATED}:
-        notices.messages_refused(claimed, reason)
+        notices.messages_refused(claimed, reason, queue=_line(report.queue))
 
 
 def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
@@ -114,7 +115,7 @@ def _engine_queues() -> set[str]:
 
 def _refuse(problem: str) -> None:
     log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(problem))
-    notices.messages_refused(_line(sender()), "wrong_node")
+    notices.messages_refused(_line(sender()), "wrong_node", queue=CONTROL)
 
 
 def _line(text: str) -> str:

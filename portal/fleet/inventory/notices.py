@@ -76,8 +76,11 @@ def clock_off(node: str, off_s: float) -> None:
     _tell_operators("node.clock_off", title, body)
 
 
-def messages_refused(claimed: str, reason: str) -> None:
-    """Messages were rejected. Folded to one notice per day, in case of a flood."""
+def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
+    """Messages in `queue` were rejected. Folded to one notice per day, in case of a flood."""
+    if reason in {"undecodable", "unknown_task"}:
+        _messages_dropped(reason, queue)
+        return
     body = {
         "unsigned": _("They have no signature. Somebody else may know a password of Redis."),
         "unknown_sender": _("No public key is known for their sender."),
@@ -89,8 +92,41 @@ def messages_refused(claimed: str, reason: str) -> None:
     _tell_operators("node.message_refused", title, body)
 
 
-def _tell_operators(kind: str, title: str, body: str) -> None:
-    events.notify(_operators(), kind, title, body, "/pools/", fold=REFUSED_FOLD)
+def _messages_dropped(reason: str, queue: str) -> None:
+    if reason == "unknown_task":
+        title = _("Unknown tasks in queue %(queue)s were dropped") % {"queue": queue}
+        body = _("Check that the portal and all nodes run the same version of Berth.")
+    else:
+        title = _("Unreadable messages in queue %(queue)s were dropped") % {"queue": queue}
+        body = _(
+            "Berth does not send such messages. A node may be compromised, or somebody else may know a "
+            "password of Redis. The logs of the workers count the messages."
+        )
+    _tell_operators("node.message_refused", title, body)
+
+
+def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
+    """A node filled Redis, so its messages were deleted and it was refused for a while."""
+    title = _("%(node)s filled Redis") % {"node": node}
+    body = _(
+        "Redis had %(used)d of %(limit)d MiB in use. Berth deleted the messages of this node and refuses it "
+        "for a minute. Sessions and other nodes are not affected. If it happens again, revoke the node."
+    ) % {"used": used_mib, "limit": limit_mib}
+    _tell_operators("redis.flooded", title, body, fold=FOLD)
+
+
+def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
+    """Redis has little memory left, and no node is the cause."""
+    title = _("Redis is nearly full")
+    body = _(
+        "%(used)d of %(limit)d MiB are in use. Once it is full, nobody can open a workspace, and commands "
+        "wait. Sessions are kept. Increase the memory of Redis, or find what fills it."
+    ) % {"used": used_mib, "limit": limit_mib}
+    _tell_operators("redis.nearly_full", title, body)
+
+
+def _tell_operators(kind: str, title: str, body: str, *, fold: timedelta = REFUSED_FOLD) -> None:
+    events.notify(_operators(), kind, title, body, "/pools/", fold=fold)
 
 
 def _operators() -> QuerySet[User]:

@@ -24,7 +24,7 @@ from portal.fleet.inventory.samples import COLUMNS
 from portal.people.accounts.models import Team
 from provisioning.gpu.rollup import HOUR_S, MINUTE_S
 from provisioning.gpu.samples import Sample
-from provisioning.live_samples import LIVE_KEY, parse_live
+from provisioning.live_samples import live_key, parse_live
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def device_series(device: Device, span: str = HOUR, *, now: datetime | None = No
     point_at = {row[0]: _point(row) for row in rows.order_by("start_s").values_list("start_s", *COLUMNS)}
     points = tuple(point_at.get(start_s + step_s * number) for number in range(count))
     simulated = device.node.pool.simulated
-    sample = None if simulated or span != HOUR else newest([device.uuid], now_s=now_s).get(device.uuid)
+    sample = None if simulated or span != HOUR else newest([device], now_s=now_s).get(device.uuid)
     return Series(span, start_s, step_s, points, simulated, sample)
 
 
@@ -146,20 +146,30 @@ def _point(row: tuple[int | None, ...]) -> Point:
     return Point(start_s=row[0] or 0, measured_s=measured_s, gpu_pct=mean, **values)
 
 
-def newest(uuids: Collection[str] | None = None, *, now_s: float | None = None) -> dict[str, Sample]:
-    """Return the newest sample by UUID, of these devices or all (None). Empty without Redis."""
+def newest(devices: Iterable[Device], *, now_s: float | None = None) -> dict[str, Sample]:
+    """Return the newest sample by UUID. Empty without Redis. `devices` have their nodes loaded.
+
+    Each node's samples count for its own devices only.
+    """
+    uuids = defaultdict(list)
+    for device in devices:
+        uuids[device.node.name].append(device.uuid)
+    if not uuids:
+        return {}
     try:
-        if uuids is None:
-            raw: dict[bytes, bytes] = live.connection().hgetall(LIVE_KEY)  # type: ignore[assignment]
-        elif uuids:
-            keys = list(uuids)
-            values: list[bytes | None] = live.connection().hmget(LIVE_KEY, keys)  # type: ignore[assignment]
-            raw = {key.encode(): value for key, value in zip(keys, values, strict=True) if value is not None}
-        else:
-            return {}
+        with live.connection().pipeline(transaction=False) as pipe:
+            for node_name, of_node in uuids.items():
+                pipe.hmget(live_key(node_name), of_node)
+            values = pipe.execute()
     except redis.RedisError as error:
         log.debug("live samples were not read: %s", error)
         return {}
+    raw = {
+        uuid.encode(): value
+        for of_node, row in zip(uuids.values(), values, strict=True)
+        for uuid, value in zip(of_node, row, strict=True)
+        if value is not None
+    }
     return parse_live(raw, now_s=now_s)
 
 

@@ -16,9 +16,11 @@ from django.utils import timezone
 
 from portal.fleet.machines import redis_rules
 from portal.fleet.machines.models import Machine, MachineState
+from provisioning import node_users
 
 TIMEOUT_S = 3.0
 TRIES = 5
+PAUSED_PREFIX = "berth:paused:"
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,39 @@ def sync(names: Iterable[str] | None = None) -> bool:
     return True
 
 
+def refuse(client: redis.Redis, name: str) -> None:
+    """Refuse the node, and close its connections. Works while Redis is full. Raises `RedisError`."""
+    client.execute_command("ACL", "SETUSER", node_users.user_of(name), "off")
+    client.execute_command("CLIENT", "KILL", "USER", node_users.user_of(name))
+
+
+def keep_refused(client: redis.Redis, name: str, *, for_s: int) -> None:
+    """Set how long `resume` does not admit the node. Raises `RedisError`."""
+    client.set(PAUSED_PREFIX + name, 1, ex=for_s)
+
+
+def resume(client: redis.Redis, name: str) -> bool:
+    """Admit the node again, unless it is too early; return whether it may connect. Raises `RedisError`."""
+    if client.exists(PAUSED_PREFIX + name):
+        return False
+    if name in node_users.names(client):
+        # It may have been revoked meanwhile: its user must not come into being again.
+        client.execute_command("ACL", "SETUSER", node_users.user_of(name), "on")
+    return True
+
+
+def refused(client: redis.Redis) -> set[str]:
+    """Return the nodes whose user is off. Raises `RedisError`."""
+    found: Any = client.acl_list()
+    lines = [line.decode() if isinstance(line, bytes) else line for line in found]
+    users = (line.split(" ", 3) for line in lines)
+    return {
+        user.removeprefix(node_users.PREFIX)
+        for _user, user, state, *_ in users
+        if user.startswith(node_users.PREFIX) and state == "off"
+    }
+
+
 def end_connections(name: str) -> None:
     """Close the machine's connections, so that it reconnects with the current password."""
     try:
@@ -80,14 +115,21 @@ def _apply(wanted: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]
     gone = [name for name in before if name not in wanted]
     if not changed and not gone:
         return
+    off = refused(connection())
     pipeline: Any = connection().pipeline(transaction=False)
     for name, digests in changed.items():
         if digests:
             pipeline.execute_command(
-                "ACL", "SETUSER", redis_rules.user_of(name), *redis_rules.rules(name, digests)
+                *("ACL", "SETUSER", redis_rules.user_of(name), *redis_rules.rules(name, digests)),
+                *(("off",) if name in off else ()),
             )
         else:
-            pipeline.execute_command("ACL", "DELUSER", redis_rules.user_of(name))
+            _delete(pipeline, name)
     for name in gone:
-        pipeline.execute_command("ACL", "DELUSER", redis_rules.user_of(name))
+        _delete(pipeline, name)
     pipeline.execute()
+
+
+def _delete(pipeline: Any, name: str) -> None:
+    pipeline.execute_command("ACL", "DELUSER", redis_rules.user_of(name))
+    pipeline.unlink(*redis_rules.keys_of(name))

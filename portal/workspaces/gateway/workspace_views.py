@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import OutOfMemoryError
 
 from portal.workspaces.gateway.hosts import check_external_name
 from provisioning.endpoints import SOCKET_NAME, host_and_port, is_address
@@ -105,8 +107,15 @@ def decode(data: Any) -> WorkspaceView | None:
 
 
 def put(redis: Redis, view: WorkspaceView) -> bool:
-    """Store `view`. Returns `False` if a newer revision exists. Raises `RedisError`."""
-    return bool(redis.eval(_PUT, 1, key(view.external_name), encode(view), VIEW_TTL_S, view.revision))
+    """Store `view`. Returns `False` if a newer revision exists. Raises `RedisError`.
+
+    If Redis is full, the outdated view is deleted; the next request resolves it again.
+    """
+    try:
+        return bool(redis.eval(_PUT, 1, key(view.external_name), encode(view), VIEW_TTL_S, view.revision))
+    except OutOfMemoryError:
+        drop(redis, view.external_name)
+        return True
 
 
 def drop(redis: Redis, external_name: str) -> None:
@@ -115,5 +124,9 @@ def drop(redis: Redis, external_name: str) -> None:
 
 
 async def heal(redis: AsyncRedis, view: WorkspaceView) -> None:
-    """Store a view that was resolved because the key was missing. A view written meanwhile is kept."""
-    await redis.set(key(view.external_name), encode(view), ex=VIEW_TTL_S, nx=True)
+    """Store a view that was resolved because the key was missing. A view written meanwhile is kept.
+
+    If Redis is full, nothing is stored, so that people can still enter with their sessions.
+    """
+    with suppress(OutOfMemoryError):
+        await redis.set(key(view.external_name), encode(view), ex=VIEW_TTL_S, nx=True)
