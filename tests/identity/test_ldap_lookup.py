@@ -154,7 +154,7 @@ def test_a_directory_that_does_not_answer_or_does_not_let_it_search(
     page = as_user(ada).post(PAGE, {"username": "nora"})
     assert page.status_code == 503
     text = re.sub(r"\s+", " ", html.unescape(page.content.decode()))
-    assert "Example Directory does not answer" in text and 'value="nora"' in text
+    assert "Example Directory is not responding" in text and 'value="nora"' in text
 
 
 def test_it_is_no_way_to_try_passwords_or_to_sign_in(directory, as_user, ada, bob):
