@@ -23,6 +23,8 @@ class WorkspaceCode(StrEnum):
     NOT_STARTABLE = "not_startable"
     TOO_MANY_STARTS = "too_many_starts"
     NOT_STOPPABLE = "not_stoppable"
+    OWNER_DEACTIVATED = "owner_deactivated"
+    OWNER_LEFT_TEAM = "owner_left_team"
     NO_SUCH_HOME = "no_such_home"
     NO_SUCH_WORKSPACE = "no_such_workspace"
     NOT_VALID = "workspace_not_valid"

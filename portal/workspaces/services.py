@@ -380,27 +380,27 @@ def stop_all(*, actor: User | SystemActor, reason: str) -> int:
 def stop_all_of(event: UserDeactivated) -> None:
     """Stop all running and queued workspaces of a deactivated user; files are kept."""
     workspaces = Workspace.objects.filter(owner=event.user)
-    _stop_all(workspaces, actor=event.actor, reason="the account was deactivated")
+    cause = Reason(WorkspaceCode.OWNER_DEACTIVATED, {"username": event.user.username})
+    _stop_all(workspaces, actor=event.actor, cause=cause)
 
 
 def stop_all_in_team(event: MembershipRevoked) -> None:
     """Stop all running and queued workspaces of a user in a team that they leave; files are kept."""
     workspaces = Workspace.objects.filter(owner=event.user, team=event.team)
-    _stop_all(
-        workspaces, actor=event.actor, reason=f"{event.user.username} is no longer in {event.team.name}"
-    )
+    named = {"username": event.user.username, "team": event.team.name}
+    _stop_all(workspaces, actor=event.actor, cause=Reason(WorkspaceCode.OWNER_LEFT_TEAM, named))
 
 
-def _stop_all(workspaces: WorkspaceQuerySet, *, actor: User | SystemActor, reason: str) -> None:
+def _stop_all(workspaces: WorkspaceQuerySet, *, actor: User | SystemActor, cause: Reason) -> None:
     stoppable = workspaces.filter(state__in=STOPPABLE)
     for workspace_id in stoppable.order_by("pk").values_list("pk", flat=True):
-        stop(actor=actor, workspace_id=workspace_id, reason=reason)
+        stop(actor=actor, workspace_id=workspace_id, cause=cause)
     # Preempted workspaces would be started again automatically.
     returning = workspaces.filter(
         state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING
     )
     for workspace_id in returning.order_by("pk").values_list("pk", flat=True):
-        stop(actor=actor, workspace_id=workspace_id, reason=reason)
+        stop(actor=actor, workspace_id=workspace_id, cause=cause)
 
 
 def delete_all_of(event: UserDeleted) -> None:

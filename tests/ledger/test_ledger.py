@@ -137,7 +137,7 @@ def test_the_team_is_warned_at_80_and_stopped_at_100(make, alice, bob, olga, tea
     assert Workspace.objects.get(pk=mine.pk).state == State.STOPPED
     assert Workspace.objects.get(pk=cpu.pk).state == State.RUNNING
     assert "no GPU-hours left" in Notification.objects.get(kind="ledger.stopped").title
-    assert Event.objects.filter(kind="workspace.stop", reason__contains="no GPU-hours").exists()
+    assert Event.objects.filter(kind="workspace.stop", cause__code="hours_spent").exists()
 
 
 def test_hours_that_come_back_let_it_start_again(make, alice, olga, team, priced, clock):

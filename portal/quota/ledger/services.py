@@ -32,10 +32,11 @@ from portal.quota.limits.domain_events import LimitsChanged
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import STOPPABLE
 from portal.workspaces.models import Workspace
+from portal.workspaces.stops import StopRule
 
 PERIOD_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
 MAX_AMOUNT = 10**9 * accounting.GPU_HOUR
-OUT_OF_HOURS = "its team has no GPU-hours left"
+HOURS_RULE = StopRule("gpu_hours", "team")
 
 
 def account_of(row: LedgerAccount) -> Account:
@@ -307,7 +308,9 @@ def stop_for_want_of_hours(team: Team) -> int:
     stopped = 0
     for workspace in _gpu_workspaces(team):
         try:
-            workspaces.stop(actor=SYSTEM, workspace_id=workspace.pk, reason=OUT_OF_HOURS)
+            workspaces.stop(
+                actor=SYSTEM, workspace_id=workspace.pk, cause=Reason(LedgerCode.HOURS_SPENT), rule=HOURS_RULE
+            )
         except PortalError:
             # Already ending.
             continue

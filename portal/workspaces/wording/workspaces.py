@@ -122,6 +122,12 @@ TEXTS: dict[StrEnum, Text] = {
         _("Reload the page to see the available actions."),
         prepare=_state,
     ),
+    WorkspaceCode.OWNER_DEACTIVATED: Text(
+        _("The account %(username)s was deactivated."), _("Ask an administrator to reactivate it.")
+    ),
+    WorkspaceCode.OWNER_LEFT_TEAM: Text(
+        _("%(username)s is no longer a member of %(team)s."), _("Ask an owner of the team.")
+    ),
     WorkspaceCode.NO_SUCH_WORKSPACE: Text(_("Workspace not found."), _("Check your list of workspaces.")),
     WorkspaceCode.NOT_VALID: Text(
         _("The workspace was not saved because some fields are not valid."), _("Correct the marked fields.")
