@@ -72,7 +72,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
 
     tag = "catalog"
     scopes = SCOPES
-    ordering = ("position", "slug")
+    ordering = ("position", "slug", "id")
     lookup_field = "slug"
     lookup_value_converter = "slug"
     change_serializer: ClassVar[Any]

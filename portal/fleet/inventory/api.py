@@ -55,7 +55,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     queryset = Pool.objects.none()
     serializer_class = PoolSerializer
     scopes = SCOPES
-    ordering = ("slug",)
+    ordering = ("slug", "id")
     lookup_field = "slug"
     lookup_value_converter = "slug"
 
