@@ -47,7 +47,6 @@ V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 
 # Any endpoint may answer: unauthenticated, forbidden or rate-limited.
 ALWAYS = (401, 403, 429)
-TAKES_KEYS = "takes_idempotency_keys"
 RATE_LIMIT_POLICY = "RateLimit-Policy"
 MADE = (201, 202)
 LOCATION = OpenApiParameter(
@@ -149,7 +148,8 @@ class ApiView(APIView):
     """Base of a REST endpoint.
 
     - `scopes`: required token scope by HTTP method.
-    - `query_params`: accepted query parameters.
+    - `query_params`: accepted query parameters. An empty value is refused, except for those in
+      `may_be_empty`.
     - `operation_ids`: operation ids in the OpenAPI document, by action, or by HTTP method in a view without
       actions: `{"list": "listTeams"}`. Generated clients use them as method names, so released ids never
       change. See "Verbs" in docs/api.md.
@@ -160,6 +160,7 @@ class ApiView(APIView):
     operation_ids: ClassVar[Mapping[str, str]]
     scopes: ClassVar[Mapping[str, str]]
     query_params: frozenset[str] = frozenset()
+    may_be_empty: frozenset[str] = frozenset()
     metadata_class = Metadata
     request: UserRequest
 
@@ -168,21 +169,20 @@ class ApiView(APIView):
         if not hasattr(self, (request.method or "").lower()):
             # Check the method before the parameters, which depend on it.
             raise MethodNotAllowed(request.method or "")
-        if not self._takes_keys(request):
-            idempotency.require_no_key(request)
         known = self.known_params()
         unknown = [name for name in request.query_params if name not in known]
         if unknown:
             reason = Reason(CommonCode.UNKNOWN_PARAMETER, {"known": sorted(known)})
             sentence = _("Unknown parameter. %(known)s") % {"known": next_action_of(reason)}
             raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
+        empty = [name for name, values in request.query_params.lists() if not all(map(str.strip, values))]
+        if named := [name for name in empty if name not in self.may_be_empty]:
+            # An empty variable of a script must not widen a list.
+            sentence = serializers.CharField.default_error_messages["blank"]
+            raise serializers.ValidationError({name: [sentence] for name in named})
 
     def known_params(self) -> frozenset[str]:
         return self.query_params
-
-    def _takes_keys(self, request: Request) -> bool:
-        name = getattr(self, "action", None) or (request.method or "").lower()
-        return getattr(getattr(self, name, None), TAKES_KEYS, False)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         answer: Any = super().finalize_response(request, response, *args, **kwargs)
@@ -358,8 +358,6 @@ def operation(
         chosen: Any = _with_retry_after(method, retry_after_s) if retry_after_s else method
         if idempotent:
             chosen = _with_idempotency_key(chosen)
-        if idempotency.PARAMETER in accepted:
-            setattr(chosen, TAKES_KEYS, True)
         described = extend_schema(
             summary=summary,
             description=description or summary,

@@ -83,6 +83,7 @@ class ListCase:
             self.pages_of_one_row_hold_all_rows_in_the_same_order,
             self.pages_of_equal_rows_hold_all_rows_both_ways,
             self.filters_leave_the_right_rows,
+            self.refuses_parameters_without_a_value,
             self.as_many_queries_for_many_as_for_few,
             self.other_methods,
         )
@@ -146,6 +147,14 @@ class ListCase:
     def filters_leave_the_right_rows(self) -> None:
         for query, count in self.filters.items():
             assert len(self.rows(self.program.get(f"{self.path}?{query}"))) == count, query
+
+    def refuses_parameters_without_a_value(self) -> None:
+        filterset = getattr(self.view(), "filterset_class", None)
+        names = {*(filterset.base_filters if filterset else ()), "page_size", "cursor"}
+        for name in sorted({*names, *(query.split("=")[0] for query in self.filters)}):
+            for value in ("", "%20"):
+                body = problem(self.program.get(f"{self.path}?{name}={value}"), 400, "invalid")
+                assert list(body["errors"]) == [name]
 
     def as_many_queries_for_many_as_for_few(self) -> None:
         self.program.get("me")  # the token's time of use is written once a minute
