@@ -36,6 +36,7 @@ from portal.common.problems import CONTENT_TYPE, document, plain_response
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
+from portal.common.round_trips import without_read_only
 from portal.common.scopes import Scope
 
 if TYPE_CHECKING:
@@ -119,10 +120,14 @@ def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -
 
 
 def body_of(
-    request: Request, serializer: type[serializers.Serializer[Any]], **context: Any
+    request: Request, serializer: type[serializers.Serializer[Any]], *, partial: bool = False, **context: Any
 ) -> dict[str, Any]:
-    """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`."""
-    body = serializer(data=request.data, context=context)
+    """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`.
+
+    The body of a PUT or PATCH may be what GET returns. With `partial` it may lack any field.
+    """
+    body = serializer(data=request.data, context=context, partial=partial)
+    body.initial_data = without_read_only(request, body)
     body.is_valid(raise_exception=True)
     validated: dict[str, Any] = body.validated_data
     return validated
@@ -150,6 +155,7 @@ class ApiView(APIView):
     - `scopes`: required token scope by HTTP method.
     - `query_params`: accepted query parameters. An empty value is refused, except for those in
       `may_be_empty`.
+    - `observed`: fields that GET shows and that change by themselves (`portal/common/round_trips.py`).
     - `operation_ids`: operation ids in the OpenAPI document, by action, or by HTTP method in a view without
       actions: `{"list": "listTeams"}`. Generated clients use them as method names, so released ids never
       change. See "Verbs" in docs/api.md.
@@ -161,6 +167,7 @@ class ApiView(APIView):
     scopes: ClassVar[Mapping[str, str]]
     query_params: frozenset[str] = frozenset()
     may_be_empty: frozenset[str] = frozenset()
+    observed: ClassVar[frozenset[str]] = frozenset()
     metadata_class = Metadata
     request: UserRequest
 
@@ -178,11 +185,16 @@ class ApiView(APIView):
         empty = [name for name, values in request.query_params.lists() if not all(map(str.strip, values))]
         if named := [name for name in empty if name not in self.may_be_empty]:
             # An empty variable of a script must not widen a list.
-            sentence = serializers.CharField.default_error_messages["blank"]
-            raise serializers.ValidationError({name: [sentence] for name in named})
+            blank = serializers.CharField.default_error_messages["blank"]
+            raise serializers.ValidationError({name: [blank] for name in named})
 
     def known_params(self) -> frozenset[str]:
         return self.query_params
+
+    def current(self) -> Response:
+        """Return what GET of the address of this PUT or PATCH returns."""
+        shown: Response = self.get(self.request, **self.kwargs)  # type: ignore[attr-defined]
+        return shown
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         answer: Any = super().finalize_response(request, response, *args, **kwargs)
@@ -247,6 +259,14 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
             sentence = serializers.ChoiceField.default_error_messages["invalid_choice"]
             raise serializers.ValidationError({"sort": [sentence.format(input=order[:60])]})
         return self.sorts[order]
+
+    def current(self) -> Response:
+        action, self.action = self.action, self.action_map["get"]
+        try:
+            shown: Response = getattr(self, self.action)(self.request, **self.kwargs)
+        finally:
+            self.action = action
+        return shown
 
     def get_object(self) -> Any:
         """Return the row named by the path. Raises `NotFound` with code `missing`."""
