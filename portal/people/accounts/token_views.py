@@ -92,7 +92,9 @@ def site_tokens(request: SignedInRequest) -> HttpResponse:
     if expires := asked.get("expires"):
         found = found.ending_by(now + timedelta(days=int(expires)))
     context = {
-        "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(found.order_by("-created_at", "id"), ROWS_PER_PAGE).get_page(
+            request.GET.get("page")
+        ),
         "form": form,
         "filtered": any(asked.values()),
         "owner_filter": owner,

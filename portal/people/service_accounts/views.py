@@ -183,6 +183,7 @@ def shown(request: SignedInRequest, found: User, *, secret: str = "", **forms: A
     bound = [form for form in forms.values() if form is not None]
     sees = policies.may_see_credentials(request.user, team)
     listed = selectors.tokens_of(request.user, found) if sees else ApiToken.objects.none()
+    listed = listed.order_by("-created_at", "id")
     context: dict[str, Any] = {
         "account": found,
         "team": team,
