@@ -80,8 +80,8 @@ def parsed(url: str) -> GitUrl | UrlProblem:
         return UrlProblem.SCHEME
     if separator and _has_credentials(scheme, rest.partition("/")[0]):
         return UrlProblem.CREDENTIALS
-    pattern = {"https": _HTTPS, "ssh": _SSH}[scheme] if separator else _SHORT
-    found = pattern.match(url)
+    match = {"https": _HTTPS.match, "ssh": _SSH.match}[scheme] if separator else _SHORT.match
+    found = match(url)
     if found is None:
         return UrlProblem.SHAPE if separator or "@" in url else UrlProblem.SCHEME
     parts = found.groupdict()

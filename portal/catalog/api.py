@@ -72,7 +72,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
 
     tag = "catalog"
     scopes = SCOPES
-    ordering = ("position", "slug")
+    ordering = ("position", "slug", "id")
     lookup_field = "slug"
     lookup_value_converter = "slug"
     change_serializer: ClassVar[Any]
@@ -97,12 +97,11 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
 
     def _change(self, request: UserRequest) -> Response:
         """Handle PATCH."""
-        body = self.change_serializer(data=request.data, partial=True)
         entry = self.get_object()
         require_keep(request.user, entry)
-        body.is_valid(raise_exception=True)
+        body = body_of(request, self.change_serializer, partial=True)
         entry = entries.change(
-            actor=request.user, entry=entry, values=body.validated_data, expected=etags.expected_by(request)
+            actor=request.user, entry=entry, values=body, expected=etags.expected_by(request)
         )
         return self.answer(entry)
 
@@ -139,6 +138,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     retrieve="Read a template",
 )
 class TemplateViewSet(EntryViewSet):
+    observed = frozenset({"available", "next_action", "reason"})
     operation_ids = {
         "list": "listTemplates",
         "create": "createTemplate",

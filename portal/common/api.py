@@ -36,6 +36,7 @@ from portal.common.problems import CONTENT_TYPE, document, plain_response
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
+from portal.common.round_trips import without_read_only
 from portal.common.scopes import Scope
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 
 # Any endpoint may answer: unauthenticated, forbidden or rate-limited.
 ALWAYS = (401, 403, 429)
-TAKES_KEYS = "takes_idempotency_keys"
 RATE_LIMIT_POLICY = "RateLimit-Policy"
 MADE = (201, 202)
 LOCATION = OpenApiParameter(
@@ -120,10 +120,14 @@ def _type_error(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str
 
 
 def body_of(
-    request: Request, serializer: type[serializers.Serializer[Any]], **context: Any
+    request: Request, serializer: type[serializers.Serializer[Any]], *, partial: bool = False, **context: Any
 ) -> dict[str, Any]:
-    """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`."""
-    body = serializer(data=request.data, context=context)
+    """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`.
+
+    The body of a PUT or PATCH may be what GET returns. With `partial` it may lack any field.
+    """
+    body = serializer(data=request.data, context=context, partial=partial)
+    body.initial_data = without_read_only(request, body)
     body.is_valid(raise_exception=True)
     validated: dict[str, Any] = body.validated_data
     return validated
@@ -149,7 +153,9 @@ class ApiView(APIView):
     """Base of a REST endpoint.
 
     - `scopes`: required token scope by HTTP method.
-    - `query_params`: accepted query parameters.
+    - `query_params`: accepted query parameters. An empty value is refused, except for those in
+      `may_be_empty`.
+    - `observed`: fields that GET shows and that change by themselves (`portal/common/round_trips.py`).
     - `operation_ids`: operation ids in the OpenAPI document, by action, or by HTTP method in a view without
       actions: `{"list": "listTeams"}`. Generated clients use them as method names, so released ids never
       change. See "Verbs" in docs/api.md.
@@ -160,6 +166,8 @@ class ApiView(APIView):
     operation_ids: ClassVar[Mapping[str, str]]
     scopes: ClassVar[Mapping[str, str]]
     query_params: frozenset[str] = frozenset()
+    may_be_empty: frozenset[str] = frozenset()
+    observed: ClassVar[frozenset[str]] = frozenset()
     metadata_class = Metadata
     request: UserRequest
 
@@ -168,21 +176,25 @@ class ApiView(APIView):
         if not hasattr(self, (request.method or "").lower()):
             # Check the method before the parameters, which depend on it.
             raise MethodNotAllowed(request.method or "")
-        if not self._takes_keys(request):
-            idempotency.require_no_key(request)
         allowed = self.known_params()
         unknown = [name for name in request.query_params if name not in allowed]
         if unknown:
             reason = Reason(CommonCode.UNKNOWN_PARAMETER, {"known": sorted(allowed)})
             sentence = _("Unknown parameter. %(known)s") % {"known": next_action_of(reason)}
             raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
+        empty = [name for name, values in request.query_params.lists() if not all(map(str.strip, values))]
+        if named := [name for name in empty if name not in self.may_be_empty]:
+            # An empty variable of a script must not widen a list.
+            blank = serializers.CharField.default_error_messages["blank"]
+            raise serializers.ValidationError({name: [blank] for name in named})
 
     def known_params(self) -> frozenset[str]:
         return self.query_params
 
-    def _takes_keys(self, request: Request) -> bool:
-        name = getattr(self, "action", None) or (request.method or "").lower()
-        return getattr(getattr(self, name, None), TAKES_KEYS, False)
+    def current(self) -> Response:
+        """Return what GET of the address of this PUT or PATCH returns."""
+        shown: Response = self.get(self.request, **self.kwargs)  # type: ignore[attr-defined]
+        return shown
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         answer: Any = super().finalize_response(request, response, *args, **kwargs)
@@ -247,6 +259,14 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
             sentence = serializers.ChoiceField.default_error_messages["invalid_choice"]
             raise serializers.ValidationError({"sort": [sentence.format(input=order[:60])]})
         return self.sorts[order]
+
+    def current(self) -> Response:
+        action, self.action = self.action, self.action_map["get"]
+        try:
+            shown: Response = getattr(self, self.action)(self.request, **self.kwargs)
+        finally:
+            self.action = action
+        return shown
 
     def get_object(self) -> Any:
         """Return the row named by the path. Raises `NotFound` with code `missing`."""
@@ -358,8 +378,6 @@ def operation(
         chosen: Any = _with_retry_after(method, retry_after_s) if retry_after_s else method
         if idempotent:
             chosen = _with_idempotency_key(chosen)
-        if idempotency.PARAMETER in accepted:
-            setattr(chosen, TAKES_KEYS, True)
         described = extend_schema(
             summary=summary,
             description=description or summary,

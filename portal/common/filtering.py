@@ -49,14 +49,11 @@ class FilterBackend(filters.DjangoFilterBackend):
 
 
 def _require_documented(request: Request, filterset_class: type[filters.FilterSet]) -> None:
-    """Raise `ValidationError` for empty values of non-text filters and for invalid booleans."""
+    """Raise `ValidationError` for invalid booleans. `ApiView` refuses empty values."""
     errors: dict[str, list[Any]] = {}
     for name, values in request.query_params.lists():
         filter_ = filterset_class.base_filters.get(name)
-        if isinstance(filter_, filters.BooleanFilter):
-            if any(value not in BOOLEANS for value in values):
-                errors[name] = [serializers.BooleanField.default_error_messages["invalid"]]
-        elif filter_ is not None and not isinstance(filter_, filters.CharFilter) and "" in values:
-            errors[name] = [serializers.CharField.default_error_messages["blank"]]
+        if isinstance(filter_, filters.BooleanFilter) and any(value not in BOOLEANS for value in values):
+            errors[name] = [serializers.BooleanField.default_error_messages["invalid"]]
     if errors:
         raise ValidationError(errors)

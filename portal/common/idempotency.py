@@ -60,13 +60,6 @@ def key_of(request: Request) -> str:
     return key
 
 
-def require_no_key(request: Request) -> None:
-    """Reject a key where it has no effect. Raises `InvalidInput`."""
-    if META in request.META:
-        code = CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN
-        raise InvalidInput(Reason(code), code=code)
-
-
 @dataclass(frozen=True, slots=True)
 class KeyUse:
     """Use of `key` by `user` at `endpoint`. `digest` identifies the request (`digest_of`)."""

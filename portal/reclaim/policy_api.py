@@ -100,12 +100,10 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     def partial_update(self, request: UserRequest, policy_id: UUID) -> Response:
         row = self.get_object()
         policies.require_keep(request.user, row.team)
-        body = ReclaimPolicyValuesSerializer(data=request.data, partial=True)
-        body.is_valid(raise_exception=True)
         row = services.change(
             actor=request.user,
             policy_id=row.pk,
-            values=body.validated_data,
+            values=body_of(request, ReclaimPolicyValuesSerializer, partial=True),
             expected=etags.expected_by(request),
         )
         return self.answer(row)

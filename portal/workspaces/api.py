@@ -88,6 +88,30 @@ class WorkspaceFilter(filters.FilterSet):
     of="Your own, those of teams that you own, and all for an operator; newest first without `sort`.",
 )
 class WorkspaceViewSet(ListViewSet):
+    observed = frozenset(
+        {
+            "activity",
+            "admitted_at",
+            "checkouts",
+            "devices",
+            "ends_at",
+            "error",
+            "gpu_overuse",
+            "gpu_released",
+            "heartbeat_at",
+            "launched_at",
+            "nodes",
+            "placed_at",
+            "queue",
+            "ready_at",
+            "reason",
+            "requested_at",
+            "resources",
+            "stages",
+            "state_since",
+            "url",
+        }
+    )
     tag = "workspaces"
     operation_ids = {
         "list": "listWorkspaces",
@@ -176,6 +200,10 @@ class WorkspaceViewSet(ListViewSet):
         unless_same = condition(etag_func=lambda _: etag_of(workspace))
         answer: HttpResponse = unless_same(lambda _: self.answer(workspace))(request)
         return answer
+
+    def current(self) -> Response:
+        # `retrieve` would compare `If-Match` as a strong version.
+        return self.answer(self.get_object())
 
     @operation(
         "Change a workspace",

@@ -17,7 +17,7 @@ _SHA512 = r" --hash=sha512:(?P<hex>[0-9a-f]{128})"
 NPM_LINE = re.compile(rf"npm:(?P<name>{'|'.join(NPM_PROGRAMS)})(?:=={_VERSION}(?:{_SHA512})?)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HASH = re.compile(r"\s--hash[= ](\S+)")
-_COMMENT = re.compile(r"(^|\s)#.*$")
+_COMMENT = re.compile(r"(^|\s)#.*", re.DOTALL)
 
 
 def digest_of(lock: str, python: str) -> str:

@@ -15,7 +15,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
 from portal.common.events.models import Event
 from portal.common.scopes import Scope
-from portal.people.accounts import selectors, token_lookup, token_uses, tokens
+from portal.people.accounts import selectors, token_lookup, token_uses, token_views, tokens
 from portal.people.accounts.models import ApiToken
 from tests.factories import make_token
 
@@ -314,3 +314,13 @@ def test_the_system_makes_tokens_for_anybody(alice):
     made = tokens.create_token(actor=SYSTEM, user=alice, name="x")
     assert Event.objects.get(kind="token.created").actor_label == "Berth"
     assert made.token.owner == alice
+
+
+def test_pages_of_tokens_of_one_moment_hold_each_token_once(as_user, olga, bob, monkeypatch):
+    monkeypatch.setattr(token_views, "ROWS_PER_PAGE", 2)
+    rows = [make_token(bob)[0] for _number in range(5)]
+    ApiToken.objects.update(created_at=rows[0].created_at)
+    seen = [
+        row.pk for number in (1, 2, 3) for row in as_user(olga).get(f"/tokens/?page={number}").context["page"]
+    ]
+    assert seen == sorted(row.pk for row in rows)

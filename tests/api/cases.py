@@ -7,12 +7,14 @@ of a resource are made once; each check is a subtest, and what the check changes
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.urls import resolve
 
 from portal.common.scopes import Scope
 from tests.api.conftest import problem
@@ -26,6 +28,15 @@ def rows_of(response: Any) -> list[dict[str, Any]]:
 
 
 Check = Callable[[], None]
+
+
+def make_equal(rows: Any, fields: Iterable[str]) -> None:
+    """Give all rows of a model the same value in these fields, where it allows that."""
+    for name in fields:
+        field = name.lstrip("-")
+        value = rows.model.objects.values_list(field, flat=True).first()
+        with suppress(IntegrityError), transaction.atomic():
+            rows.model.objects.update(**{field: value})
 
 
 @pytest.mark.django_db
@@ -70,7 +81,9 @@ class ListCase:
             self.needs_somebody_and_the_scope,
             self.refuses_an_unknown_query,
             self.pages_of_one_row_hold_all_rows_in_the_same_order,
+            self.pages_of_equal_rows_hold_all_rows_both_ways,
             self.filters_leave_the_right_rows,
+            self.refuses_parameters_without_a_value,
             self.as_many_queries_for_many_as_for_few,
             self.other_methods,
         )
@@ -101,16 +114,47 @@ class ListCase:
             assert body["next_action"]
 
     def pages_of_one_row_hold_all_rows_in_the_same_order(self) -> None:
-        whole, paged, url = self.rows(self.program.get(self.path)), [], f"{self.path}?page_size=1"
-        while url:
-            page = self.program.get(url)
-            paged += self.rows(page)
-            url = page.json()["next"]
-        assert paged == whole
+        for query in self.sorts():
+            assert self.paged(query) == self.rows(self.program.get(f"{self.path}?{query}")), query
+
+    def pages_of_equal_rows_hold_all_rows_both_ways(self) -> None:
+        for query, order in self.sorts().items():
+            make_equal(getattr(self.view(), "queryset", None), order[:-1])
+            assert self.paged(query) == self.rows(self.program.get(f"{self.path}?{query}")), query
+
+    def view(self) -> Any:
+        return resolve(f"/api/v1/{self.path}").func.cls  # type: ignore[attr-defined]
+
+    def sorts(self) -> dict[str, tuple[str, ...]]:
+        """The orders that the list has, by query."""
+        sorts = {f"sort={name}": order for name, order in getattr(self.view(), "sorts", {}).items()}
+        return sorts or {"": getattr(self.view(), "ordering", ())}
+
+    def paged(self, query: str) -> list[dict[str, Any]]:
+        """The rows of all pages of one row, checked against the way back."""
+        url = f"{self.path}?page_size=1&{query}"
+        there = [self.program.get(url).json()]
+        while url := there[-1]["next"]:
+            there.append(self.program.get(url).json())
+        back = there[-1:]
+        while url := back[-1]["previous"]:
+            back.append(self.program.get(url).json())
+        shown = [[self.still(row) for row in page["results"]] for page in there]
+        if len(back) > 1:
+            assert [[self.still(row) for row in page["results"]] for page in reversed(back)] == shown
+        return [row for page in shown for row in page]
 
     def filters_leave_the_right_rows(self) -> None:
         for query, count in self.filters.items():
             assert len(self.rows(self.program.get(f"{self.path}?{query}"))) == count, query
+
+    def refuses_parameters_without_a_value(self) -> None:
+        filterset = getattr(self.view(), "filterset_class", None)
+        names = {*(filterset.base_filters if filterset else ()), "page_size", "cursor"}
+        for name in sorted({*names, *(query.split("=")[0] for query in self.filters)}):
+            for value in ("", "%20"):
+                body = problem(self.program.get(f"{self.path}?{name}={value}"), 400, "invalid")
+                assert list(body["errors"]) == [name]
 
     def as_many_queries_for_many_as_for_few(self) -> None:
         self.program.get("me")  # the token's time of use is written once a minute

@@ -109,6 +109,8 @@ def test_one_provider_by_variables(tmp_path):
         (GOOD + GOOD, "two providers have this id"),
         (GOOD.replace("(.+)@", "(.+@"), "no regular expression"),
         (GOOD.replace("(.+)@", ".+@"), "into parentheses"),
+        (GOOD.replace("(.+)@", "(([a-z]+.?)+)@"), "could take too long"),
+        (with_line('group_pattern = "(a+)+"\nteam = "x"', to="rules"), "could take too long"),
         (with_line('link = ["phone"]'), "link: “phone”"),
         (with_line('scopes = ["email"]'), "“openid” is missing"),
         (with_line('group = "x"', to="rules"), "rules 3: say what follows"),

@@ -73,6 +73,7 @@ class EnvironmentFilter(filters.FilterSet):
     of="Everybody's, and those of teams that you are in; all for operators and auditors.",
 )
 class EnvironmentViewSet(ReadViewSet):
+    observed = frozenset({"current"})
     tag = "environments"
     operation_ids = {
         "list": "listEnvironments",
@@ -133,6 +134,8 @@ class EnvironmentViewSet(ReadViewSet):
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
         body = body_of(request, EnvironmentChangeSerializer)
+        if "successor" in body:
+            body["successor"] = body["successor"] or ""
         services.change(
             actor=request.user, environment=self.get_object(), expected=expected_by(request), **body
         )

@@ -24,7 +24,6 @@ class CommonCode(StrEnum):
     STORAGE_READ_ONLY = "storage_read_only"
     LAST_EVENT_ID_INVALID = "last_event_id_invalid"
     IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
-    IDEMPOTENCY_KEY_NOT_TAKEN = "idempotency_key_not_taken"
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     ONLY_ADMINISTRATORS = "only_administrators"
 

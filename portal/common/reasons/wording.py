@@ -172,10 +172,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("The Idempotency-Key is not valid."),
         _("Use 1 to 120 printable characters without spaces, for example a UUID."),
     ),
-    CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN: Text(
-        _("This endpoint does not accept an Idempotency-Key."),
-        _("Remove the header. The request can be repeated safely."),
-    ),
     CommonCode.IDEMPOTENCY_KEY_REUSED: Text(
         _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
     ),

@@ -42,6 +42,9 @@ def note_of(request: UserRequest) -> str:
 
 @documented(list="List pools", retrieve="Read a pool")
 class PoolViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset(
+        {"capabilities", "device_count", "inventory_at", "node_count", "online_count", "resources"}
+    )
     tag = "gpus"
     operation_ids = {
         "list": "listPools",
@@ -55,7 +58,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     queryset = Pool.objects.none()
     serializer_class = PoolSerializer
     scopes = SCOPES
-    ordering = ("slug",)
+    ordering = ("slug", "id")
     lookup_field = "slug"
     lookup_value_converter = "slug"
 
@@ -88,10 +91,9 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
         require_operator(request.user)
-        body = PoolChangeSerializer(data=request.data, partial=True)
-        body.is_valid(raise_exception=True)
+        body = body_of(request, PoolChangeSerializer, partial=True)
         expected = etags.expected_by(request)
-        pools.change(actor=request.user, pool=self.get_object(), given=body.validated_data, expected=expected)
+        pools.change(actor=request.user, pool=self.get_object(), given=body, expected=expected)
         return self.answer(self.get_object())
 
     @operation(

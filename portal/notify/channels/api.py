@@ -151,6 +151,7 @@ class ChannelFilter(filters.FilterSet):
     errors=[404],
 )
 class ChannelViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset({"disabled_at", "failing_since"})
     tag = "notices"
     operation_ids = {
         "list": "listNoticeChannels",

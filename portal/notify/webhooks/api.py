@@ -219,6 +219,7 @@ class DeliveryFilter(filters.FilterSet):
     errors=[404],
 )
 class DeliveryViewSet(ReadViewSet):
+    observed = frozenset({"disabled_at", "failing_since", "previous_secret_until"})
     tag = "notices"
     operation_ids = {
         "list": "listWebhookDeliveries",

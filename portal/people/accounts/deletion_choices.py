@@ -21,8 +21,8 @@ _UNKNOWN = {"workspaces": AccountCode.WORKSPACES_CHOICE, "homes": AccountCode.HO
 
 def asked_in(request: Request, name: str = "workspaces") -> bool:
     """Return whether to delete them. Raises `InvalidInput` for values other than `delete`."""
-    choice = request.query_params.get(name, "")
-    if choice not in {"", "delete"}:
+    choice = request.query_params.get(name)
+    if choice not in {None, "delete"}:
         reason = Reason(_UNKNOWN[name])
         raise InvalidInput(reason, errors={name: [reason]})
     return choice == "delete"

@@ -92,7 +92,9 @@ def site_tokens(request: SignedInRequest) -> HttpResponse:
     if expires := filters.get("expires"):
         rows = rows.ending_by(now + timedelta(days=int(expires)))
     context = {
-        "page": Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(rows.order_by("-created_at", "id"), ROWS_PER_PAGE).get_page(
+            request.GET.get("page")
+        ),
         "form": form,
         "filtered": any(filters.values()),
         "owner_filter": owner,

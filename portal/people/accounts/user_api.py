@@ -108,6 +108,7 @@ class UserFilter(filters.FilterSet):
 
 @documented(list="List users", retrieve="Read a user", of="For administrators.")
 class UserViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset({"last_sign_in_at", "second_factors"})
     tag = "users"
     operation_ids = {
         "list": "listUsers",

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from portal.people.identity import patterns
+
 ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 TEAM_ROLES = ("viewer", "member", "owner")
 """From least to most permissions."""
@@ -366,6 +368,11 @@ def _bad_pattern(field: str, pattern: str) -> list[str]:
         re.compile(pattern)
     except re.error as error:
         return [f"{field} is no regular expression ({error})."]
+    if patterns.takes_long(pattern):
+        return [
+            f"{field} could take too long. Use * and + at most three times, and not inside a repeated group."
+            " Write a set of characters instead, such as [a-z.-]+."
+        ]
     return []
 
 

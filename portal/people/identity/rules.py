@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import TEAM_ROLES, Claims, Condition, Provider
 
-MAX_VALUE = 1000
+MAX_VALUE = 255
 """Longer values match no pattern, to limit the cost of regular expressions on foreign input."""
 MAX_SUBJECT = 255
 _TRUE = frozenset({"true", "1", "yes"})

@@ -33,7 +33,7 @@ from portal.people.identity.social import NotTrusted
 
 MAX_RESPONSE = 200_000
 KEPT = "saml-response"
-_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 _NAMES = {"saml": "urn:oasis:names:tc:SAML:2.0:assertion"}
 _TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
 log = logging.getLogger(__name__)

@@ -41,6 +41,7 @@ from portal.people.service_accounts.serializers import (
     errors=[404],
 )
 class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset({"last_used_at", "token_count"})
     tag = "tokens"
     operation_ids = {
         "list": "listServiceAccounts",

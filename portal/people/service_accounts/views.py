@@ -183,6 +183,7 @@ def shown(request: SignedInRequest, account: User, *, secret: str = "", **forms:
     bound = [form for form in forms.values() if form is not None]
     sees = policies.may_see_credentials(request.user, team)
     tokens_shown = selectors.tokens_of(request.user, account) if sees else ApiToken.objects.none()
+    tokens_shown = tokens_shown.order_by("-created_at", "id")
     context: dict[str, Any] = {
         "account": account,
         "team": team,

@@ -84,6 +84,9 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     retrieve="Read a team's ledger",
 )
 class LedgerViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset(
+        {"balance", "lasts_until", "per_hour", "percent", "period_ends_at", "spent", "unbilled"}
+    )
     tag = "gpu-hours"
     operation_ids = {
         "list": "listLedgers",

@@ -69,6 +69,7 @@ class BudgetChangeSerializer(StrictSerializer):
     retrieve="Read a team's budget",
 )
 class BudgetViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset({"month", "percent", "spent_cents", "summed_at"})
     tag = "gpu-hours"
     operation_ids = {
         "list": "listBudgets",

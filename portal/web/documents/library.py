@@ -27,7 +27,7 @@ CONTENT_TYPES = {
 }
 """Content types of files that documents show or link to."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_HEADING = re.compile(r"(#{1,6}) +(.+?) *#* *$")
+_HEADING = re.compile(r"(#{1,6}) ++(.*[^ #\n])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def files() -> Mapping[str, Path]:
 
 def plain(markdown: str) -> str:
     """Return a line of Markdown without markup; links become their texts."""
-    text = re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", markdown)
+    text = re.sub(r"!?\[([^\[\]]*)\]\([^()\s]*\)", r"\1", markdown)
     return re.sub(r"\*\*|`|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)", "", text)
 
 

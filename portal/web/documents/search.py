@@ -170,9 +170,13 @@ def _rows(section: library.Section) -> Iterator[library.Section]:
 
 def _readable(lines: tuple[str, ...]) -> str:
     """Return lines of Markdown as one text, with table cells separated by dots."""
-    texts = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
-    cells = (re.sub(r"\s*\|\s*", " · ", line.strip("| ")) if line.startswith("|") else line for line in texts)
+    kept = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
+    cells = (_joined_cells(line) if line.startswith("|") else line for line in kept)
     return " ".join(library.plain(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
+
+
+def _joined_cells(row: str) -> str:
+    return " · ".join(cell.strip() for cell in row.strip("| ").split("|"))
 
 
 _lock = threading.Lock()

@@ -58,6 +58,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
     components["schemas"] = dict(sorted(components["schemas"].items()))
     _mark_any_json(components["schemas"])
     _list_choices_once(components["schemas"])
+    _need_values(result)
     describe(result)
     used: set[str] = set()
     for answers in _response_maps(result):
@@ -85,6 +86,19 @@ def _list_choices_once(schemas: dict[str, Any]) -> None:
         for field in definition.get("properties", {}).values():
             if "enum" not in field and "description" in field:
                 field["description"] = field["description"].partition("\n\n* `")[0]
+
+
+def _need_values(result: dict[str, Any]) -> None:
+    """Say that parameters of texts need at least one character (`ApiView.may_be_empty`)."""
+    for methods in result["paths"].values():
+        for parameter in (each for operation in methods.values() for each in operation.get("parameters", ())):
+            schema = parameter["schema"]
+            if (
+                parameter["in"] == "query"
+                and schema.get("type") == "string"
+                and not schema.keys() & {"enum", "format"}
+            ):
+                schema.setdefault("minLength", 1)
 
 
 def _response_maps(result: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,11 @@ SCOPES = {"*": Scope.WORKSPACES_CONNECT}
 """A home is as private as the workspaces that use it."""
 MAX_OFFSET = 10_000_000
 _PATH_WORDS = "Without `/` at its beginning; bytes that are not printable UTF-8, and `%`, as `%XX`."
-PATH = OpenApiParameter("path", str, description=f"Of the folder; empty for the home. {_PATH_WORDS}")
+PATH = OpenApiParameter(
+    "path",
+    {"type": "string", "minLength": 0},
+    description=f"Of the folder; empty for the home. {_PATH_WORDS}",
+)
 OFFSET = OpenApiParameter("offset", int, description="How many entries to leave out.")
 
 
@@ -103,6 +107,7 @@ class FilesView(ApiView):
     operation_ids = {"get": "listFiles"}
     scopes = SCOPES
     query_params = frozenset({"path", "offset"})
+    may_be_empty = frozenset({"path"})
 
     @operation(
         "List files",

@@ -105,6 +105,7 @@ class SecretChangeSerializer(StrictSerializer):
 class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     """Base class of the views of secrets."""
 
+    observed = frozenset({"delivered_at", "delivered_to"})
     tag = "secrets"
     queryset = Secret.objects.none()
     serializer_class = SecretSerializer

@@ -127,7 +127,7 @@ MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
 ALL_PAIRS = "all_pairs_gb_s:"
 # All-reduce across devices; the metric's name continues with their number and the library.
 BUS_GB_S = "all_reduce_bus_gb_s"
-_MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|\s+MIG\s+.*$")
+_MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|(?<!\s)\s+MIG\s.*", re.DOTALL)
 
 
 class BadThreshold(ValueError):

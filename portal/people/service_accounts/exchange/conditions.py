@@ -78,12 +78,12 @@ def parse(text: str) -> tuple[list[Condition], list[int]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        typed = re.fullmatch(r"\s*([^\s=~]+)\s*([=~])\s*(.*\S)\s*", line)
-        if typed is None:
+        sign = re.search(r"[=~]", line)
+        claim, value = (line[: sign.start()].split(), line[sign.end() :].strip()) if sign else ([], "")
+        if sign is None or len(claim) != 1 or not value:
             wrong.append(number)
             continue
-        claim, sign, value = typed.groups()
-        conditions.append(Condition(claim, Match.EXACT if sign == "=" else Match.GLOB, value))
+        conditions.append(Condition(claim[0], Match.EXACT if sign[0] == "=" else Match.GLOB, value))
     return conditions, wrong
 
 
@@ -135,22 +135,58 @@ def _identifies(condition: Condition) -> bool:
 def _is_met(condition: Condition, value: str) -> bool:
     if condition.match == Match.EXACT:
         return value == condition.value
-    return _pattern(condition.value).fullmatch(value) is not None
+    return _glob(condition.value).matches(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Glob:
+    """A parsed glob. Bit n of each number stands for part n, and one more for the end.
+
+    The matcher follows all ways through the glob at once, so its time grows with the text alone. A regular
+    expression would try them one by one.
+    """
+
+    parts: int
+    repeats: int
+    """Parts `*` and `**`, which may also match nothing."""
+    crosses: int
+    """Parts `**`."""
+    any_one: int
+    """Parts `?`."""
+    letters: Mapping[str, int]
+
+    def matches(self, text: str) -> bool:
+        at = self._skipped(1)
+        for letter in text:
+            same = self.letters.get(letter, 0)
+            if letter != "/":
+                same |= self.any_one
+            stays = self.repeats if letter != "/" else self.crosses
+            at = self._skipped((at & same) << 1 | at & stays)
+            if not at:
+                return False
+        return bool(at >> self.parts & 1)
+
+    def _skipped(self, at: int) -> int:
+        """Return the parts reached when repeated ones match nothing. Two of them are never neighbours."""
+        return at | (at & self.repeats) << 1
 
 
 @lru_cache(maxsize=512)
-def _pattern(glob: str) -> re.Pattern[str]:
-    parts = [_part(part) for part in re.split(r"(\*+|\?)", glob)]
-    return re.compile("".join(parts), re.DOTALL)
+def _glob(text: str) -> _Glob:
+    parts = re.findall(r"\*+|[^*]", text, re.DOTALL)
+    letters: dict[str, int] = {}
+    for number, part in enumerate(parts):
+        if part[0] not in "*?":
+            letters[part] = letters.get(part, 0) | 1 << number
+    return _Glob(
+        parts=len(parts),
+        repeats=_bits(part[0] == "*" for part in parts),
+        crosses=_bits(part[:2] == "**" for part in parts),
+        any_one=_bits(part == "?" for part in parts),
+        letters=letters,
+    )
 
 
-def _part(part: str) -> str:
-    match part:
-        case "*":
-            return "[^/]*"
-        case "?":
-            return "[^/]"
-        case _ if part and set(part) == {"*"}:
-            return ".*"
-        case _:
-            return re.escape(part)
+def _bits(values: Iterable[bool]) -> int:
+    return sum(1 << number for number, value in enumerate(values) if value)

@@ -65,6 +65,7 @@ RESOURCE = OpenApiParameter("resource", str, OpenApiParameter.PATH, description=
     retrieve="Read a cohort",
 )
 class CohortViewSet(TaggedViewSet, ReadViewSet):
+    observed = frozenset({"team_count"})
     tag = "quotas"
     operation_ids = {
         "list": "listCohorts",

@@ -1,0 +1,76 @@
+"""Read, modify, write: a PUT or PATCH accepts the whole representation that GET returns.
+
+Fields that the request cannot set are accepted while they have the value that GET returns now, and refused by
+name otherwise. In a body with all fields that GET returns, those that change by themselves (`observed` of the
+view) are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.request import Request
+
+from portal.common.json_output import JsonRenderer
+
+METHODS = ("PUT", "PATCH")
+CHANGED_BY_EACH_WRITE = frozenset({"updated_at", "updated_by", "changed_at", "changed_by"})
+
+
+def without_read_only(request: Request, serializer: serializers.Serializer[Any]) -> Any:
+    """Return the body of the request without the read-only fields that it repeats.
+
+    Raises `ValidationError` for those that it changes.
+    """
+    data: Any = request.data
+    if request.method not in METHODS or not _has_more(data, serializer):
+        return data
+    view: Any = request.parser_context["view"]
+    shown = json.loads(JsonRenderer().render(view.current().data))
+    is_whole = shown.keys() <= data.keys()
+    observed = CHANGED_BY_EACH_WRITE | view.observed if is_whole else frozenset()
+    errors: dict[str, Any] = {}
+    kept = _without(data, serializer, shown, observed, "", errors)
+    if errors:
+        raise serializers.ValidationError(errors)
+    return kept
+
+
+def _has_more(data: Any, serializer: serializers.Serializer[Any]) -> bool:
+    """Return whether the body has fields that the serializer lacks."""
+    if not isinstance(data, Mapping):
+        return False
+    fields = serializer.fields
+    return any(
+        name not in fields
+        or (isinstance(inner := fields[name], serializers.Serializer) and _has_more(value, inner))
+        for name, value in data.items()
+    )
+
+
+def _without(
+    data: Mapping[str, Any],
+    serializer: serializers.Serializer[Any],
+    shown: Any,
+    observed: frozenset[str],
+    path: str,
+    errors: dict[str, Any],
+) -> dict[str, Any]:
+    known: Mapping[str, Any] = shown if isinstance(shown, Mapping) else {}
+    kept = {}
+    for name, value in data.items():
+        field = serializer.fields.get(name)
+        if field is None and name in known:
+            if value != known[name] and name not in observed:
+                errors[f"{path}{name}"] = [
+                    _("Read-only, and not the current value. Read it again, or leave it out.")
+                ]
+            continue
+        if isinstance(field, serializers.Serializer) and isinstance(value, Mapping):
+            value = _without(value, field, known.get(name), observed, f"{path}{name}.", errors)
+        kept[name] = value
+    return kept

@@ -1,0 +1,43 @@
+"""Cost of regular expressions that administrators write and other people's values are matched with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
+
+MAX_WAYS = 2**24
+"""Three repeats on a value of 255 characters. Python tries these in about 0.1 s."""
+_MANY = 256
+"""Choices of a repeat without an upper bound."""
+_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+
+
+def takes_long(pattern: str) -> bool:
+    """Return whether a value could take too long to match. Raises `re.error` if the pattern is invalid."""
+    return _ways(_parser.parse(pattern)) > MAX_WAYS
+
+
+def _ways(nodes: Iterable[tuple[Any, Any]]) -> int:
+    """Return an upper bound of the ways in which Python tries to match a value."""
+    return math.prod(_ways_of(op, value) for op, value in nodes)
+
+
+def _ways_of(op: Any, value: Any) -> int:
+    if op in _REPEATS:
+        least, most, body = value
+        choices = min(int(most) - int(least) + 1, _MANY)
+        inner = _ways(body)
+        return choices if inner == 1 else choices * min(inner, MAX_WAYS) ** min(int(most), _MANY // 8)
+    if op is _constants.BRANCH:
+        return sum(_ways(branch) for branch in value[1])
+    if op is _constants.SUBPATTERN:
+        return _ways(value[3])
+    if op in (_constants.ASSERT, _constants.ASSERT_NOT):
+        return _ways(value[1])
+    if op is _constants.ATOMIC_GROUP:
+        return _ways(value)
+    if op is _constants.GROUPREF_EXISTS:
+        return _ways(value[1]) + _ways(value[2] or ())
+    return 1

@@ -1,0 +1,156 @@
+"""Read, modify, write: a PUT or PATCH takes the whole of what GET returns, for every kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portal.notify.channels import sending
+from portal.notify.channels.sending import Outcome
+from portal.people.accounts.models import User
+from tests import sites
+from tests.api.conftest import document, problem
+from tests.api.test_editing import EDITS, KINDS, _made, _put, _there
+from tests.factories import MembershipFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
+HALF = {
+    "slug": "half",
+    "name": "Half",
+    "resources": {
+        "cpu_milli": 1000,
+        "memory_mib": 1024,
+        "accelerators": {"count": 1, "share_milli": 500},
+    },
+}
+
+
+def _secret(path: str) -> Callable[[Any], str]:
+    def make(program: Any) -> str:
+        assert program.put(path, {"value": "s3cret"}).status_code == 201
+        return path
+
+    return make
+
+
+def _workspace(program: Any) -> str:
+    made = program.post("workspaces", {"template": "jupyterlab", "flavor": "sim-cpu", "team": "vision"})
+    assert made.status_code == 201, made.content
+    return f"workspaces/{made.json()['id']}"
+
+
+MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
+    **{name: (kind.who, kind.make) for name, kind in KINDS.items()},
+    "environment": ("olga", _made("environments", {"slug": "own", "name": "Own", "source": "numpy"})),
+    "flavor": ("olga", _there("flavors/sim-h100-x1")),
+    "half of a GPU": ("olga", _made("flavors", HALF)),
+    "my secret": ("bob", _secret("me/secrets/KEY")),
+    "pool": ("olga", _there("pools/sim")),
+    "reclaim policy": ("olga", _made("reclaim-policies", {"for": "team:vision", "idle_minutes": 60})),
+    "team's egress": ("olga", _put("teams/vision/egress", {"egress": "none"})),
+    "team's secret": ("alice", _secret("teams/vision/secrets/KEY")),
+    "template": ("olga", _there("templates/jupyterlab")),
+    "template's secret": ("olga", _secret("templates/jupyterlab/secrets/KEY")),
+    "workspace": ("bob", _workspace),
+}  # fmt: skip
+
+
+def _still(shown: dict[str, Any]) -> dict[str, Any]:
+    """What is read, without durations that go on."""
+    return {name: value for name, value in shown.items() if name != "stages"}
+
+
+def _edits() -> dict[str, set[str]]:
+    """The methods that edit, by path of the OpenAPI document."""
+    paths = document()["paths"]
+    return {path: found for path, methods in paths.items() if (found := methods.keys() & set(EDITS))}
+
+
+def _template_of(path: str) -> str:
+    """The path in the OpenAPI document."""
+    return next(
+        template
+        for template in sorted(_edits(), key=lambda template: template.count("{"))
+        if re.fullmatch(re.sub(r"{\w+}", "[^/]+", template), f"/api/v1/{path}")
+    )
+
+
+@pytest.fixture
+def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any) -> dict[str, User]:
+    MembershipFactory(team=team, user=UserFactory(username="dora"))
+    root = UserFactory(username="root", is_superuser=True)
+    return {"alice": alice, "bob": bob, "olga": olga, "petra": petra, "root": root}
+
+
+@pytest.fixture(params=sorted(MADE))
+def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any) -> tuple[Any, str, str]:
+    """A program that edits, the path, and the method."""
+    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    who, make = MADE[request.param]
+    program = api(people[who])
+    path = make(program)
+    methods = _edits()[_template_of(path)]
+    return program, path, "PATCH" if "patch" in methods else "PUT"
+
+
+def test_what_is_read_is_written_back_without_a_change(made: tuple[Any, str, str]) -> None:
+    program, path, method = made
+    read = program.get(path)
+    written = program.send(method, path, read.json(), **{"If-Match": read["ETag"]})
+    assert written.status_code == 200, written.content
+    again = program.get(path)
+    assert again["ETag"] == read["ETag"]
+    assert _still(again.json()) == _still(read.json())
+
+
+def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]) -> None:
+    program, path, method = made
+    read = program.get(path).json()
+    name = next((name for name in ("id", "slug", "team", "resource", "username", "name") if name in read), "")
+    operation = document()["paths"][_template_of(path)][method.lower()]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    if not name or name in document()["components"]["schemas"][schema]["properties"]:
+        return
+    refused = problem(program.send(method, path, {**read, name: "other"}), 400, "invalid")
+    assert list(refused["errors"]) == [name]
+    assert _still(program.get(path).json()) == _still(read)
+
+
+def test_every_kind_of_the_document_is_tried(api: Any, people: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    tried = {_template_of(make(api(people[who]))) for who, make in MADE.values()}
+    assert tried == _edits().keys()
+
+
+def test_a_part_of_what_is_read_changes_nothing_else(api: Any, people: Any) -> None:
+    program = api(people["olga"])
+    program.put("ledgers/vision", {"quota": 3600, "period": "day"})
+    read = program.get("ledgers/vision").json()
+    # Only a whole document may have an older value of what changes by itself.
+    assert program.put("ledgers/vision", {**read, "spent": 5, "quota": 7200}).json()["quota"] == 7200
+    refused = problem(program.put("ledgers/vision", {"quota": 1, "spent": 5}), 400, "invalid")
+    assert refused["errors"] == {
+        "spent": ["Read-only, and not the current value. Read it again, or leave it out."]
+    }
+    refused = problem(program.put("ledgers/vision", {**read, "nonsense": 1}), 400, "invalid")
+    assert list(refused["errors"]) == ["nonsense"]
+    assert "Unknown field" in refused["errors"]["nonsense"][0]
+
+
+def test_nested_fields_are_named_by_their_path(api: Any, people: Any) -> None:
+    program = api(people["olga"])
+    read = program.get("flavors/sim-h100-x1").json()
+    read["resources"]["accelerators"]["isolated"] = False
+    refused = problem(program.send("PATCH", "flavors/sim-h100-x1", read), 400, "invalid")
+    assert list(refused["errors"]) == ["resources.accelerators.isolated"]
+
+
+def test_who_may_not_edit_learns_nothing(api: Any, people: Any) -> None:
+    read = api(people["bob"]).get("flavors/sim-h100-x1").json()
+    problem(
+        api(people["bob"]).send("PATCH", "flavors/sim-h100-x1", {**read, "slug": "other"}), 403, "not_allowed"
+    )
