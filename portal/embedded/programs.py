@@ -15,6 +15,8 @@ from provisioning.service.environ import ROOT, bare_environ
 from provisioning.service.program import Program, celery_argv, worker_argv
 
 KEEP_ALIVE_S = 120
+FRONT_DOOR_MEMORY = {"GOMEMLIMIT": "128MiB"}
+"""Soft limit: above it, Go collects garbage more often and returns memory to the system at once."""
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY = "berth:q:pulse"
 """As in provisioning.heartbeat, which is not imported here because it imports Celery."""
@@ -93,7 +95,7 @@ def programs(
         Program(
             name="front-door",
             argv=(str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")),
-            environ=bare,
+            environ={**bare, **FRONT_DOOR_MEMORY},
             answers=lambda _: _front_door_answers(instance),
             # Starts after both, so that users never see a portal that does not answer yet.
             after=("web", "gateway"),
