@@ -52,7 +52,7 @@ class Doors:
             found = account.needs(self._files_of_front(), self.environ)
             passes = [instance.passes_dir] if instance.passes_dir and instance.passes_dir.is_dir() else []
             return Needs(
-                reads=(*found.reads, *passes),
+                reads=(*found.reads, *passes, *python_places()),
                 writes=found.writes,
                 copies=found.copies,
                 covered=found.covered,

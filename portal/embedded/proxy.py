@@ -100,10 +100,11 @@ def config(
 ) -> str:
     """Return Caddy's configuration as JSON.
 
-    `listen` is `host:port`, `secret` the path secret of forward-auth, `certificates` the client certificates
-    for other nodes' gateways, `storage` a folder for Caddy itself. `https`: TLS ends in front of the front
-    door. `passes` is the folder in which the gateway process stores passes, None to disable them.
-    `read_timeout_s` is how long an upload to a workspace may pause.
+    `listen` is `host:port`, or `unix/PATH` behind `portal.embedded.front_guard`. `secret` is the path secret
+    of forward-auth, `certificates` are the client certificates for other nodes' gateways, `storage` is a
+    folder for Caddy itself. `https`: TLS ends in front of the front door. `passes` is the folder in which the
+    gateway process stores passes, None to disable them. `read_timeout_s` is how long an upload to a workspace
+    may pause.
     """
     upload: dict[str, Any] = {"handler": "timeouts", "read_timeout": read_timeout_s * SECOND_NS}
     workspace = _workspace(
@@ -162,6 +163,9 @@ def config(
         ],
         "errors": {"routes": outage.routes()},
     }
+    if listen.startswith("unix/"):
+        # Access is controlled by permissions of the socket.
+        server["listener_wrappers"] = [{"wrapper": "proxy_protocol", "timeout": 5 * SECOND_NS}]
     if trusted_proxies:
         server["trusted_proxies"] = {"source": "static", "ranges": list(trusted_proxies)}
     servers = {"front-door": server, "agents": node_gateway.agents_server(places.agents_url, tls={})}
@@ -238,7 +242,8 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64),
+        # Pages are small, and strangers can open many requests at once.
+        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64, read_buffer_size=4096),
         "headers": {
             "request": {
                 "set": {front_door.TOKEN_HEADER: [front_door.token_of(secret)]},

@@ -86,7 +86,8 @@ def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance
     assert set(servers) == {"front-door", "agents"}
     assert servers["agents"]["listen"] == ["unix/.gateway/portal.sock|0666"]
     server = servers["front-door"]
-    assert server["listen"] == ["127.0.0.1:8000"]
+    assert server["listen"] == ["unix/.caddy/front-door.sock|0600"]
+    assert server["listener_wrappers"] == [{"wrapper": "proxy_protocol", "timeout": 5 * 10**9}]
     assert server["automatic_https"] == {"disable": True}
     assert server["read_header_timeout"] == 15 * 10**9
     assert server["read_timeout"] == 30 * 10**9
@@ -99,7 +100,7 @@ def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance
 def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
     behind = replace(fixed, bind="::", trusted_proxies=("10.0.0.7", "10.1.0.0/16"))
     server = door(behind)["apps"]["http"]["servers"]["front-door"]
-    assert server["listen"] == ["[::]:8000"]
+    assert "[::]:8000" in configs.front_door_argv(behind, Path("/caddy"))
     ranges = ["10.0.0.7", "10.1.0.0/16"]
     assert server["trusted_proxies"] == {"source": "static", "ranges": ranges}
     dropped = ["X-Forwarded-*", "X-Berth-*", "X-Real-Ip", "Forwarded"]
