@@ -17,7 +17,7 @@ from provisioning.service.program import Program, celery_argv, worker_argv
 
 KEEP_ALIVE_S = 120
 FRONT_DOOR_MEMORY = {"GOMEMLIMIT": "128MiB"}
-"""Soft limit: above it, Go collects garbage more often and returns memory to the system at once."""
+"""Soft limit: near it, Go collects garbage more often and returns memory to the system."""
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY = "berth:q:pulse"
 """As in provisioning.heartbeat, which is not imported here because it imports Celery."""
