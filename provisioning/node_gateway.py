@@ -40,6 +40,7 @@ APP_IDLE_NS = 4 * SECOND_NS
 # Maximum delay of a response that is not known to be a stream.
 FLUSH_NS = SECOND_NS // 10
 AGENT_BODY_MAX_BYTES = 4 << 20
+AGENT_READ_TIMEOUT_NS = 30 * SECOND_NS
 
 SERVER: dict[str, Any] = {
     "automatic_https": {"disable": True},
@@ -50,6 +51,15 @@ SERVER: dict[str, Any] = {
     "write_idle_timeout": -1,
     "idle_timeout": IDLE_TIMEOUT_NS,
 }
+
+CHUNKED: dict[str, Any] = {"header": {"Transfer-Encoding": ["*"]}}
+"""Matcher of requests in chunks. Caddy drops a `Content-Length` that they have, too, before it matches."""
+CLOSE_AFTER_CHUNKS: dict[str, Any] = {
+    "match": [CHUNKED],
+    "handle": [{"handler": "headers", "response": {"set": {"Connection": ["close"]}}}],
+}
+"""Route that ends the connection after such a request: what follows may be the rest of a body whose length
+the client has named twice, and would be answered as a second request (RFC 9112, section 6.1)."""
 
 
 def node_name(node: str) -> str:
@@ -193,7 +203,9 @@ def agents_server(portal_url: str, *, tls: dict[str, Any]) -> dict[str, Any]:
     return {
         **SERVER,
         "listen": [f"unix/{PORTAL_SOCKET}|0666"],
+        "read_timeout": AGENT_READ_TIMEOUT_NS,
         "routes": [
+            CLOSE_AFTER_CHUNKS,
             {
                 "match": [{"method": ["POST"], "path_regexp": {"pattern": AGENT_PATHS}}],
                 "handle": [

@@ -1,9 +1,11 @@
-"""`Content-Security-Policy` header, built once instead of per response."""
+"""`Content-Security-Policy` header, built once instead of per response, and `Permissions-Policy`."""
 
 from __future__ import annotations
 
 from csp.middleware import HEADER, CSPMiddleware
 from django.http import HttpRequest, HttpResponseBase
+
+from portal.common.front_door import PERMISSIONS_POLICY
 
 # django-csp attributes by which a response or view gets a policy of its own.
 _OF_ITS_OWN = ("_csp_config", "_csp_update", "_csp_replace", "_csp_exempt")
@@ -18,6 +20,7 @@ class ContentPolicyMiddleware(CSPMiddleware):
     _usual: str | None = None
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        response["Permissions-Policy"] = PERMISSIONS_POLICY
         own = HEADER in response or any(hasattr(response, name) for name in _OF_ITS_OWN)
         if own or getattr(request, "_csp_nonce", None) is not None:
             return super().process_response(request, response)

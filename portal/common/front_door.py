@@ -25,6 +25,11 @@ STREAM_HEADER = "X-Berth-Stream"
 """One-time token from the forward-auth response to the gateway process."""
 STREAM_PLACE_HEADER = "X-Berth-Stream-Place"
 """Set in the forward-auth response: socket of the gateway process that accepts the one-time token."""
+LARGE_BODY_PATH = "/gateway/large-body"
+"""Asked by the front door before it reads a large body. Clients cannot reach it through the front door."""
+PERMISSIONS_POLICY = "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
+"""Header of the portal's own pages. Apps in workspaces may use what their user allows."""
+LIVE_PATH = "/healthz/live"
 MIN_SECRET = 16
 """Minimum length of a proxy secret. A shorter one is ignored."""
 

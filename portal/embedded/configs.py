@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from portal.embedded import authority, proxy
 from portal.embedded.environment import Instance
@@ -17,6 +19,9 @@ from provisioning.node_gateway import Certificates
 from provisioning.service.console import Problem
 from provisioning.service.files import write_file
 
+FRONT_STORAGE = ".caddy"
+FRONT_SOCKET = f"{FRONT_STORAGE}/front-door.sock"
+"""Relative to the working folder of the front door, as its folder for Caddy itself."""
 NODES_DOOR_SOCKET = "nodes-door.sock"
 """Relative to the working folder of its Caddy."""
 
@@ -32,7 +37,8 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
         front = authority.handed_out(front, run / "front-door")
         own = authority.handed_out(own, instance.doors_dir / "tls")
     write_public_keys(instance, secrets)
-    for folder in (instance.local_dir, (instance.local_dir / PORTAL_SOCKET).parent):
+    local = instance.local_dir
+    for folder in (local, (local / PORTAL_SOCKET).parent, local / FRONT_STORAGE):
         folder.mkdir(mode=0o700, exist_ok=True)
     if instance.nodes_address:
         for folder in (instance.doors_dir, instance.door_socket_dir):
@@ -141,9 +147,8 @@ def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
 
 def front_door(instance: Instance, *, gateway_secret: str, certificates: Certificates) -> str:
     """Return the front door's configuration; `certificates` are for connections to nodes' gateways."""
-    bind = f"[{instance.bind}]" if ":" in instance.bind else instance.bind
     return proxy.config(
-        listen=f"{bind}:{instance.port}",
+        listen=f"unix/{FRONT_SOCKET}|0600",
         places=proxy.Places(
             web=f"127.0.0.1:{instance.web_port}",
             gateway=f"127.0.0.1:{instance.gateway_port}",
@@ -152,12 +157,24 @@ def front_door(instance: Instance, *, gateway_secret: str, certificates: Certifi
         domain=instance.domain,
         secret=gateway_secret,
         certificates=certificates,
-        storage=instance.local_dir / ".caddy",
+        storage=instance.local_dir / FRONT_STORAGE,
         https=instance.public_url.startswith("https://"),
         trusted_proxies=instance.trusted_proxies,
         read_timeout_s=instance.read_timeout_s,
         passes=instance.passes_dir,
     )
+
+
+def front_door_argv(instance: Instance, caddy: Path) -> tuple[str, ...]:
+    """Return the command line of the front door: its guard, which runs Caddy."""
+    bind = f"[{instance.bind}]" if ":" in instance.bind else instance.bind
+    return (
+        sys.executable, "-m", "portal.embedded.front_guard",
+        "--listen", f"{bind}:{instance.port}",
+        # Folder of workspaces' sockets, which keeps socket paths short.
+        "--folder", str(instance.local_dir), "--to", FRONT_SOCKET,
+        "--", str(caddy), "run", "--config", str(instance.run_dir / "front-door.json"),
+    )  # fmt: skip
 
 
 def front_address(instance: Instance) -> str:

@@ -52,7 +52,7 @@ class Doors:
             needs = account.needs(self._files_of_front(), self.environ)
             passes = [instance.passes_dir] if instance.passes_dir and instance.passes_dir.is_dir() else []
             return Needs(
-                reads=(*needs.reads, *passes),
+                reads=(*needs.reads, *passes, *python_places()),
                 writes=needs.writes,
                 copies=needs.copies,
                 covered=needs.covered,

@@ -8,6 +8,8 @@ import hashlib
 import json
 from typing import Any
 
+from portal.common.front_door import PERMISSIONS_POLICY
+
 RETRY_S = 5
 
 _CSS = """\
@@ -75,6 +77,7 @@ def _answer(status: int, kind: str, body: str, **headers: str) -> dict[str, Any]
         "frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "same-origin",
+        "Permissions-Policy": PERMISSIONS_POLICY,
         "Cache-Control": "no-store",
         **headers,
     }
@@ -93,16 +96,28 @@ NOT_FOUND = _answer(404, _JSON, _problem(404, "not_found", "Nothing is here", "C
 _TOO_LARGE = _answer(
     413, _JSON, _problem(413, "too_large", "Too much at once", "The body of a request has at most 4 MiB.")
 )
+_BUSY = _answer(
+    503,
+    _JSON,
+    _problem(
+        503,
+        "unavailable",
+        "Too many large requests",
+        "The portal receives too many large requests. Try again in a few seconds.",
+    ),
+    **{"Retry-After": str(RETRY_S)},
+)
 
 
 def routes() -> list[dict[str, Any]]:
     """Return Caddy's routes for its own errors.
 
-    The variable `door` names the upstream: `portal` or `workspace`. Responses of the portal and of workspaces
-    are passed on unchanged, whatever their status.
+    The variable `door` names the upstream: `portal` or `workspace`, or `large` before a large body is read.
+    Responses of the portal and of workspaces are passed on unchanged, whatever their status.
     """
     result = [
         {"match": [_error("portal", "413")], "handle": [_TOO_LARGE], "terminal": True},
+        {"match": [_error("large", "503")], "handle": [_BUSY], "terminal": True},
     ]
     for status in (502, 504):
         pages = {

@@ -41,10 +41,10 @@ class Passes:
     tokens: bool = True
 
 
-def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, Any]) -> dict[str, Any]:
+def route(passes: Passes, *, https: bool, own_headers: str, to_app: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the route, to be followed by the one that uses forward-auth.
 
-    `own_headers` are hidden from apps. `to_app` forwards to the socket found by the matcher `pass`.
+    `own_headers` are hidden from apps. `to_app` forward to the socket found by the matcher `pass`.
     """
     cookie = "__Host-berth_ws" if https else "berth_ws"
     scheme = "https" if https else "http"
@@ -75,7 +75,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
                         "handle": [
                             {"handler": "vars", "door": "workspace"},
                             {"handler": "headers", "request": {"delete": [own_headers]}},
-                            to_app,
+                            *to_app,
                         ],
                         "terminal": True,
                     },

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from portal.embedded import front_guard
 from portal.embedded.account import Account
-from portal.embedded.configs import NODES_DOOR_SOCKET, front_address
+from portal.embedded.configs import NODES_DOOR_SOCKET, front_address, front_door_argv
 from portal.embedded.environment import Instance
 from portal.embedded.proxy import HEALTH_HOST
 from provisioning.service import probes, user_scope
@@ -15,6 +16,8 @@ from provisioning.service.environ import ROOT, bare_environ
 from provisioning.service.program import Program, celery_argv, worker_argv
 
 KEEP_ALIVE_S = 120
+FRONT_DOOR_MEMORY = {"GOMEMLIMIT": "128MiB"}
+"""Soft limit: near it, Go collects garbage more often and returns memory to the system."""
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY, NODE_PULSE_KEY = "berth:q:pulse", "berth:q:node.{name}:pulse"
 """As `key_of` in provisioning.heartbeat, which is not imported here because it imports Celery."""
@@ -92,14 +95,12 @@ def programs(
         ),
         Program(
             name="front-door",
-            argv=(str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")),
-            environ=bare,
+            argv=front_door_argv(instance, caddy),
+            environ={**bare, **FRONT_DOOR_MEMORY, **_set(environ, front_guard.VARIABLES)},
             answers=lambda _: _front_door_answers(instance),
             # Starts after both, so that users never see a portal that does not answer yet.
             after=("web", "gateway"),
             port=instance.port,
-            # Folder of workspaces' sockets, which keeps socket paths short.
-            folder=instance.local_dir,
         ),
         Program(
             name="control",
@@ -171,6 +172,10 @@ def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Pr
             port=instance.redis_door_port,
         ),
     )  # fmt: skip
+
+
+def _set(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: environ[name] for name in names if environ.get(name)}
 
 
 def _address(instance: Instance) -> str:

@@ -29,15 +29,23 @@ from provisioning.endpoints import (
     SOCKET_HEADER,
     SOCKET_NAME,
 )
-from provisioning.node_gateway import SECOND_NS, Certificates
+from provisioning.node_gateway import CHUNKED, SECOND_NS, Certificates
 
 HEALTH_HOST = "health.berth.internal"
 """The front door itself answers this host with 200, so health checks need no other port."""
 
 YEAR_S = 31_536_000
 READ_TIMEOUT_S = 3600
+BODY_TIMEOUT_S = 30
+"""Time for a request to arrive, from its first byte to the end of its body, until forward-auth admits it."""
+SMALL_BODY_BYTES = 64 * 1024
+"""Anyone may send a body of this size: forms of sign-in, tokens of other issuers."""
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Larger than any request body that the portal accepts. Bodies of workspace requests are not limited."""
+MAX_LARGE_BODIES = 24
+"""Larger bodies in memory at once. Each takes up to 8 MiB."""
+SAML, MAX_SAML_BYTES, MAX_SAML_BODIES = "^/sign-in/saml/[^/]+/acs/$", 512 * 1024, 16
+"""Responses of SAML providers, which come from strangers and may name hundreds of groups."""
 MAX_HEADER_BYTES = 64 * 1024
 IDLE_NS = 180 * SECOND_NS
 # web and the gateway keep a connection for 120 s. The front door must close it first.
@@ -92,28 +100,33 @@ def config(
 ) -> str:
     """Return Caddy's configuration as JSON.
 
-    `listen` is `host:port`, `secret` the path secret of forward-auth, `certificates` the client certificates
-    for other nodes' gateways, `storage` a folder for Caddy itself. `https`: TLS ends in front of the front
-    door. `passes` is the folder in which the gateway process stores passes, None to disable them.
+    `listen` is `host:port`, or `unix/PATH` behind `portal.embedded.front_guard`. `secret` is the path secret
+    of forward-auth, `certificates` are the client certificates for other nodes' gateways, `storage` is a
+    folder for Caddy itself. `https`: TLS ends in front of the front door. `passes` is the folder in which the
+    gateway process stores passes, None to disable them. `read_timeout_s` is how long an upload to a workspace
+    may pause.
     """
+    upload: dict[str, Any] = {"handler": "timeouts", "read_timeout": read_timeout_s * SECOND_NS}
     workspace = _workspace(
         places.gateway,
         secret,
         certificates,
         https=https,
         passes=None if passes is None else fast.Passes(passes, secret, tokens=not trusted_proxies),
+        upload=upload,
     )
     server: dict[str, Any] = {
         **node_gateway.SERVER,
         "listen": [listen],
         "max_header_bytes": MAX_HEADER_BYTES,
-        # Time limit for a request with its body: large uploads may be slow. WebSockets and event streams have
-        # no time limit once established.
-        "read_timeout": read_timeout_s * SECOND_NS,
+        # Time limit for a request with its body. Only `upload` extends it. It does not limit responses,
+        # WebSockets and event streams.
+        "read_timeout": BODY_TIMEOUT_S * SECOND_NS,
         "idle_timeout": IDLE_NS,
         "routes": [
             {"handle": _response_handlers(https=https)},
-            _authorized_route(secret, certificates),
+            node_gateway.CLOSE_AFTER_CHUNKS,
+            _authorized_route(secret, certificates, upload),
             _drop_forged_headers(trusted_proxies),
             {
                 "match": [{"host": [HEALTH_HOST]}],
@@ -135,7 +148,7 @@ def config(
             },
             {
                 "match": [_stream(path, accept) for path, accept in STREAMS],
-                "handle": [_door("portal"), _to_portal(places.gateway, secret)],
+                "handle": [_door("portal"), _small_body(), _to_portal(places.gateway, secret)],
                 "terminal": True,
             },
             {
@@ -145,19 +158,14 @@ def config(
                 "handle": [_door("portal"), {"handler": "error", "status_code": 413}],
                 "terminal": True,
             },
-            {
-                "handle": [
-                    _door("portal"),
-                    _COMPRESS,
-                    {"handler": "request_body", "max_size": MAX_BODY_BYTES},
-                    # Buffer whole bodies so that a portal thread never waits for one. A body that is too
-                    # large stays one byte short of filling the buffer.
-                    {**_to_portal(places.web, secret), "request_buffers": MAX_BODY_BYTES + 1},
-                ]
-            },
+            *_large_bodies(places.web, secret),
+            {"handle": [_door("portal"), _COMPRESS, *_buffered(places.web, secret, SMALL_BODY_BYTES)]},
         ],
         "errors": {"routes": outage.routes()},
     }
+    if listen.startswith("unix/"):
+        # Access is controlled by permissions of the socket.
+        server["listener_wrappers"] = [{"wrapper": "proxy_protocol", "timeout": 5 * SECOND_NS}]
     if trusted_proxies:
         server["trusted_proxies"] = {"source": "static", "ranges": list(trusted_proxies)}
     servers = {"front-door": server, "agents": node_gateway.agents_server(places.agents_url, tls={})}
@@ -234,7 +242,8 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64),
+        # Pages are small, and strangers can open many requests at once.
+        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64, read_buffer_size=4096),
         "headers": {
             "request": {
                 "set": {front_door.TOKEN_HEADER: [front_door.token_of(secret)]},
@@ -245,29 +254,109 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
     }
 
 
+def _small_body() -> dict[str, Any]:
+    return {"handler": "request_body", "max_size": SMALL_BODY_BYTES}
+
+
+def _buffered(address: str, secret: str, size: int) -> list[dict[str, Any]]:
+    """Return handlers to web that hold a body of up to `size` bytes until it is complete.
+
+    A thread of the portal therefore never waits for one. A body that is too large stays one byte short of
+    filling the buffer.
+    """
+    return [
+        {"handler": "request_body", "max_size": size},
+        {**_to_portal(address, secret), "request_buffers": size + 1},
+    ]
+
+
+def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
+    """Return the routes of bodies that are not small, the last for those whose client is known."""
+    large = [{"header_regexp": {"Content-Length": {"pattern": more_than(SMALL_BODY_BYTES)}}}, CHUNKED]
+    # Caddy counts requests by the text of the address, so each has one of its own.
+    saml = _counted(
+        f"tcp4/{address}",
+        f"{front_door.LIVE_PATH}?",
+        MAX_SAML_BODIES,
+        _buffered(address, secret, MAX_SAML_BYTES),
+    )
+    known = _counted(
+        f"tcp/{address}",
+        f"{front_door.LARGE_BODY_PATH}?",
+        MAX_LARGE_BODIES,
+        _buffered(address, secret, MAX_BODY_BYTES),
+        {front_door.TOKEN_HEADER: [front_door.token_of(secret)]},
+    )
+    return [
+        {
+            "match": [{**each, "method": ["POST"], "path_regexp": {"pattern": SAML}} for each in large],
+            "handle": [_door("large"), saml],
+            "terminal": True,
+        },
+        {"match": large, "handle": [_door("large"), _COMPRESS, known], "terminal": True},
+    ]
+
+
+def _counted(
+    address: str,
+    uri: str,
+    at_once: int,
+    to_portal: list[dict[str, Any]],
+    proof: Mapping[str, list[str]] | None = None,
+) -> dict[str, Any]:
+    """Return a handler that asks web at `uri`, and reads the body only if the answer is a success.
+
+    A request counts until it has been answered. Above `at_once` requests the answer is 503.
+    """
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": address, "max_requests": at_once}],
+        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=at_once),
+        "rewrite": {"method": "GET", "uri": uri},
+        "headers": {
+            "request": {"set": dict(proof or {}), "delete": ["Connection", "Upgrade", SOCKET_HEADER]},
+            "response": {"delete": _ONCE},
+        },
+        "handle_response": [
+            {
+                "match": {"status_code": [200, 204]},
+                "routes": [{"handle": [_door("portal"), *to_portal]}],
+            }
+        ],
+    }
+
+
 def _workspace(
-    auth: str, secret: str, certificates: Certificates, *, https: bool, passes: fast.Passes | None
+    auth: str,
+    secret: str,
+    certificates: Certificates,
+    *,
+    https: bool,
+    passes: fast.Passes | None,
+    upload: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Return the routes of a workspace's host: file transfers, the gateway's own paths, the app."""
     to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
-    routes = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
+    routes = (
+        [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=[upload, to_app])] if passes else []
+    )
     return [
         {
             "match": [{"path_regexp": {"pattern": r"^/\.berth/files/"}}],
-            "handle": [_door("portal"), _guard(auth, secret, certificates)],
+            "handle": [_door("portal"), _guard(auth, secret, certificates, upload)],
             "terminal": True,
         },
         {
             "match": [{"path_regexp": {"pattern": r"^/\.berth/"}}],
-            "handle": [_door("portal"), _to_portal(auth, secret)],
+            "handle": [_door("portal"), _small_body(), _to_portal(auth, secret)],
             "terminal": True,
         },
         *routes,
-        {"handle": [_door("portal"), _guard(auth, secret, certificates)]},
+        {"handle": [_door("portal"), _guard(auth, secret, certificates, upload)]},
     ]
 
 
-def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
+def _guard(auth: str, secret: str, certificates: Certificates, upload: dict[str, Any]) -> dict[str, Any]:
     """Return a handler that authorizes a request with forward-auth and routes it as answered."""
     routes = [(STREAM_PLACE_HEADER, [], _to_stream()), *_workspace_routes(_auth_header, certificates)]
     return {
@@ -291,7 +380,7 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
         "handle_response": [
             {
                 "match": {"status_code": [200], "headers": {header: ["*"]}},
-                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), route]}],
+                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), upload, route]}],
             }
             # The first matching header applies.
             for header, noted, route in routes
@@ -353,7 +442,7 @@ def _to_stream() -> dict[str, Any]:
     }
 
 
-def _authorized_route(secret: str, certificates: Certificates) -> dict[str, Any]:
+def _authorized_route(secret: str, certificates: Certificates, upload: dict[str, Any]) -> dict[str, Any]:
     """Return the route of authorized requests from the gateway process, which names the upstream."""
     # As received on the client's own connection to the front door.
     forwarded = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
@@ -372,7 +461,7 @@ def _authorized_route(secret: str, certificates: Certificates) -> dict[str, Any]
                 "routes": [
                     {
                         "match": [{"vars_regexp": {_stored_header(header): {"pattern": "."}}}],
-                        "handle": [*before, _door("workspace"), route],
+                        "handle": [*before, _door("workspace"), upload, route],
                         "terminal": True,
                     }
                     for header, before, route in routes

@@ -1,15 +1,25 @@
-"""Health checks for people, load balancers and the supervisor."""
+"""Health checks for people, load balancers and the supervisor; who may send large bodies."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
+from rest_framework.exceptions import Throttled
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.views import APIView
 
+from portal.common import rate_limits
 from portal.embedded import health
+
+LARGE_BODIES = rate_limits.Limit(8, 30)
+"""Large bodies of a user. In two windows fewer than the front door holds at once."""
 
 
 @login_not_required
@@ -32,3 +42,30 @@ def healthz(_request: HttpRequest) -> JsonResponse:
 def live(_request: HttpRequest) -> HttpResponse:
     """Return 200 while this process answers, regardless of the others."""
     return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
+
+
+class LargeBody(APIView):
+    """Asked by the front door before it reads a large body. Returns 204, or the refusal for the client."""
+
+    schema = None
+    permission_classes = (IsAuthenticated,)
+
+    def get(self, request: Request) -> HttpResponse:
+        wait_s = rate_limits.count(f"large-bodies:{request.user.pk}", LARGE_BODIES)
+        if wait_s:
+            raise Throttled(wait_s)
+        return HttpResponse(status=204)
+
+
+@login_not_required
+@never_cache
+@require_safe
+def large_body(request: HttpRequest) -> HttpResponse:
+    """Return `LargeBody`'s response. A browser that has signed out is sent to sign-in."""
+    response: HttpResponse = _LARGE_BODY(request)
+    if response.status_code == 401 and "text/html" in request.headers.get("Accept", ""):
+        return redirect(settings.LOGIN_URL)
+    return response
+
+
+_LARGE_BODY = LargeBody.as_view()

@@ -18,6 +18,7 @@ from django.test import Client, RequestFactory
 from django.urls import get_resolver
 
 from portal.common import logs
+from portal.common.front_door import PERMISSIONS_POLICY
 from portal.common.message_storage import PortalCookieStorage
 from portal.common.middleware import NoStoreMiddleware
 from portal.people.accounts import users
@@ -43,6 +44,7 @@ def test_every_answer_has_its_headers(as_user, alice, path):
         answered = client.get(path)
         assert answered["X-Content-Type-Options"] == "nosniff"
         assert answered["Referrer-Policy"] == "same-origin"
+        assert answered["Permissions-Policy"] == PERMISSIONS_POLICY
         assert "frame-ancestors 'none'" in answered["Content-Security-Policy"]
         assert "Access-Control-Allow-Origin" not in answered
         answered.close()

@@ -89,10 +89,11 @@ def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance
     assert set(servers) == {"front-door", "agents"}
     assert servers["agents"]["listen"] == ["unix/.gateway/portal.sock|0666"]
     server = servers["front-door"]
-    assert server["listen"] == ["127.0.0.1:8000"]
+    assert server["listen"] == ["unix/.caddy/front-door.sock|0600"]
+    assert server["listener_wrappers"] == [{"wrapper": "proxy_protocol", "timeout": 5 * 10**9}]
     assert server["automatic_https"] == {"disable": True}
     assert server["read_header_timeout"] == 15 * 10**9
-    assert server["read_timeout"] == 3600 * 10**9
+    assert server["read_timeout"] == 30 * 10**9
     assert "write_timeout" not in server and "logs" not in server
     assert server["max_header_bytes"] == 65_536
     assert "trusted_proxies" not in server
@@ -102,7 +103,7 @@ def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance
 def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
     behind = replace(fixed, bind="::", trusted_proxies=("10.0.0.7", "10.1.0.0/16"))
     server = door(behind)["apps"]["http"]["servers"]["front-door"]
-    assert server["listen"] == ["[::]:8000"]
+    assert "[::]:8000" in configs.front_door_argv(behind, Path("/caddy"))
     ranges = ["10.0.0.7", "10.1.0.0/16"]
     assert server["trusted_proxies"] == {"source": "static", "ranges": ranges}
     dropped = ["X-Forwarded-*", "X-Berth-*", "X-Real-Ip", "Forwarded"]
@@ -156,13 +157,19 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
         "unix/{http.regexp.pass.1}/app.{http.regexp.pass.2}.sock",  # who has a pass
         *guarded,  # the app
         "127.0.0.1:8005",  # event streams
+        "tcp4/127.0.0.1:8001",  # counts large answers of SAML providers
+        "127.0.0.1:8001",
+        "tcp/127.0.0.1:8001",  # who may send a large body
+        "127.0.0.1:8001",
         "127.0.0.1:8001",
     ]
     without = door(replace(fixed, passes_dir=None))["apps"]["http"]["servers"]["front-door"]
     assert "http.matchers.file" not in json.dumps(without)
     asking = [one for one in proxies if "handle_response" in one]
-    assert len(asking) == 2
-    for auth in asking:
+    assert len(asking) == 4
+    assert [one["rewrite"]["uri"] for one in asking[2:]] == ["/healthz/live?", "/gateway/large-body?"]
+    assert [one["upstreams"][0]["max_requests"] for one in asking[2:]] == [16, 24]
+    for auth in asking[:2]:
         assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
         # An answer leads somewhere when it is a 200 that says where.
         assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 5
@@ -175,13 +182,25 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
         assert one["headers"]["request"]["set"] == {
             front_door.TOKEN_HEADER: [front_door.token_of("path-secret")]
         }
-    assert portal[-1]["request_buffers"] == proxy.MAX_BODY_BYTES + 1
+    buffers = [one.get("request_buffers") for one in portal[-3:]]
+    assert buffers == [proxy.MAX_SAML_BYTES + 1, proxy.MAX_BODY_BYTES + 1, proxy.SMALL_BODY_BYTES + 1]
+
+
+def test_only_a_request_that_is_admitted_may_take_longer(fixed: Instance) -> None:
+    server = door(fixed)["apps"]["http"]["servers"]["front-door"]
+    slow = {"handler": "timeouts", "read_timeout": 3600 * 10**9}
+    for one in handlers(server["routes"]):
+        for answered in one.get("handle_response", []) if "/auth?" in str(one.get("rewrite")) else ():
+            assert answered["routes"][-1]["handle"][-2] == slow
+    [host] = [at for at, route in enumerate(server["routes"]) if "(ws-" in str(route.get("match"))]
+    assert slow not in list(handlers(server["routes"][host + 1 :]))
 
 
 def test_only_the_gateway_process_says_where_something_is_led(fixed: Instance) -> None:
     """Before anything else is looked at, as what is not its own is dropped after that."""
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
-    onward = server["routes"][1]
+    assert server["routes"][1]["match"] == [{"header": {"Transfer-Encoding": ["*"]}}]
+    onward = server["routes"][2]
     assert onward["match"] == [
         {"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of("path-secret")]}}
     ]

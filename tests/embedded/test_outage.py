@@ -31,8 +31,7 @@ def without_web(instance: Instance) -> Iterator[Instance]:
         folder.mkdir(parents=True)
     secrets = dict.fromkeys(("redis_control", "redis_node", "gateway_secret"), "s")
     configs.write(instance, {**secrets, "control_key": "c0" * 32, "node_key": "a0" * 32})
-    argv = [str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")]
-    with subprocess.Popen(argv, cwd=instance.local_dir) as process:
+    with subprocess.Popen(configs.front_door_argv(instance, caddy)) as process:
         yield instance
         process.terminate()
 
@@ -42,7 +41,7 @@ def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Re
     while True:
         try:
             found = httpx.get(f"http://127.0.0.1:{instance.port}{path}", headers=headers)
-        except httpx.ConnectError:
+        except httpx.TransportError:
             found = None
         if found is not None and found.status_code == 502:
             return found

@@ -76,7 +76,7 @@ def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[s
         run = []
         for line in unit["ExecStart"]:
             assert line.startswith(PROGRAMS), name
-            filled = re.sub(r"\$\{(\w+)\}", lambda found: known[found[1]], line.removeprefix(PROGRAMS))
+            filled = re.sub(r"\$\{(\w+)\}", lambda found: known[found[1]], line.replace(PROGRAMS, ""))
             run.append(filled.replace(f"control@{known['BERTH_NODE_NAME']}", "control@$$BERTH_NODE_NAME"))
         wanted = " ".join(command_of(name, compose[name]))
         # A script begins with the folder that its environment was made in, which services may not see.

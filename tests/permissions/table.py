@@ -21,6 +21,7 @@ TABLE = """
 # --- health ---
 GET    healthz                                              ~   ~   ~   ~   ~   ~   ~   ~       -
 GET    healthz/live                                         200 200 200 200 200 200 200 200   -
+GET    gateway/large-body                                   401 204 204 204 204 204 204 204   -
 GET    metrics                                              401 200 200 200 200 200 200 200   -
 
 # --- pages: documents ---

@@ -920,6 +920,8 @@ PUBLIC = {
     # Health is asked by programs without an account; metrics have a token of their own.
     "healthz",
     "healthz/live",
+    # Asked by the front door; the answer is a 401 for strangers.
+    "gateway/large-body",
     "metrics",
     # Streams answer 401, which an EventSource understands; a redirect would look like an empty stream.
     "events/",

@@ -9,6 +9,8 @@ from html import escape
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
+from portal.common.front_door import PERMISSIONS_POLICY
+
 CSS = """\
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
 body { margin: 0; display: grid; place-items: center; min-height: 100vh;
@@ -37,6 +39,7 @@ SECURITY_HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "permissions-policy": PERMISSIONS_POLICY,
     "cache-control": "no-store",
     "vary": "Cookie, Authorization, Accept",
 }

@@ -22,6 +22,7 @@ import uvicorn
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from portal.common import front_door
 from portal.embedded import authority, proxy
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 from portal.workspaces.gateway.entries import Entry
@@ -372,6 +373,11 @@ class LateGateway:
             self._redis = AsyncRedis.from_url(self._url)
             self._app = self._build(self._redis)
         app = self._app
+        if scope.get("path") == front_door.LARGE_BODY_PATH:
+            known = any(name == b"authorization" for name, _value in scope["headers"])
+            await send({"type": "http.response.start", "status": 204 if known else 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
         if app.handles(scope):
             await app(scope, receive, send)
             return

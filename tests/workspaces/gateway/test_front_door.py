@@ -253,8 +253,8 @@ def test_what_stands_in_a_query_is_nobodys_business(door: Stack) -> None:
 
 def test_the_portal_gets_whole_bodies_none_too_large(door: Stack) -> None:
     url = f"http://127.0.0.1:{door.proxy_port}/told"
-    host = {"host": "localhost"}
-    for size in (0, 1, proxy.MAX_BODY_BYTES):
+    host = {"host": "localhost", "authorization": "Bearer good"}
+    for size in (0, 1, proxy.SMALL_BODY_BYTES, proxy.SMALL_BODY_BYTES + 1, proxy.MAX_BODY_BYTES):
         answer = httpx.post(url, content=b"x" * size, headers=host)
         assert answer.json()["body"] == size
         chunked = httpx.post(url, content=iter([b"x" * size]), headers=host)

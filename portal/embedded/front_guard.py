@@ -1,0 +1,287 @@
+"""Connection limiter in front of the front door, and the parent of its Caddy.
+
+Run as `python -m portal.embedded.front_guard --listen HOST:PORT --to SOCKET -- CADDY ARGUMENTS`. It forwards
+bytes unread to Caddy at the Unix socket, and passes client addresses by the PROXY protocol. If all
+connections are taken, the address with the most loses its oldest one, so a few addresses cannot lock out the
+others. This machine and trusted proxies speak for many clients: they have no limit by address, and a sum of
+their own. Uses only the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import ipaddress
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from portal.embedded.door_guard import network_of, proxy_header
+
+PER_ADDRESS, PROXIES = "BERTH_CONNECTIONS_PER_ADDRESS", "BERTH_TRUSTED_PROXIES"
+VARIABLES = (PER_ADDRESS, PROXIES)
+MAX_OF_AN_ADDRESS = 512
+MAX_CONNECTIONS = 8192
+"""Of strangers, and again of this machine and trusted proxies; fewer if the process may open fewer files."""
+OWN_FILES = 256
+CHUNK = 256 * 1024
+BACKLOG = 1024
+KEEP_ALIVE_S = 60
+LINGER_S, FLUSH_S = 1.0, 30.0
+_PR_SET_PDEATHSIG = 1
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Connections of one address, of all strangers, and the networks that speak for many clients."""
+
+    of_address: int = MAX_OF_AN_ADDRESS
+    connections: int = MAX_CONNECTIONS
+    proxies: tuple[Network, ...] = ()
+
+    @classmethod
+    def of_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
+        """Return the limits of a process that may open `files`. Raises `ValueError`."""
+        named = [each.strip() for each in environ.get(PROXIES, "").split(",") if each.strip()]
+        return cls(
+            of_address=int(environ.get(PER_ADDRESS) or MAX_OF_AN_ADDRESS),
+            # Each connection takes two, in each of two sums.
+            connections=max(16, min(MAX_CONNECTIONS, (files - OWN_FILES) // 4)),
+            proxies=tuple(ipaddress.ip_network(each, strict=False) for each in named),
+        )
+
+    def group_of(self, address: str) -> str:
+        """Return the key for counting a client; "" for this machine and trusted proxies."""
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return address
+        found = getattr(found, "ipv4_mapped", None) or found
+        if found.is_loopback or any(found in network for network in self.proxies):
+            return ""
+        return network_of(address)
+
+
+class Side(asyncio.Protocol):
+    """One end of a forwarded connection."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.peer: Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.max_size = CHUNK  # type: ignore[attr-defined]
+        transport.set_write_buffer_limits(CHUNK)
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.resume_reading()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def finish(self) -> None:
+        """End the connection once what it still has to send has been sent, or after `FLUSH_S`."""
+        self.peer = None
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        # What the client still sends is read until then: otherwise it would lose the answer.
+        loop = asyncio.get_running_loop()
+        loop.call_later(LINGER_S, self._close_when_sent, loop.time() + FLUSH_S)
+
+    def _close_when_sent(self, until: float) -> None:
+        assert self.transport is not None
+        loop = asyncio.get_running_loop()
+        if self.transport.get_write_buffer_size() and loop.time() < until:
+            loop.call_later(LINGER_S, self._close_when_sent, until)
+        else:
+            self.transport.abort()
+
+
+class Inner(Side):
+    """The end of Caddy. When Caddy has closed it, nothing more is to come for the client."""
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self.peer is not None:
+            self.peer.finish()
+            self.peer = None
+
+
+class Client(Side):
+    """The end of a client. Nothing is read from it before Caddy has accepted its other end."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self.group: str | None = None
+        self.number = 0
+        self._guard = guard
+        self._joining: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.pause_reading()
+        peer, own = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
+        if not self._guard.admit(self, str(peer[0])):
+            self.transport.abort()
+            return
+        _keep_alive(transport.get_extra_info("socket"))
+        self._joining = asyncio.ensure_future(self._join(peer, own))
+
+    async def _join(self, peer: Sequence[object], own: Sequence[object]) -> None:
+        try:
+            header = proxy_header(peer, own)
+            _transport, inner = await asyncio.get_running_loop().create_unix_connection(Inner, self._guard.to)
+        except (OSError, ValueError):
+            self.abort()
+            return
+        inner.peer, self.peer = self, inner
+        assert self.transport is not None and inner.transport is not None
+        if self.transport.is_closing():
+            inner.abort()
+            return
+        inner.transport.write(header)
+        self.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        """Tell Caddy, whose answer may still come."""
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write_eof()
+        return True
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._guard.leave(self)
+        if self.peer is not None:
+            self.peer.finish()
+            self.peer = None
+
+
+class Guard:
+    """Forwards clients to Caddy at the Unix socket `to`."""
+
+    def __init__(self, to: str, limits: Limits) -> None:
+        self.to = to
+        self._limits = limits
+        self._clients: dict[str, dict[Client, None]] = {}
+        self._strangers = 0
+        self._begun = 0
+
+    async def serve(self, host: str, port: int) -> asyncio.Server:
+        """Start listening. Raises `OSError`."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::"
+        )
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
+
+    def admit(self, client: Client, address: str) -> bool:
+        """Count the client, and return whether it may stay; may abort another address's oldest connection."""
+        group = self._limits.group_of(address)
+        if not self._has_room(group):
+            return False
+        self._begun += 1
+        client.group, client.number = group, self._begun
+        self._clients.setdefault(group, {})[client] = None
+        self._strangers += bool(group)
+        return True
+
+    def _has_room(self, group: str) -> bool:
+        own = len(self._clients.get(group, ()))
+        if not group:
+            return own < self._limits.connections
+        if own >= self._limits.of_address:
+            return False
+        if self._strangers < self._limits.connections:
+            return True
+        others = [clients for name, clients in self._clients.items() if name]
+        most = max(map(len, others))
+        if own + 1 >= most:
+            return False
+        oldest = min((next(iter(each)) for each in others if len(each) == most), key=lambda one: one.number)
+        self.leave(oldest)
+        oldest.abort()
+        return True
+
+    def leave(self, client: Client) -> None:
+        """Remove the client from the counts. Idempotent."""
+        if client.group is None:
+            return
+        group, client.group = client.group, None
+        del self._clients[group][client]
+        self._strangers -= bool(group)
+        if not self._clients[group]:
+            del self._clients[group]
+
+
+def _keep_alive(line: socket.socket) -> None:
+    """Let the kernel end connections of clients that have vanished."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        line.setsockopt(socket.IPPROTO_TCP, option, KEEP_ALIVE_S)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process with its parent, however that ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def run(listen: str, to: str, limits: Limits, caddy: Sequence[str]) -> int:
+    """Serve until SIGINT, SIGTERM or Caddy's end; return Caddy's exit code. Raises `OSError`."""
+    host, _, port = listen.rpartition(":")
+    server = await Guard(to, limits).serve(host.strip("[]"), int(port))
+    process = await asyncio.create_subprocess_exec(*caddy, preexec_fn=_end_with_parent)
+
+    def stop() -> None:
+        server.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    return await process.wait()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the program; return its exit code."""
+    parser = argparse.ArgumentParser(prog="portal.embedded.front_guard")
+    parser.add_argument("--listen", required=True, help="host:port")
+    parser.add_argument("--folder", required=True, help="working folder of Caddy")
+    parser.add_argument("--to", required=True, help="Unix socket of Caddy in that folder")
+    parser.add_argument("caddy", nargs="+", help="command line of Caddy")
+    options = parser.parse_args(argv)
+    # Keeps paths of sockets short: the limit is 107 bytes.
+    os.chdir(options.folder)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        limits = Limits.of_environ(os.environ, hard)
+        return asyncio.run(run(options.listen, options.to, limits, options.caddy))
+    except (OSError, ValueError) as error:
+        print(f"the front door cannot be opened: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

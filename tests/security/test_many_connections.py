@@ -1,0 +1,141 @@
+"""Strangers open many connections to the front door: each address has a share, and others come in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import front_guard
+from portal.embedded.front_guard import MAX_CONNECTIONS, MAX_OF_AN_ADDRESS, OWN_FILES, Guard, Limits
+
+LIMIT_S = 20.0
+Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+class Loopback(Limits):
+    """Counts the addresses of loopback as those of strangers, except 127.0.0.1."""
+
+    def group_of(self, address: str) -> str:
+        return "" if address == "127.0.0.1" else address
+
+
+@contextlib.asynccontextmanager
+async def guarded(folder: Path, limits: Limits, heads: list[bytes]) -> AsyncIterator[tuple[Connect, Guard]]:
+    """A guard in front of a server that gives back what it is sent, and more after `bye`."""
+
+    writers: list[asyncio.StreamWriter] = []
+    running: set[asyncio.Task[None] | None] = set()
+
+    async def door(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.add(asyncio.current_task())
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readexactly(16)
+            heads.append(head + await reader.readexactly(struct.unpack("!H", head[14:])[0]))
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+            writer.write(b"x" * 3_000_000)
+            await writer.drain()
+        writer.close()
+        running.discard(asyncio.current_task())
+
+    behind = await asyncio.start_unix_server(door, folder / "door.sock")
+    guard = Guard(str(folder / "door.sock"), limits)
+    server = await guard.serve("127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        line = socket.socket()
+        line.bind((address, 0))
+        line.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(line, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=line)
+        writers.append(writer)
+        return reader, writer
+
+    try:
+        yield connect, guard
+    finally:
+        server.close()
+        behind.close()
+        for writer in writers:
+            writer.transport.abort()
+        while guard._clients or running:
+            await asyncio.sleep(0)
+
+
+async def says(line: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes = b"hello") -> bytes:
+    """The answer; nothing when the guard has ended the connection."""
+    reader, writer = line
+    with contextlib.suppress(ConnectionError):
+        writer.write(data)
+        return await asyncio.wait_for(reader.read(len(data)), LIMIT_S)
+    return b""
+
+
+async def test_it_passes_on_and_names_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_guard, "LINGER_S", 0.01)
+    heads: list[bytes] = []
+    async with guarded(tmp_path, Loopback(), heads) as (connect, guard):
+        reader, writer = await connect("127.0.0.2")
+        large = b"y" * 2_000_000
+        writer.write(large)
+        assert await asyncio.wait_for(reader.readexactly(len(large)), LIMIT_S) == large
+        # The end of one direction leaves the other open.
+        writer.write_eof()
+        assert len(await asyncio.wait_for(reader.read(), LIMIT_S)) == 3_000_000
+        assert socket.inet_aton("127.0.0.2") in heads[0]
+        # The door has closed: the connection counts no more, though the client keeps its end.
+        while guard._clients:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_address_has_its_share_and_this_machine_has_none(tmp_path: Path) -> None:
+    async with guarded(tmp_path, Loopback(of_address=3, connections=8), []) as (connect, _guard):
+        lines = [await connect("127.0.0.2") for _ in range(3)]
+        assert [await says(line) for line in lines] == [b"hello"] * 3
+        assert await says(await connect("127.0.0.2")) == b""
+        assert await says(await connect("127.0.0.3")) == b"hello"
+        own = [await connect("127.0.0.1") for _ in range(8)]
+        assert [await says(line) for line in own] == [b"hello"] * 8
+        assert await says(await connect("127.0.0.1")) == b""
+        assert [await says(line) for line in lines] == [b"hello"] * 3
+        lines[0][1].close()
+        while (await says(again := await connect("127.0.0.2"))) == b"":
+            again[1].close()
+
+
+async def test_when_all_are_taken_the_greediest_address_loses_its_oldest(tmp_path: Path) -> None:
+    async with guarded(tmp_path, Loopback(of_address=5, connections=6), []) as (connect, _guard):
+        greedy = [await connect("127.0.0.2") for _ in range(4)]
+        others = [await connect("127.0.0.3") for _ in range(2)]
+        assert [await says(line) for line in (*greedy, *others)] == [b"hello"] * 6
+        newcomer = await connect("127.0.0.4")
+        assert await says(newcomer) == b"hello"
+        assert [await says(line) for line in greedy] == [b"", b"hello", b"hello", b"hello"]
+        assert await says(await connect("127.0.0.2")) == b""
+        assert [await says(line) for line in (*others, newcomer)] == [b"hello"] * 3
+
+
+def test_a_client_is_an_address_and_a_proxy_is_many() -> None:
+    limits = Limits(proxies=(ip_network("10.0.0.0/8"),))
+    assert limits.group_of("203.0.113.7") == "203.0.113.7" == limits.group_of("::ffff:203.0.113.7")
+    assert limits.group_of("2001:db8::1") == limits.group_of("2001:db8::2") == "2001:db8::/64"
+    assert limits.group_of("127.0.0.1") == limits.group_of("::1") == limits.group_of("10.1.2.3") == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "connections"), [(1 << 20, MAX_CONNECTIONS), (1024, (1024 - OWN_FILES) // 4)]
+)
+def test_the_limits_of_a_process(files: int, connections: int) -> None:
+    limits = Limits.of_environ({"BERTH_TRUSTED_PROXIES": "10.0.0.7, 10.1.0.0/16"}, files)
+    assert (limits.of_address, limits.connections) == (MAX_OF_AN_ADDRESS, connections)
+    assert limits.proxies == (ip_network("10.0.0.7/32"), ip_network("10.1.0.0/16"))
+    assert Limits.of_environ({"BERTH_CONNECTIONS_PER_ADDRESS": "9"}, files).of_address == 9
