@@ -57,7 +57,7 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "flavor": ("slug", "pool__simulated"),
     "pool": ("slug", "simulated"),
     "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker"),
-    "status": ("reason", "activity", "heartbeat_at", "checkouts", "gpu_shares"),
+    "status": ("reason", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
 }
@@ -74,7 +74,10 @@ _HELD_COLUMNS = (
 
 # Columns read as JSON text.
 _JSON = frozenset(
-    {"resources", "secrets", "git", "checkouts", "gpu_shares", "reason", "eta_basis", "blocker", "activity"}
+    {
+        *("resources", "secrets", "git", "checkouts", "gpu_shares", "memory_kill", "reason", "eta_basis"),
+        *("blocker", "activity"),
+    }
 )
 
 COLUMNS = (*_OWN, *(f"{name}__{column}" for name, columns in _RELATED.items() for column in columns))
