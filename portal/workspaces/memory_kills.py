@@ -50,7 +50,8 @@ NAME_LENGTH = 64
 class LostProgram:
     """The last report of this start. `count` is the number of programs ended since the start.
 
-    `process` is the name of the last one, empty if it is unknown.
+    `process` is the name of the last one, empty if it is unknown. `larger` is the next larger size that would
+    have started then.
     """
 
     code: MemoryCode
@@ -60,6 +61,7 @@ class LostProgram:
     process: str
     count: int
     limit_mib: int
+    larger: str
 
 
 def apply(found: MemoryKills) -> int:
@@ -103,16 +105,19 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
     recent = [each for each in before.get("told", ()) if at - WITHIN.total_seconds() < each <= at]
     tells = len(recent) < MAX_PER_HOUR
     reason = _reason_of(workspace, kill)
+    flavor = larger_sizes.next_larger(workspace)
+    larger = larger_sizes.title_of(flavor) if flavor is not None else ""
     status.memory_kill = {
         "generation": workspace.generation,
         **reason.as_json(),
         "at": now.isoformat(),
+        "larger": larger,
         "count": before.get("count", 0) + kill.count,
         "told": [*recent, at] if tells else recent,
     }
     status.save(update_fields=["memory_kill"])
     if tells:
-        _record(workspace, reason)
+        _record(workspace, reason, larger)
     if kill.machine:
         for held in workspace.allocations.filter(released_at=None).select_related("node__pool"):
             node_notices.memory_full(held.node.pool, held.node)
@@ -128,7 +133,7 @@ def _reason_of(workspace: Workspace, kill: MemoryKill) -> Reason:
     return Reason(code, {"process": process, "count": kill.count, "limit_mib": limit_mib})
 
 
-def _record(workspace: Workspace, reason: Reason) -> None:
+def _record(workspace: Workspace, reason: Reason, larger: str) -> None:
     events.record(
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_OUT_OF_MEMORY,
@@ -141,7 +146,7 @@ def _record(workspace: Workspace, reason: Reason) -> None:
         [workspace.owner],
         kind=NOTICE,
         title=_("A program in %(workspace)s ran out of memory") % {"workspace": workspace.name},
-        body=" ".join(filter(None, (sentence_of(reason), suggestion_for(workspace)))),
+        body=" ".join(filter(None, (sentence_of(reason), _suggestion(larger)))),
         url=f"/workspaces/{workspace.pk}/",
     )
 
@@ -149,9 +154,11 @@ def _record(workspace: Workspace, reason: Reason) -> None:
 def suggestion_for(workspace: Workspace) -> str:
     """Return a sentence about the next larger size that would start now, or an empty string."""
     flavor = larger_sizes.next_larger(workspace)
-    if flavor is None:
-        return ""
-    return _("%(flavor)s would start now.") % {"flavor": larger_sizes.title_of(flavor)}
+    return _suggestion(larger_sizes.title_of(flavor) if flavor is not None else "")
+
+
+def _suggestion(larger: str) -> str:
+    return _("%(flavor)s would start now.") % {"flavor": larger} if larger else ""
 
 
 def caused(workspace: Workspace) -> bool:
@@ -174,4 +181,5 @@ def of(workspace: Workspace) -> LostProgram | None:
         process=kept["params"]["process"],
         count=kept["count"],
         limit_mib=kept["params"]["limit_mib"],
+        larger=kept["larger"],
     )

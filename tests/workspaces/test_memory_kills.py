@@ -10,6 +10,7 @@ from portal.workspaces import dispatch, memory_kills, tasks
 from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.start_forecasts import start_forecasts
 from provisioning import messages
 from provisioning.memory_messages import MemoryKill, MemoryKills
 from provisioning.types import Op
@@ -44,7 +45,7 @@ def report(workspace: Workspace, *kills: MemoryKill, node: str = "", pool: str =
 
 
 def test_it_is_in_the_timeline_in_a_notice_on_the_page_in_rest_and_in_the_app(
-    running, as_user, with_token, alice
+    running, as_user, with_token, alice, monkeypatch
 ):
     limit = f"{running.resources['memory_mib'] / 1024:g} GiB"
     assert report(running, kill(running)) == 1
@@ -60,8 +61,10 @@ def test_it_is_in_the_timeline_in_a_notice_on_the_page_in_rest_and_in_the_app(
         with_token(alice, "workspaces:read").get(f"/api/v1/workspaces/{running.pk}").json()["out_of_memory"]
     )
     assert (seen["code"], seen["process"], seen["count"]) == ("memory_limit_reached", "python3", 1)
+    monkeypatch.setattr(start_forecasts, "_implementation", None)  # as in the gateway's process
     (message,) = summary_of(running.external_name)["messages"]
-    assert (message["tone"], message["text"]) == ("bad", f"{expected} {SUGGESTED}") and message["at"]
+    assert message["text"] == f"{expected} Larger size that was free then: Large CPU (2 cores, 4 GiB)."
+    assert message["tone"] == "bad" and message["at"]
 
 
 def test_the_app_shows_it_for_an_hour_and_the_page_until_the_next_start(running, clock, as_user):

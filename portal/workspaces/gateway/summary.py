@@ -61,8 +61,9 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
         say("bad", text % {"cause": cause}, notice.preempt_at.isoformat())
     lost = memory_kills.of(workspace)
     if lost is not None and timezone.now() - lost.at < memory_kills.SHOWN_IN_APP_FOR:
-        text = " ".join(filter(None, (lost.message, memory_kills.suggestion_for(workspace))))
-        say("bad", text, lost.at.isoformat())
+        # The gateway has no scheduler: it shows what was calculated when the program ended.
+        larger = _("Larger size that was free then: %(size)s.") % {"size": lost.larger} if lost.larger else ""
+        say("bad", " ".join(filter(None, (lost.message, larger))), lost.at.isoformat())
     home = home_limits.note_of(workspace)
     if home is not None and home.text:
         say("bad" if home.full else "wait", home.text)
