@@ -604,6 +604,8 @@ class LeftoverRemoved:
 class HomeUsage:
     """Disk usage of a home (`<team>/<owner>`); `hidden` if parts of it could not be read.
 
+    `disk_low`: its disk has less free space than the node's reserve.
+
     `files` includes folders. `most_files` limits them to a share of the disk's inodes; 0 if there is no
     limit, or if the file system allocates inodes dynamically.
     """
@@ -613,6 +615,7 @@ class HomeUsage:
     hidden: bool = False
     files: LargeCount = 0
     most_files: LargeCount = 0
+    disk_low: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Codes of workspaces, their clones and their GPU shares."""
+"""Codes of workspaces, their clones, their memory and their GPU shares."""
 
 # ruff: noqa: S105  (codes that name a token are no secrets)
 from __future__ import annotations
@@ -23,6 +23,7 @@ class WorkspaceCode(StrEnum):
     NOT_STARTABLE = "not_startable"
     TOO_MANY_STARTS = "too_many_starts"
     NOT_STOPPABLE = "not_stoppable"
+    STOPPED_HOME_FULL = "stopped_home_full"
     OWNER_DEACTIVATED = "owner_deactivated"
     OWNER_LEFT_TEAM = "owner_left_team"
     NO_SUCH_HOME = "no_such_home"
@@ -96,6 +97,13 @@ class ShareCode(StrEnum):
     KILLED = "gpu_share_process_killed"
     BACK = "gpu_share_kept"
     UNKNOWN = "gpu_share_unknown"
+
+
+class MemoryCode(StrEnum):
+    """Programs of a workspace that the system ended for lack of memory."""
+
+    LIMIT = "memory_limit_reached"
+    MACHINE = "node_memory_exhausted"
 
 
 class ExtensionCode(StrEnum):

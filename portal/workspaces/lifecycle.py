@@ -167,6 +167,7 @@ NOTHING_SEEN: dict[str, Any] = {
     "gpu_idle_since": None,
     "checkouts": {},
     "gpu_shares": {},
+    "memory_kill": {},
 }
 """Columns of a status after a new request."""
 

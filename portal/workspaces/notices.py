@@ -10,6 +10,7 @@ from portal.common.events.services import notify
 from portal.common.formatting import format_duration
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory import notices as node_notices
+from portal.workspaces import memory_kills
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import WorkspaceFailed, WorkspaceReady
 from portal.workspaces.lifecycle import TerminationReason
@@ -44,6 +45,8 @@ def failed(event: WorkspaceFailed) -> None:
         case _:
             kind, title = "workspace.failed", _("%(name)s could not be started") % named
     body = _("%(why)s Its files are kept.") % {"why": message_of(event.reason)}
+    if error_code_of(event.reason) == memory_kills.OUT_OF_MEMORY:
+        body = " ".join(filter(None, (body, memory_kills.suggestion_for(workspace))))
     notify(
         [workspace.owner],
         kind=kind,

@@ -20,6 +20,8 @@ from portal.people.accounts.models import User
 from portal.workspaces import (
     checkout_reports,
     egress,
+    larger_sizes,
+    memory_kills,
     own_packages,
     policies,
     secret_delivery,
@@ -195,6 +197,8 @@ class Detail:
     secrets: secret_delivery.SecretsNote | None
     checkouts: list[checkout_reports.CheckoutRow]
     gpu_shares: list[share_overuse.ShareRow]
+    lost_program: memory_kills.LostProgram | None
+    larger_size: str
     egress: str
     next_egress: str
     folders: list[tuple[str, bool]]
@@ -283,6 +287,8 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     operable = policies.may_operate(actor, workspace)
     own = policies.uses_home(actor, workspace)
     ready = workspace.ready_at
+    lost = memory_kills.of(workspace)
+    ran_out = workspace.state == State.FAILED and memory_kills.caused(workspace)
     return Detail(
         stage=stage_words(workspace),
         size=format_size(workspace.resources),
@@ -295,6 +301,8 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         secrets=secret_delivery.note_of(workspace),
         checkouts=checkout_reports.note_of(workspace),
         gpu_shares=share_overuse.of(workspace, timezone.now()),
+        lost_program=lost,
+        larger_size=_larger_size(workspace) if operable and (lost or ran_out) else "",
         egress=reach,
         next_egress=next_reach,
         folders=[
@@ -329,6 +337,12 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         can_stop=operable and workspace.state in STOPPABLE,
         can_delete=operable and workspace.state in DELETABLE,
     )
+
+
+def _larger_size(workspace: Workspace) -> str:
+    """Return name and size of the next larger flavor that would start now, or an empty string."""
+    flavor = larger_sizes.next_larger(workspace)
+    return larger_sizes.title_of(flavor) if flavor is not None else ""
 
 
 def _shown_trouble(workspace: Workspace) -> str:

@@ -57,7 +57,7 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "flavor": ("slug", "pool__simulated"),
     "pool": ("slug", "simulated"),
     "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker"),
-    "status": ("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares"),
+    "status": ("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
 }
@@ -75,7 +75,8 @@ _HELD_COLUMNS = (
 # Columns read as JSON text.
 _JSON = frozenset(
     {
-        *("resources", "secrets", "git", "checkouts", "gpu_shares", "reason", "stopped", "eta_basis"),
+        *("resources", "secrets", "git", "checkouts", "gpu_shares", "memory_kill", "reason", "stopped"),
+        "eta_basis",
         *("blocker", "activity"),
     }
 )

@@ -19,10 +19,11 @@ from portal.catalog.serializers import ResourcesSerializer
 from portal.common.events.models import Event
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import RowRepresentation
-from portal.workspaces import checkout_reports, selectors, share_overuse, stops
+from portal.workspaces import checkout_reports, memory_kills, selectors, share_overuse, stops
 from portal.workspaces.checkout_reports import CheckoutRow
-from portal.workspaces.codes import ShareCode
+from portal.workspaces.codes import MemoryCode, ShareCode
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
+from portal.workspaces.memory_kills import LostProgram
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_around
 from portal.workspaces.order_serializers import GitSerializer
 from portal.workspaces.rows import WorkspaceRow
@@ -168,6 +169,22 @@ class StoppedSerializer(RowRepresentation, serializers.Serializer[StopCause]):
     at = serializers.DateTimeField(help_text="When it was stopped.")
 
 
+class OutOfMemorySerializer(RowRepresentation, serializers.Serializer[LostProgram]):
+    """Programs of this start that the system ended for lack of memory."""
+
+    code = serializers.ChoiceField(
+        [each.value for each in MemoryCode],
+        help_text="Which memory was used up: the workspace's, or that of its node.",
+    )
+    message = serializers.CharField()
+    at = serializers.DateTimeField(help_text="When its node reported the last one.")
+    process = serializers.CharField(
+        allow_blank=True, help_text="Name of the last program; empty if it is unknown."
+    )
+    count = serializers.IntegerField(help_text="How many programs were ended since the start.")
+    limit_mib = serializers.IntegerField(help_text="Memory that the workspace has.")
+
+
 class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the owner's browser, or with the owner's bearer token."""
 
@@ -206,6 +223,11 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         many=True,
         read_only=True,
         help_text="Shared GPUs of which it uses more memory than its share, by its node's last report.",
+    )
+    out_of_memory = OutOfMemorySerializer(
+        allow_null=True,
+        read_only=True,
+        help_text="Programs of this start that were ended for lack of memory, or null.",
     )
     stages = serializers.SerializerMethodField(help_text="Steps of the start, in order.")
     queue = QueueSerializer(
@@ -257,7 +279,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
             *("id", "name", "state", "desired_state", "reason", "stopped", "error", "simulated"),
             *("url", "portal_url"),
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
-            *("gpu_released", "gpu_overuse"),
+            *("gpu_released", "gpu_overuse", "out_of_memory"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "preempting", "priority", "preemptible", "expected_hours"),
@@ -266,7 +288,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
             *("git", "checkouts"),
         ]
         read_only_fields = fields
-        live = frozenset({"error", "queue", "gpu_overuse", "stages"})
+        live = frozenset({"error", "queue", "gpu_overuse", "out_of_memory", "stages"})
 
     def lasting(self, row: WorkspaceRow) -> dict[str, Any]:
         """Cache on the row what follows from the row alone."""
@@ -338,6 +360,9 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     def get_gpu_overuse(self, row: WorkspaceRow) -> list[ShareRow]:
         return share_overuse.of(row, timezone.now())
+
+    def get_out_of_memory(self, row: WorkspaceRow) -> LostProgram | None:
+        return memory_kills.of(row)
 
     @extend_schema_field(StageSerializer(many=True))
     def get_stages(self, row: WorkspaceRow) -> list[dict[str, Any]]:

@@ -7,12 +7,13 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.fleet.inventory.node_messages import is_of_node, received
-from portal.workspaces import answers, housekeeping, reconcile, results
+from portal.workspaces import answers, housekeeping, memory_kills, reconcile, results
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import deletions, evacuations
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import moves as home_moves
 from provisioning.home_messages import HomeArchived, HomeMoved
+from provisioning.memory_messages import MemoryKills
 from provisioning.types import HomeDeleted, HomeUsage, Result
 
 
@@ -75,6 +76,13 @@ def apply_home_usage(pool_slug: str, node_name: str, usages: list[Any]) -> None:
     message = received(usages, tuple[HomeUsage, ...], of="a node worker")
     if message is not None and is_of_node(node_name):
         home_limits.apply(pool_slug=pool_slug, node_name=node_name, measured=message)
+
+
+@app.task(name="control.apply_memory_kills", from_nodes=True)
+def apply_memory_kills(found: dict[str, Any]) -> None:
+    kills = received(found, MemoryKills, of="a node worker")
+    if kills is not None and is_of_node(kills.node):
+        memory_kills.apply(kills)
 
 
 @app.task(name="control.sweep_orphans")

@@ -47,6 +47,7 @@ def version_of(row: WorkspaceRow) -> str:
         row.runs_until,
         row.status.checkouts,
         row.status.gpu_shares,
+        row.status.memory_kill,
         row.gpu_released,
         row.flavor.slug,
         row.name,

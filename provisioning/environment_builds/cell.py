@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, processes, staging
+from provisioning.drivers.local import cgroups, cpu_count, processes, staging
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.sandbox import (
     ETC_OWN,
@@ -182,6 +182,7 @@ class Cell:
             "LANG": "C.UTF-8",
             "PATH": SYSTEM_PATH,
             "USER": USER,
+            **cpu_count.variables(self.limits.cpu_milli),
             **(gate.environ() if step.index and self.apart else {}),
             **step.env,
         }

@@ -19,7 +19,7 @@ from celery import Celery, bootsteps
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.drivers.local import home_usage
+from provisioning.drivers.local import disk, home_usage
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.node.identity import node_name
 from provisioning.types import HomeUsage, PoolConfig
@@ -81,12 +81,13 @@ class Measuring(threading.Thread):
         changed: list[HomeUsage] = []
         if due:
             most_files = self._driver.quotas.most_files()
+            disk_low = free_mib < disk.reserve_mib()
             unnamed = self._gently(home_usage.unnamed(homes, found, self._driver.pids()))
             for name in due:
                 before = self._seen.get(name)
                 try:
                     steps = home_usage.measure(homes, name, unnamed.get(name), most_files)
-                    usage = self._gently(steps)
+                    usage = replace(self._gently(steps), disk_low=disk_low)
                 except OSError as error:
                     log.debug("the home %s was not measured: %s", name, error)
                     continue

@@ -9,7 +9,7 @@ from celery.signals import worker_ready
 
 from provisioning import heartbeat
 from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure, node_queue, outbox
-from provisioning.node import hello, identity, measuring, sampling, watching
+from provisioning.node import hello, identity, measuring, memory_watch, sampling, watching
 from provisioning.signed_celery import SignedCelery
 
 WORKER_PID = os.getpid()
@@ -39,6 +39,7 @@ heartbeat.install(app)
 sampling.install(app)
 watching.install(app)
 measuring.install(app)
+memory_watch.install(app)
 hello.install(app)
 
 

@@ -69,6 +69,7 @@ SUBJECTS = {
     "HomeMoveCode": "Homes that are moved",
     "ArchiveCode": "Archived homes",
     "RebalanceCode": "Moves to better places",
+    "MemoryCode": "Memory of workspaces",
     "ShareCode": "Shares of GPUs",
 }
 """The heading of each enumeration of codes, in the order of the page."""

@@ -16,6 +16,7 @@ QUESTIONS = (
     ("Why does my workspace wait in the queue?", "troubleshooting",
      "Why does my workspace wait in the queue?"),
     ("Why was my notebook stopped?", "troubleshooting", "Why was my workspace, or notebook, stopped?"),
+    ("Why did my kernel die?", "troubleshooting", "My kernel died, or a program was killed"),
     ("Where are my files when I delete the workspace?", "troubleshooting",
      "Where are my files when the workspace is stopped or deleted?"),
     ("How do I use PyTorch?", "troubleshooting", "How do I install a package, or use PyTorch or JAX?"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioning.drivers.local import cgroups, limits
+from provisioning.drivers.local import cgroups, limits, process_limits
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.types import LimitedResource, LimitEnforcement, ResourceRequest
@@ -145,10 +146,63 @@ def test_many_processes_together_stay_within_their_memory(limited):
 
 
 def test_a_fork_bomb_ends_at_its_own_limit(limited, monkeypatch):
-    monkeypatch.setattr(cgroups, "PIDS_MAX", 60)
+    monkeypatch.setattr(process_limits, "of_size", lambda _cpu_milli: 60)
     spec = limited.spec()
     seen = limited.run(spec)
     forks = "[__import__('subprocess').Popen(['sleep', '60']) for _ in range(100)]"
     assert ask(seen, forks) == "BlockingIOError"
     inside = cgroups.pids(cgroups.paths(cgroups.detect(limited.driver.instance), spec.ref.external_name))
     assert 30 < len(inside) <= 60
+
+
+def forks(number: int) -> str:
+    """An expression that starts so many processes and returns how many it could start."""
+    return (
+        f"(lambda popen: sum(1 for _ in range({number}) if popen(['sleep', '60'])))"
+        "(__import__('subprocess').Popen)"
+    )
+
+
+def test_workspaces_together_leave_processes_to_services(limited, monkeypatch):
+    first, second = limited.run(limited.spec()), limited.run(limited.spec(owner="bob"))
+    parents = cgroups.detect(limited.driver.instance).parents
+    before = len(cgroups.pids(parents))
+    monkeypatch.setattr(process_limits, "of_all", lambda _parent: before + 60)
+    limited.run(limited.spec(owner="eve"))
+    # Each stays far below its own limit, and together they reach that of all.
+    assert ask(first, forks(30)) == 30
+    assert ask(second, forks(60)) == "BlockingIOError"
+    assert len(cgroups.pids(parents)) <= before + 60
+    subprocess.run(["/usr/bin/true"], check=True, timeout=20)
+
+
+def test_the_limit_of_processes_grows_with_the_size_of_a_workspace(limited):
+    found = {}
+    for cpu_milli in (500, 1000, 4000):
+        spec = limited.spec(owner=f"of{cpu_milli}", resources=ResourceRequest(cpu_milli, 256))
+        limited.run(spec)
+        groups = cgroups.paths(cgroups.detect(limited.driver.instance), spec.ref.external_name)
+        (found[cpu_milli],) = [
+            int((group / "pids.max").read_text()) for group in groups if (group / "pids.max").exists()
+        ]
+    assert found == {500: 1536, 1000: 1536, 4000: 3072}
+
+
+@pytest.mark.parametrize(
+    ("pid_max", "threads_max", "unit", "expected"),
+    [
+        ("32768", "127000", "max", 24576),
+        ("4194304", "127000", "max", 95250),
+        ("4194304", "127000", "4000", 3000),
+        ("4194304", "127000", "1", 1),
+    ],
+)
+def test_services_keep_a_quarter_of_what_the_machine_allows(tmp_path, pid_max, threads_max, unit, expected):
+    kernel, parent = tmp_path / "kernel", tmp_path / "unit.service" / "berth-of-a-test"
+    kernel.mkdir()
+    parent.mkdir(parents=True)
+    (kernel / "pid_max").write_text(f"{pid_max}\n")
+    (kernel / "threads-max").write_text(f"{threads_max}\n")
+    (parent.parent / "pids.max").write_text(f"{unit}\n")
+    assert process_limits.of_all(parent, kernel) == expected
+    assert process_limits.of_all(parent, tmp_path / "none") == (None if unit == "max" else expected)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from provisioning.drivers.local import home_usage
+from provisioning.drivers.local import disk, home_usage
 from provisioning.drivers.local.home_quota import LEAST_FILES
 from provisioning.node.measuring import Measuring
 from provisioning.types import HomeUsage
@@ -219,6 +219,10 @@ def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(mak
     told.clear()
     measuring.round(now + 70)
     assert told == [HomeUsage(HOME, 3, files=3)], "the control plane is reminded of all"
+    told.clear()
+    free_mib[0] = disk.reserve_mib() - 1
+    measuring.round(now + 71)
+    assert told == [HomeUsage(HOME, 3, files=3, disk_low=True)]
 
 
 def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_pool):

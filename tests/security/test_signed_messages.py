@@ -195,7 +195,7 @@ def test_only_answers_are_open_to_nodes():
         "control.apply_result", "control.apply_home_deleted", "control.apply_home_usage",
         "control.apply_owned", "control.gpu_check_progress", "control.apply_gpu_check", "control.node_hello",
         "control.apply_device_errors",
-        "control.apply_share_notes",
+        "control.apply_memory_kills", "control.apply_share_notes",
         "control.environment_progress", "control.apply_environment_build",
         "control.apply_leftovers", "control.apply_leftover_removed", "control.apply_home_move",
         "control.apply_home_archive",

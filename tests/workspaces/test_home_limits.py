@@ -49,7 +49,9 @@ def measured(
     home_limits.apply(
         pool_slug=node.get("pool", ""),
         node_name=node.get("name", allocation.node.name),
-        measured=[Measured(home, used_mib, hidden, files, MOST_FILES if files else 0)],
+        measured=[
+            Measured(home, used_mib, hidden, files, MOST_FILES if files else 0, node.get("low", False))
+        ],
         now=timezone.now() + timedelta(seconds=after_s),
     )
     workspace.refresh_from_db()
@@ -101,9 +103,72 @@ def test_who_makes_room_in_time_goes_on(running):
     assert measured(running, 1001, after_s=6590) == State.RUNNING
 
 
-def test_who_writes_on_far_above_the_limit_is_stopped_at_once(running):
+def test_nothing_is_stopped_for_the_first_burst(running):
+    measured(running, 100)
+    assert measured(running, 1300, after_s=5) == State.RUNNING
+    body = Notification.objects.get(kind="workspace.home_filling").body
+    assert "stop in 10 min. Files are kept. If it keeps growing, they stop after 1 min" in body
+    assert measured(running, 1500, after_s=10) == State.RUNNING
+    # It has ended, so the notice is right.
+    assert measured(running, 1500, after_s=70) == State.RUNNING
+    assert measured(running, 1500, after_s=604) == State.RUNNING
+    assert measured(running, 1500, after_s=606) == State.STOPPING
+
+
+def test_who_writes_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(running):
     measured(running, 1050)
-    assert measured(running, 1101, after_s=5) == State.STOPPING
+    assert measured(running, 1101, after_s=59) == State.RUNNING
+    assert measured(running, 1102, after_s=61) == State.STOPPING
+    entry = Event.objects.filter(kind="workspace.stop", workspace=running).last()
+    assert entry is not None and "full and keeps growing" in entry.why
+
+
+def test_one_that_grows_on_a_nearly_full_disk_is_stopped_at_once(running):
+    measured(running, 999)
+    assert measured(running, 1000, after_s=5, low=True) == State.STOPPING
+
+
+def test_a_nearly_full_disk_alone_stops_nothing(running):
+    measured(running, 1050)
+    assert measured(running, 1050, after_s=5, low=True) == State.RUNNING
+
+
+@pytest.fixture
+def held(running) -> Workspace:
+    """A workspace on a node whose kernel limits homes."""
+    node = running.allocations.select_related("node").get(released_at=None).node
+    node.facts = {**node.facts, "home_hold": "project_quota"}
+    node.save()
+    return running
+
+
+def test_where_the_kernel_stops_writes_nothing_is_stopped(held):
+    measured(held, 1001)
+    body = Notification.objects.get(kind="workspace.home_filling").body
+    assert body.endswith("Delete files. Above 1.1 GiB, writes fail. Workspaces go on.")
+    assert measured(held, 1100, after_s=5, low=True) == State.RUNNING
+    assert measured(held, 1100, after_s=5000) == State.RUNNING
+    assert measured(held, 1100, hidden=True, after_s=9000) == State.RUNNING
+    note = home_limits.note_of(held)
+    assert note is not None and note.full and "Workspaces go on." in note.text
+    measured(held, 500, after_s=9100)
+    Notification.objects.all().delete()  # else the same title would not be repeated
+    assert measured(held, 10, files=110_000, after_s=9200) == State.RUNNING
+    body = Notification.objects.filter(kind="workspace.home_filling").latest("pk").body
+    assert "no file can be created" in body and "110,000" in body.replace("\xa0", ",").replace("\u202f", ",")
+
+
+def test_a_home_that_outgrows_the_kernels_limit_is_not_held_by_it(held):
+    measured(held, 1050)
+    assert measured(held, 1200, after_s=5) == State.RUNNING
+    assert measured(held, 1300, after_s=66) == State.STOPPING
+
+
+def test_the_page_shows_the_time_that_is_left(running, clock):
+    measured(running, 1001)
+    clock.shift(400)
+    note = home_limits.note_of(running)
+    assert note is not None and "stop in 3 min 20 s" in note.text
 
 
 def test_who_has_far_too_much_but_writes_no_more_has_time_to_delete(running):
@@ -140,12 +205,12 @@ def test_files_are_told_of_and_end_it_as_bytes_do(running):
     assert entry is not None and "files" in entry.why
 
 
-def test_who_makes_files_on_far_above_the_limit_is_stopped_at_once(running):
+def test_who_makes_files_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(running):
     measured(running, 3, files=105_000)
-    assert measured(running, 900, files=105_000, after_s=3) == State.RUNNING, (
+    assert measured(running, 900, files=105_000, after_s=63) == State.RUNNING, (
         "bytes alone, within their limit"
     )
-    assert measured(running, 900, files=110_000, after_s=5) == State.STOPPING
+    assert measured(running, 900, files=110_000, after_s=65) == State.STOPPING
 
 
 def test_what_is_said_is_of_what_fills_it(running):

@@ -288,6 +288,7 @@ class AuditKind(StrEnum):
     WORKSPACE_GPU_SHARE_ENDED = "workspace.gpu_share_ended"
     WORKSPACE_GPU_SHARE_BACK = "workspace.gpu_share_back"
     WORKSPACE_GPU_SHARE_UNKNOWN = "workspace.gpu_share_unknown"
+    WORKSPACE_OUT_OF_MEMORY = "workspace.out_of_memory"
     WORKSPACE_PLACE = "workspace.place"
     WORKSPACE_CANCEL = "workspace.cancel"
     WORKSPACE_READY = "workspace.ready"

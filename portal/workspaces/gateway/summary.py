@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.workspaces import memory_kills
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.lifecycle import State
@@ -57,6 +59,11 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
     if cause and notice is not None:
         text = _("This workspace has to make room for %(cause)s and stops. Save your work.")
         say("bad", text % {"cause": cause}, notice.preempt_at.isoformat())
+    lost = memory_kills.of(workspace)
+    if lost is not None and timezone.now() - lost.at < memory_kills.SHOWN_IN_APP_FOR:
+        # The gateway has no scheduler: it shows what was calculated when the program ended.
+        larger = _("Larger size that was free then: %(size)s.") % {"size": lost.larger} if lost.larger else ""
+        say("bad", " ".join(filter(None, (lost.message, larger))), lost.at.isoformat())
     home = home_limits.note_of(workspace)
     if home is not None and home.text:
         say("bad" if home.full else "wait", home.text)

@@ -1,9 +1,11 @@
 """The limit of home folders, `BERTH_HOME_LIMIT_MIB`: nodes measure, owners are notified, growth is stopped.
 
-A file system without quotas cannot stop writes, so the portal stops the writers. Workspaces that use a home
-above its limit stop after `BERTH_HOME_GRACE_S`, or at once if the home keeps growing above 110 % of the
-limit. Files are kept. A workspace can be started again and then has the same time to delete files (ADR 0028).
-The number of files is limited in the same way, by the home's share of the disk (ADR 0070).
+If the kernel limits the home (project quotas), writes fail above 110 % of the limit and nothing is stopped.
+Another file system cannot stop writes, so the portal stops the writers. Workspaces that use a home above its
+limit stop after `BERTH_HOME_GRACE_S`, after `GROWING_GRACE` if the home keeps growing above 110 % of the
+limit, or at once if it grows and its disk is nearly full (ADR 0118). Files are kept. A workspace can be
+started again and then has the same time to delete files. The number of files is limited in the same way, by
+the home's share of the disk (ADR 0070).
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.events.services import notify
 from portal.common.formatting import format_duration, format_memory, format_number
+from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Team, User
 from portal.workspaces import services
+from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import HomesMeasured
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Workspace
+from portal.workspaces.stops import StopRule
+from provisioning.types import HOME_HOLD, HomeHold
 from provisioning.types import HomeUsage as Measured
 
 log = logging.getLogger(__name__)
@@ -38,6 +44,11 @@ STEPS = (100, 90, 80)
 CALMER = 5
 """Percentage points below a threshold at which it is reset, so that it can notify again."""
 FAR_OVER = 110
+"""Percent of the limit; also the kernel's limit."""
+KERNEL_MISSED = FAR_OVER + 1
+"""A home that grows above this is not limited by the kernel, whatever its node reports."""
+GROWING_GRACE = timedelta(minutes=1)
+HOME_RULE = StopRule("home_limit_mib", "settings")
 NOTED_MIB = 1
 NOTED_FILES = 1000
 
@@ -74,7 +85,7 @@ def _apply_one(
 ) -> None:
     new = row is None
     row = row or HomeUsage(owner=user, team=team, node=node)
-    notified, far_over = row.percent, not new and _grew_far_over(row, seen)
+    notified, before = row.percent, None if new else (row.used_mib, row.files)
     level = level_of(seen, notified)
     over_since = (row.over_since or now) if level == STEPS[0] else None
     if new or _differs_enough(row, seen) or level != notified or over_since != row.over_since:
@@ -86,7 +97,7 @@ def _apply_one(
             if level > notified:
                 _notify(row)
     if over_since is not None:
-        _stop_growth(row, now, at_once=far_over)
+        _stop_growth(row, now, _grace(seen, before, held=_held(node)))
 
 
 def _differs_enough(row: HomeUsage, seen: Measured) -> bool:
@@ -98,12 +109,29 @@ def _differs_enough(row: HomeUsage, seen: Measured) -> bool:
     )
 
 
-def _grew_far_over(row: HomeUsage, seen: Measured) -> bool:
-    """Return whether bytes or files have grown and exceed the limit by at least 10 %."""
+def _held(node: Node) -> bool:
+    """Return whether the kernel limits homes of the node."""
+    return bool(node.facts.get(HOME_HOLD) == HomeHold.PROJECT_QUOTA)
+
+
+def _grace(seen: Measured, before: tuple[int, int] | None, *, held: bool) -> timedelta | None:
+    """Return how long workspaces may use a home above its limit, or `None` for no end.
+
+    `before`: bytes in MiB and files of the last measurement. `held`: the kernel limits the home.
+    """
+    if held:
+        return GROWING_GRACE if _grew_above(KERNEL_MISSED, seen, before) else None
+    if seen.disk_low and _grew_above(STEPS[0], seen, before):
+        return timedelta(0)
+    whole = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
+    return min(GROWING_GRACE, whole) if _grew_above(FAR_OVER, seen, before) else whole
+
+
+def _grew_above(percent: int, seen: Measured, before: tuple[int, int] | None) -> bool:
+    """Return whether bytes or files have grown and are at least this part of the limit."""
+    used_mib, files = before or (seen.used_mib, seen.files)
     by_bytes, by_files = _percents(seen)
-    return (seen.used_mib > row.used_mib and by_bytes >= FAR_OVER) or (
-        seen.files > row.files and by_files >= FAR_OVER
-    )
+    return (seen.used_mib > used_mib and by_bytes >= percent) or (seen.files > files and by_files >= percent)
 
 
 def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
@@ -131,20 +159,27 @@ def level_of(seen: Measured, notified: int = 0) -> int:
     return reached if notified == STEPS[0] else max(reached, min(notified, nearly))
 
 
-def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:
+def _stop_growth(row: HomeUsage, now: datetime, grace: timedelta | None) -> None:
     """Stop the workspaces that use a home above its limit, once their grace period is over."""
-    grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
+    if grace is None:
+        return
     using = Workspace.objects.filter(
         owner=row.owner, team=row.team, state=State.RUNNING,
         allocations__node=row.node, allocations__released_at=None,
     )  # fmt: skip
     for workspace in using:
         since = max(filter(None, (row.over_since, workspace.ready_at)), default=now)
-        if not at_once and now - since < grace:
+        if now - since < grace:
             continue
+        growing = " and keeps growing" if grace < timedelta(seconds=settings.BERTH_HOME_GRACE_S) else ""
+        reason = f"its home folder is full{growing}: {amounts(row)}"
         with contextlib.suppress(StateConflict), transaction.atomic():
             services.stop(
-                actor=SYSTEM, workspace_id=workspace.pk, reason=f"its home folder is full: {amounts(row)}"
+                actor=SYSTEM,
+                workspace_id=workspace.pk,
+                reason=reason,
+                cause=Reason(WorkspaceCode.STOPPED_HOME_FULL, {"amounts": amounts(row)}),
+                rule=HOME_RULE,
             )
 
 
@@ -197,38 +232,72 @@ def note_of(workspace: Workspace) -> HomeNote | None:
     """
     if not settings.BERTH_HOME_LIMIT_MIB or workspace.simulated:
         return None
-    rows = HomeUsage.objects.filter(owner_id=workspace.owner_id, team_id=workspace.team_id)
+    rows = HomeUsage.objects.filter(owner_id=workspace.owner_id, team_id=workspace.team_id).select_related(
+        "node"
+    )
     row = max(rows, key=lambda row: (row.hidden, max(_percents(row))), default=None)
     if row is None:
         return None
     full = row.percent == STEPS[0]
     percent = min(100, int(_percents(row)[_files_fill(row)]))
-    return HomeNote(amounts(row), _sentence(row) if row.percent else "", full, percent)
+    return HomeNote(amounts(row), _sentence(row, _left(row, workspace)) if row.percent else "", full, percent)
 
 
-def _sentence(row: HomeUsage) -> str:
+def _left(row: HomeUsage, workspace: Workspace) -> timedelta:
+    """Return the time until the workspace stops because of the home, if the home does not change."""
+    grace, now = timedelta(seconds=settings.BERTH_HOME_GRACE_S), timezone.now()
+    since = max(filter(None, (row.over_since, workspace.ready_at)), default=now)
+    return max(since + grace - now, timedelta(0))
+
+
+def _sentence(row: HomeUsage, left: timedelta) -> str:
     if row.hidden:
-        return _(
-            "Folders in this home are nested too deeply to be measured. Delete them: workspaces that use "
-            "the home are stopped %(grace)s after that was seen, and files are kept."
-        ) % {"grace": format_duration(settings.BERTH_HOME_GRACE_S)}
+        found = _("Folders in this home are nested too deeply to be measured. Delete them.")
+        return f"{found} {_what_follows(row, left)}"
     if row.percent < STEPS[0]:
         return _("The home folder holds %(amounts)s. Delete what you no longer need.") % {
             "amounts": amounts(row)
         }
-    return _(
-        "The home folder holds %(amounts)s. Delete some of it: workspaces that use it are stopped after "
-        "%(grace)s, sooner if it grows on, and files are kept."
-    ) % {"amounts": amounts(row), "grace": format_duration(settings.BERTH_HOME_GRACE_S)}
+    found = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}
+    return f"{found} {_what_follows(row, left)}"
+
+
+def _what_follows(row: HomeUsage, left: timedelta) -> str:
+    """Return what happens to a home above its limit, and to workspaces that use it, within the time left."""
+    if _held(row.node):
+        if _files_fill(row):
+            return _("Above %(limit)s files, no file can be created. Workspaces go on.") % {
+                "limit": format_number(row.most_files * FAR_OVER // 100)
+            }
+        return _("Above %(limit)s, writes fail. Workspaces go on.") % {
+            "limit": format_memory(settings.BERTH_HOME_LIMIT_MIB * FAR_OVER // 100)
+        }
+    sentences = [
+        _("Workspaces that use it stop in %(grace)s. Files are kept.")
+        % {"grace": format_duration(left.total_seconds())}
+    ]
+    if left > GROWING_GRACE:
+        sentences.append(
+            _("If it keeps growing, they stop after %(growing)s, or at once if the disk is nearly full.")
+            % {"growing": format_duration(GROWING_GRACE.total_seconds())}
+        )
+    return " ".join(sentences)
 
 
 def _notify(row: HomeUsage) -> None:
     """Notify the owner about the reached threshold."""
     full = row.percent == STEPS[0]
+    grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
     named = {"team": row.team.name, "percent": row.percent}
     title = (
         _("Your home folder in %(team)s is full") % named
         if full
         else _("Your home folder in %(team)s is %(percent)s %% full") % named
     )
-    notify([row.owner], kind="workspace.home_filling", title=title, body=_sentence(row), url="/workspaces/")
+    notify(
+        [row.owner],
+        kind="workspace.home_filling",
+        title=title,
+        body=_sentence(row, grace),
+        url="/workspaces/",
+    )

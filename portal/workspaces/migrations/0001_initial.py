@@ -280,6 +280,7 @@ class Migration(migrations.Migration):
                 ('gpu_idle_since', models.DateTimeField(blank=True, null=True)),
                 ('checkouts', models.JSONField(blank=True, default=dict)),
                 ('gpu_shares', models.JSONField(blank=True, default=dict)),
+                ('memory_kill', models.JSONField(blank=True, default=dict)),
             ],
         ),
     ]

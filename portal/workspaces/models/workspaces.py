@@ -302,6 +302,8 @@ class WorkspaceStatus(models.Model):
     checkouts = models.JSONField(default=dict, blank=True)
     # Overuse of its GPU shares (`workspaces.share_overuse`).
     gpu_shares = models.JSONField(default=dict, blank=True)
+    # Programs ended for lack of memory (`workspaces.memory_kills`).
+    memory_kill = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:
         return f"status of {self.workspace_id}"

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from portal.workspaces.wording import checkouts, efficiency, extending, shares, workspaces
+from portal.workspaces.wording import checkouts, efficiency, extending, memory, shares, workspaces
 
-TEXTS = {**workspaces.TEXTS, **checkouts.TEXTS, **extending.TEXTS, **efficiency.TEXTS, **shares.TEXTS}
+TEXTS = {
+    **workspaces.TEXTS,
+    **checkouts.TEXTS,
+    **extending.TEXTS,
+    **efficiency.TEXTS,
+    **memory.TEXTS,
+    **shares.TEXTS,
+}

@@ -122,6 +122,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("Reload the page to see the available actions."),
         prepare=_state,
     ),
+    WorkspaceCode.STOPPED_HOME_FULL: Text(
+        _("The home folder was full: %(amounts)s."), _("Start it, delete files, or ask an operator for more.")
+    ),
     WorkspaceCode.OWNER_DEACTIVATED: Text(
         _("The account %(username)s was deactivated."), _("Ask an administrator to reactivate it.")
     ),

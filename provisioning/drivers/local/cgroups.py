@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import delegation, processes
+from provisioning.drivers.local import delegation, process_limits, processes
 from provisioning.types import LimitedResource
 
 CPU_PERIOD_US = 100_000
 FULL_WITHIN_BYTES = 1 << 20
 """A group that came this close to its limit counts as full: the kernel charges several pages at once."""
-PIDS_MAX = 8192
 PROBE = "probe-"
 V1_CONTROLLERS = V2_CONTROLLERS = ("memory", "cpu", "pids")
 ROOT = delegation.ROOT
@@ -329,6 +328,7 @@ def _make(version: int, group: Path) -> None:
     for attempt in range(3):
         try:
             _enable_children(version, group.parent)
+            process_limits.limit_all(group.parent)
             group.mkdir(exist_ok=True)
             return
         except FileNotFoundError:
@@ -360,7 +360,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
             (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
             _allow_burst(group / "cpu.max.burst", quota_us)
         if (group / "pids.max").exists():
-            (group / "pids.max").write_text(str(PIDS_MAX))
+            (group / "pids.max").write_text(str(process_limits.of_size(cpu_milli)))
         return
     if (group / "memory.limit_in_bytes").exists():
         with contextlib.suppress(FileNotFoundError):
@@ -374,7 +374,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
         _allow_burst(group / "cpu.cfs_burst_us", quota_us)
     if (group / "pids.max").exists():
-        (group / "pids.max").write_text(str(PIDS_MAX))
+        (group / "pids.max").write_text(str(process_limits.of_size(cpu_milli)))
 
 
 def _allow_burst(path: Path, burst_us: int) -> None:

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, door, network, processes
+from provisioning.drivers.local import cgroups, cpu_count, door, network, processes
 from provisioning.drivers.local.environment import Environment, uv_program
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, spawn
@@ -218,7 +218,8 @@ class Spares:
             write_atomically(folder.path / "spare.json", json.dumps(asdict(mark)).encode())
             write_etc(folder, SPARE_NAME, SPARE_NAME, kind.sandbox)
             cgroups.create(host, f"spare-{folder.name}", cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
-            plan, mounts = self._plan(kind, folder), list[Mount]()
+            cpu_count.write(folder.etc, CPU_MILLI)
+            plan, mounts = self._plan(kind, folder, groups), list[Mount]()
             if uid != NODE_USER:
                 plan, mounts = staged(plan)
             spawn(
@@ -262,7 +263,7 @@ class Spares:
     def _markers(self, folder: WorkspaceDir) -> dict[str, str]:
         return {"BERTH_INSTANCE": self.instance, "BERTH_SPARE": folder.name}
 
-    def _plan(self, kind: Kind, folder: WorkspaceDir) -> SandboxPlan:
+    def _plan(self, kind: Kind, folder: WorkspaceDir, groups: Sequence[Path]) -> SandboxPlan:
         python = kind.environment.python
         agent = (python, "-I", "-S", AGENT_PROGRAM_PATH)
         spare = (*agent, "--unclaimed", "{claims}", "{owner}", "{app}", RUN_PATH)
@@ -287,7 +288,7 @@ class Spares:
                 "PATH": os.pathsep.join(kind.environment.bin_dirs),
             },
             command=(*spare, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
-            readonly_at=((str(APPS), APPS_PATH), *programs_at()),
+            readonly_at=((str(APPS), APPS_PATH), *programs_at(), *cpu_count.shown_at(folder.etc, groups)),
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
             own_network=kind.sandbox.network is not None,

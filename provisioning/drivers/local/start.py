@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning import git_urls
-from provisioning.drivers.local import cgroups, door, gvisor, network, packages, processes
+from provisioning.drivers.local import cgroups, cpu_count, door, gvisor, network, packages, processes
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
 from provisioning.drivers.local.home_quota import HomeQuotas
@@ -112,7 +112,7 @@ def launch(
         mounts: list[Mount] = []
         limited = rlimits(spec.resources.memory_mib, limited=bool(groups))
         if settings.sandbox.bwrap:
-            plan = _sandbox(spec, folder, settings, home, devices, markers, record.ports[0])
+            plan = _sandbox(spec, folder, settings, home, devices, markers, record)
             if plan.runsc:
                 gvisor.write(folder.bundle, gvisor.bundle(plan, limited))
             if settings.uid != NODE_USER:
@@ -302,6 +302,7 @@ def app_env(
         **network.proxy_env(egress),
         # JAX prints a traceback if its packages include CUDA and there is no device.
         **({} if spec.resources.accelerators.count else {"JAX_PLATFORMS": "cpu"}),
+        **cpu_count.variables(spec.resources.cpu_milli),
         **spec.app.env,
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices),
         **markers,
@@ -427,9 +428,13 @@ def _sandbox(
     home: Path,
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
-    port: int,
+    record: Record,
 ) -> SandboxPlan:
     host = hostname(spec.name)
+    groups = [Path(path) for path in record.cgroups]
+    cpu_count.write(folder.etc, spec.resources.cpu_milli)
+    # gVisor has a /sys of its own.
+    seen = () if settings.sandbox.runsc else cpu_count.shown_at(folder.etc, groups)
     write_etc(folder, spec.owner, host, settings.sandbox)
     return SandboxPlan(
         bwrap=settings.sandbox.bwrap,
@@ -449,7 +454,7 @@ def _sandbox(
             "LANG": "C.UTF-8",
             "PATH": os.pathsep.join(settings.environment.bin_dirs),
         },
-        readonly_at=(*programs_at(), *_shown(settings, writable=False)),
+        readonly_at=(*programs_at(), *seen, *_shown(settings, writable=False)),
         writable_at=_shown(settings, writable=True),
         masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
@@ -458,7 +463,7 @@ def _sandbox(
         filtered=bool(settings.sandbox.seccomp),
         runsc=settings.sandbox.runsc,
         bundle=str(folder.bundle),
-        port=port,
+        port=record.ports[0],
     )
 
 

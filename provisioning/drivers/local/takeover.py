@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local import cgroups, cpu_count, processes
 from provisioning.drivers.local.sandbox import GPU_SHARED, JUPYTER_PATH, RUN_PATH, hostname
 from provisioning.drivers.local.spares import Kind, Spares, Taken, write_etc
 from provisioning.drivers.local.start import (
@@ -111,6 +111,7 @@ def _hand_over(
         folder.reserve_closing()
         spare.write_record(record)
         write_etc(spare, spec.owner, hostname(spec.name), settings.sandbox)
+        cpu_count.write(spare.etc, spec.resources.cpu_milli)
         cgroups.limit(
             settings.cgroup_host,
             groups,

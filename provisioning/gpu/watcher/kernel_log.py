@@ -22,15 +22,20 @@ _XID = re.compile(
 MAX_LINE = 300
 
 
-def parse(record: str) -> XidReport | None:
-    """Return the XID in a record of the kernel's log, or None."""
+def line_of(record: str) -> str:
+    """Return the line of a record of the kernel's log; empty for messages of user processes."""
     # `6,1234,5678901,-;text`; continuation lines start with a space.
     head, _, text = record.partition(";")
     # Messages of user processes have another facility than the kernel's.
     level, *_ = head.split(",")
-    if not text or not level.isdecimal() or int(level) >> 3 != 0:
-        return None
-    line = text.split("\n", 1)[0]
+    if not level.isdecimal() or int(level) >> 3 != 0:
+        return ""
+    return text.split("\n", 1)[0]
+
+
+def parse(record: str) -> XidReport | None:
+    """Return the XID in a record of the kernel's log, or None."""
+    line = line_of(record)
     found = _XID.search(line)
     if found is None:
         return None
@@ -62,7 +67,14 @@ class KernelLog:
 
     def read(self) -> Iterator[XidReport]:
         """Yield XIDs since the last call."""
-        for _ in range(MAX_AT_ONCE):
+        for record in self.records(MAX_AT_ONCE):
+            found = parse(record)
+            if found is not None:
+                yield found
+
+    def records(self, limit: int) -> Iterator[str]:
+        """Yield up to `limit` records since the last call."""
+        for _ in range(limit):
             try:
                 record = os.read(self._file, RECORD_BYTES)
             except BlockingIOError:
@@ -74,9 +86,7 @@ class KernelLog:
             self.is_empty = not record
             if self.is_empty:
                 return
-            found = parse(record.decode(errors="replace"))
-            if found is not None:
-                yield found
+            yield record.decode(errors="replace")
 
     def close(self) -> None:
         os.close(self._file)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import cgroups
+from provisioning.drivers.local import cgroups, process_limits
 from provisioning.environment_builds import cell
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
@@ -206,7 +206,7 @@ def test_one_that_forks_without_end_ends_with_its_build(
 ) -> None:
     if not bench.machine.host.version:
         pytest.skip("no control groups here")
-    monkeypatch.setattr(cgroups, "PIDS_MAX", 120)
+    monkeypatch.setattr(process_limits, "of_size", lambda _cpu_milli: 120)
     body = """
 def bomb():
     while True:

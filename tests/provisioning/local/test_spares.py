@@ -59,6 +59,7 @@ FACTS = """{
     "proc": len([name for name in os.listdir("/proc") if name.isdigit()]),
     "inputs": sorted(os.readlink("/proc/self/fd/" + name).partition(":")[0] for name in ("0", "1", "2")),
     "devices": sorted(os.listdir("/dev")),
+    "cores": os.cpu_count(),
     "tmp": [__import__("tempfile").gettempdir(), os.listdir("/tmp"), os.path.expanduser("~")],
     "threads": __import__("threading").active_count() < 4,
     "writable": [path for path in ("/usr", sys.prefix, "/run/berth/agent", "/run/berth/agent/agent.py")

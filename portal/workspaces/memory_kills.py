@@ -1,0 +1,185 @@
+"""Programs that the system ended for lack of memory in a running workspace, as its node reports them.
+
+The last report of a start is kept in `WorkspaceStatus.memory_kill` for the page, REST and JupyterLab's bar.
+It is added to the timeline and sent to the owner, with the next larger size that would start now. Entries
+and notices per hour are limited, however often a program ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of, sentence_of
+from portal.fleet.inventory import notices as node_notices
+from portal.workspaces import larger_sizes
+from portal.workspaces.codes import MemoryCode
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.transitions import locked
+from provisioning.memory_messages import MemoryKill, MemoryKills
+
+log = logging.getLogger(__name__)
+NOTICE = "workspace.out_of_memory"
+OUT_OF_MEMORY = "out_of_memory"
+"""A driver's code: the app itself was ended at the limit of the workspace."""
+MAX_PER_HOUR = 6
+"""Timeline entries and notices per hour and workspace."""
+WITHIN = timedelta(hours=1)
+SHOWN_IN_APP_FOR = timedelta(hours=1)
+"""How long the app itself shows the message. The workspace's page shows it until the next start."""
+NAME_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LostProgram:
+    """The last report of this start. `count` is the number of programs ended since the start.
+
+    `process` is the name of the last one, empty if it is unknown. `larger` is the next larger size that would
+    have started then.
+    """
+
+    code: MemoryCode
+    message: str
+    next_action: str
+    at: datetime
+    process: str
+    count: int
+    limit_mib: int
+    larger: str
+
+
+def apply(found: MemoryKills) -> int:
+    """Apply a node's reports about workspaces that it runs; return how many counted.
+
+    Never raises for the content of a report.
+    """
+    return sum(_apply_one(found, kill) for kill in found.kills)
+
+
+def _apply_one(found: MemoryKills, kill: MemoryKill) -> bool:
+    held = Workspace.objects.filter(
+        allocations__node__name=found.node,
+        allocations__generation=kill.generation,
+        allocations__released_at=None,
+        state=State.RUNNING,
+    )
+    if found.pool:
+        held = held.filter(allocations__node__pool__slug=found.pool)
+    try:
+        workspace_id = held.values_list("pk", flat=True).get(pk=UUID(kill.workspace_id))
+    except (ValueError, Workspace.DoesNotExist):
+        log.warning("a report of %s about a workspace that it does not run is left out", found.node)
+        return False
+    return _of_workspace(workspace_id, kill)
+
+
+@transaction.atomic
+def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        return False
+    if workspace.generation != kill.generation or workspace.state != State.RUNNING or not kill.count:
+        return False
+    status = WorkspaceStatus.objects.select_for_update().get(pk=workspace_id)
+    kept: Mapping[str, Any] = status.memory_kill
+    before = kept if kept.get("generation") == workspace.generation else {}
+    now = timezone.now()
+    at = now.timestamp()
+    recent = [each for each in before.get("told", ()) if at - WITHIN.total_seconds() < each <= at]
+    tells = len(recent) < MAX_PER_HOUR
+    reason = _reason_of(workspace, kill)
+    flavor = larger_sizes.next_larger(workspace)
+    larger = larger_sizes.title_of(flavor) if flavor is not None else ""
+    status.memory_kill = {
+        "generation": workspace.generation,
+        **reason.as_json(),
+        "at": now.isoformat(),
+        "larger": larger,
+        "count": before.get("count", 0) + kill.count,
+        "told": [*recent, at] if tells else recent,
+    }
+    status.save(update_fields=["memory_kill"])
+    if tells:
+        _record(workspace, reason, larger)
+    if kill.machine:
+        for held in workspace.allocations.filter(released_at=None).select_related("node__pool"):
+            node_notices.memory_full(held.node.pool, held.node)
+    transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, NOTICE))
+    return True
+
+
+def _reason_of(workspace: Workspace, kill: MemoryKill) -> Reason:
+    code = MemoryCode.MACHINE if kill.machine else MemoryCode.LIMIT
+    # The program chooses its name.
+    process = "".join(each if each.isprintable() else "?" for each in kill.process[:NAME_LENGTH]).strip()
+    limit_mib = int(workspace.resources["memory_mib"])
+    return Reason(code, {"process": process, "count": kill.count, "limit_mib": limit_mib})
+
+
+def _record(workspace: Workspace, reason: Reason, larger: str) -> None:
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.WORKSPACE_OUT_OF_MEMORY,
+        workspace=workspace,
+        message="ended a program for lack of memory",
+        cause=reason.as_json(),
+        data={"code": reason.code.value, **reason.params},
+    )
+    events.notify(
+        [workspace.owner],
+        kind=NOTICE,
+        title=_("A program in %(workspace)s ran out of memory") % {"workspace": workspace.name},
+        body=" ".join(filter(None, (sentence_of(reason), _suggestion(larger)))),
+        url=f"/workspaces/{workspace.pk}/",
+    )
+
+
+def suggestion_for(workspace: Workspace) -> str:
+    """Return a sentence about the next larger size that would start now, or an empty string."""
+    flavor = larger_sizes.next_larger(workspace)
+    return _suggestion(larger_sizes.title_of(flavor) if flavor is not None else "")
+
+
+def _suggestion(larger: str) -> str:
+    return _("%(flavor)s would start now.") % {"flavor": larger} if larger else ""
+
+
+def caused(workspace: Workspace) -> bool:
+    """Return whether the workspace failed because its own limit of memory was reached."""
+    stored: Mapping[str, Any] = workspace.status.reason
+    return bool(stored.get("params", {}).get("code") == OUT_OF_MEMORY)
+
+
+def of(workspace: Workspace) -> LostProgram | None:
+    """Return the last report of the current start, or `None`."""
+    kept: Mapping[str, Any] = workspace.status.memory_kill
+    if kept.get("generation") != workspace.generation or workspace.state != State.RUNNING:
+        return None
+    reason = Reason(MemoryCode(kept["code"]), kept["params"])
+    return LostProgram(
+        code=MemoryCode(kept["code"]),
+        message=message_of(reason),
+        next_action=next_action_of(reason),
+        at=datetime.fromisoformat(kept["at"]),
+        process=kept["params"]["process"],
+        count=kept["count"],
+        limit_mib=kept["params"]["limit_mib"],
+        larger=kept["larger"],
+    )

@@ -1,0 +1,162 @@
+"""Reports programs that the kernel ended for lack of memory, in a thread of the node's worker.
+
+A workspace whose own app was ended fails, and its observation says why. Only workspaces that go on are
+reported here, so a loss is held back for one round. Counts are kept in a file, so a restarted worker reports
+what it missed, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from celery import Celery, bootsteps
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.drivers.local import cgroups, memory_kills
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.drivers.local.state import write_atomically
+from provisioning.gpu.watcher.kernel_log import KernelLog, line_of
+from provisioning.memory_messages import MAX_KILLS, MemoryKill, MemoryKills
+from provisioning.node.identity import node_name
+from provisioning.types import PoolConfig
+
+log = logging.getLogger(__name__)
+ROUND_S = 2.0
+MAX_RECORDS = 4096
+"""Records of the kernel's log per round; one kill writes about 100."""
+FILE = "memory-kills.json"
+MAX_BYTES = 1 << 20
+_decode = msgspec.json.Decoder(dict[str, tuple[str, int]]).decode
+
+Tell = Callable[[list[MemoryKill]], None]
+
+
+class MemoryWatch(threading.Thread):
+    """Checks every 2 s until stopped. `kernel_lines` returns the new lines of the kernel's log."""
+
+    def __init__(self, base: Path, tell: Tell, kernel_lines: Callable[[], Iterable[str]]) -> None:
+        super().__init__(name="memory-watch", daemon=True)
+        self._base, self._tell, self._kernel_lines = base, tell, kernel_lines
+        self._end = threading.Event()
+        self._reported = _load(base / FILE)
+        self._held: set[tuple[str, str]] = set()
+        self._names: dict[str, str] = {}
+
+    def run(self) -> None:
+        while not self._end.wait(ROUND_S):
+            try:
+                self.round()
+            except Exception as error:
+                # Failures of disk or broker are retried in the next round.
+                log.warning("programs ended for lack of memory were not reported: %s", error)
+
+    def stop(self, timeout_s: float) -> None:
+        self._end.set()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def round(self) -> None:
+        """Report the losses that were first seen in an earlier round.
+
+        Raises `OSError` and errors of the broker.
+        """
+        self._names |= memory_kills.victims(self._kernel_lines())
+        counters = {(each.name, each.attempt): each for each in memory_kills.counters(self._base)}
+        groups = {group.name for each in counters.values() for group in each.groups}
+        self._names = {group: name for group, name in self._names.items() if group in groups}
+        new = {key: each for key, each in counters.items() if each.kills > self._count_of(key)}
+        due = [each for key, each in new.items() if key in self._held]
+        self._held = set(new)
+        for first in range(0, len(due), MAX_KILLS):
+            part = due[first : first + MAX_KILLS]
+            self._tell([self._report(each) for each in part])
+            self._reported |= {each.name: (each.attempt, each.kills) for each in part}
+        living = {name: kept for name, kept in self._reported.items() if (name, kept[0]) in counters}
+        if due or living != self._reported:
+            self._reported = living
+            write_atomically(self._base / FILE, json.dumps(living).encode())
+
+    def _count_of(self, key: tuple[str, str]) -> int:
+        """Return the number of losses already reported of a start."""
+        name, attempt = key
+        kept_attempt, count = self._reported.get(name, ("", 0))
+        return count if kept_attempt == attempt else 0
+
+    def _report(self, counter: memory_kills.Counter) -> MemoryKill:
+        names = [self._names[group.name] for group in counter.groups if group.name in self._names]
+        return MemoryKill(
+            workspace_id=counter.workspace_id,
+            generation=counter.generation,
+            count=counter.kills - self._count_of((counter.name, counter.attempt)),
+            limit_mib=counter.memory_mib,
+            process=names[0][:80] if names else "",
+            machine=cgroups.kept_within_memory(counter.groups),
+        )
+
+
+def _load(file: Path) -> dict[str, tuple[str, int]]:
+    """Return the counts reported before; empty if there are none."""
+    try:
+        return _decode(file.read_bytes()[:MAX_BYTES])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def kernel_lines() -> Callable[[], Iterable[str]]:
+    """Return a function for the new lines of the kernel's log; it returns none if the log is unreadable."""
+    try:
+        kernel = KernelLog()
+    except OSError:
+        return tuple
+
+    def lines() -> list[str]:
+        with contextlib.suppress(OSError):
+            return [line_of(record) for record in kernel.records(MAX_RECORDS)]
+        return []
+
+    return lines
+
+
+class MemoryWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Watches while the worker runs, also while the broker is unavailable."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._thread: MemoryWatch | None = None
+
+    def start(self, consumer: Any) -> None:
+        if self._thread is not None:
+            return
+
+        def tell(kills: list[MemoryKill]) -> None:
+            found = MemoryKills(os.environ.get("BERTH_NODE_POOL", ""), node_name(), tuple(kills))
+            consumer.app.send_task(
+                "control.apply_memory_kills", kwargs={"found": messages.dump(found)}, queue=CONTROL_QUEUE
+            )
+
+        self._thread = MemoryWatch(LocalDriver(PoolConfig("local", "local")).base, tell, kernel_lines())
+        self._thread.start()
+
+    def stop(self, _consumer: Any) -> None:
+        """Do nothing when the connection is lost: the watch continues until `shutdown`."""
+
+    def shutdown(self, _consumer: Any) -> None:
+        if self._thread is not None:
+            self._thread.stop(timeout_s=2.0)
+            self._thread = None
+
+
+def install(app: Celery) -> None:
+    """Add a watch of the machine's workspaces to every worker of `app`."""
+    app.steps["consumer"].add(MemoryWatchStep)
