@@ -43,11 +43,11 @@ class Program:
         Workspace.objects.filter(pk=self.workspace.pk).update(state=state)
         WorkspaceStatus.objects.filter(pk=self.workspace.pk).update(log_tail=kept)
 
-    def read(self, _workspace: Workspace, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
+    def read(self, _workspace: Workspace, *, after: int | None, tail_lines: int, complete: bool) -> LogPiece:
         self.asked.append(after)
         if self.looks:
             self.looks.pop(0)()
-        return read_log(self.folder, after=after, tail_lines=tail_lines, whole=whole)
+        return read_log(self.folder, after=after, tail_lines=tail_lines, whole=complete)
 
 
 @pytest.fixture
