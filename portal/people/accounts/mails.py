@@ -94,15 +94,15 @@ def _words(user: User, kind: LinkKind) -> tuple[str, str]:
     match kind:
         case LinkKind.INVITATION:
             return (
-                _("You are invited"),
-                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % named,
+                _("Your invitation"),
+                _("You have an account, %(username)s, at %(url)s. Choose a password here:") % named,
             )
         case LinkKind.RESET:
             return (
-                _("Choose another password"),
+                _("Choose a new password"),
                 _(
-                    "An administrator of %(url)s has ended the password of %(username)s. "
-                    "Choose another one here:"
+                    "An administrator of %(url)s has reset the password of %(username)s. Choose a new "
+                    "one here:"
                 )
                 % named,
             )
@@ -110,8 +110,8 @@ def _words(user: User, kind: LinkKind) -> tuple[str, str]:
             return (
                 _("Your password"),
                 _(
-                    "Somebody, perhaps you, has forgotten the password of %(username)s at %(url)s. "
-                    "If it was you, choose another one here; if not, nothing has to be done."
+                    "A new password was requested for %(username)s at %(url)s. Choose it here. If you "
+                    "did not request it, ignore this e-mail."
                 )
                 % named,
             )

@@ -263,7 +263,7 @@ def _tell_administrators(decision: Decision, path: str) -> None:
     administrators = User.objects.filter(is_superuser=True, is_active=True)
     recipients = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
     if recipients:
-        title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
+        title = _("A rule of %(provider)s cannot be applied") % {"provider": decision.provider_name}
         events.notify(recipients, RULES_NOT_MET, title, words, path)
 
 
