@@ -57,7 +57,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
             done = limits.remove_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, expected=expected
             )
-            words = _("The cap of %(who)s is removed.") % {"who": who}
+            words = _("Cap of %(who)s removed.") % {"who": who}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
@@ -68,7 +68,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
                 amount=amount,
                 expected=expected,
             )
-            words = _("The cap of %(who)s is %(amount)s.") % {
+            words = _("Cap of %(who)s set to %(amount)s.") % {
                 "who": who,
                 "amount": format_resource_amount(resource, amount),
             }
@@ -213,12 +213,12 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         expected=expected,
     )
     amount = format_resource_amount(resource, quota or 0)
-    words = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
+    words = _("Quota of %(row)s set to %(amount)s.") % {"row": row.name, "amount": amount}
     return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
 
 
 def _placed(row: Team | Cohort, moved: bool) -> str:
-    words = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
+    words = _("%(row)s saved.") if moved else _("%(row)s unchanged.")
     return words % {"row": row.name}
 
 
@@ -245,7 +245,7 @@ def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
         name=data.get("name", ""),
         parent=_cohort(data.get("cohort", "")),
     )
-    words = _("The cohort %(name)s is there. Put teams into it by editing their rows.")
+    words = _("Cohort %(name)s created. Edit teams to add them to it.")
     return Changed(True), words % {"name": made.name}
 
 
@@ -254,7 +254,7 @@ def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
     if isinstance(row, Team):
         raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
     cohorts.delete_cohort(actor=actor, cohort=row, expected=etags.expected_in(data, PLACE_VERSION))
-    return Changed(True), _("The cohort %(name)s is deleted.") % {"name": row.name}
+    return Changed(True), _("Cohort %(name)s deleted.") % {"name": row.name}
 
 
 def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -262,10 +262,10 @@ def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
         done = limits.remove_site_limit(actor=actor, resource=resource, expected=expected)
-        words = _("The site has no limit of %(resource)s.")
+        words = _("Site limit of %(resource)s removed.")
         return done, words % {"resource": format_resource(resource)}
     done = limits.set_site_limit(actor=actor, resource=resource, amount=amount, expected=expected)
-    words = _("The site's limit is %(amount)s.")
+    words = _("Site limit set to %(amount)s.")
     return done, words % {"amount": format_resource_amount(resource, amount)}
 
 
@@ -275,8 +275,8 @@ def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
     given = data.get("rate", "")
     if not given.strip():
         done = limits.remove_rate(actor=actor, resource=resource, expected=expected)
-        return done, _("An hour of %(resource)s costs one GPU-hour.") % {"resource": label}
+        return done, _("Rate of %(resource)s: 1 GPU-hour per hour (default).") % {"resource": label}
     rate = parse_number(given, 1000, "rate")
     done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate, expected=expected)
-    words = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
+    words = _("Rate of %(resource)s: %(rate)s GPU-hours per hour.")
     return done, words % {"resource": label, "rate": format_thousandths(rate, 3)}

@@ -64,7 +64,7 @@ def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPe
     events.notify(
         [user],
         "reservation.permitted",
-        _("%(username)s lets you book without approval") % {"username": actor.username},
+        _("%(username)s allowed you to book without approval") % {"username": actor.username},
         _("For %(teams)s.") % {"teams": teams_of(made)},
         reverse("reservations:calendar"),
     )
@@ -93,7 +93,7 @@ def end_all_of(user: User, actor: User | SystemActor) -> None:
 
 def teams_of(permission: BookingPermission) -> str:
     """Return its teams as text."""
-    return permission.team.name if permission.team else _("every team that they are not in")
+    return permission.team.name if permission.team else _("all teams of which they are not a member")
 
 
 def _end(actor: User | SystemActor, found: BookingPermission) -> None:
@@ -103,7 +103,7 @@ def _end(actor: User | SystemActor, found: BookingPermission) -> None:
 
 
 def _record(actor: User | SystemActor, row: BookingPermission, kind: AuditKind, message: str) -> None:
-    teams = row.team.name if row.team else "every team that they are not in"
+    teams = row.team.name if row.team else "all teams of which they are not a member"
     events.record(
         actor=actor,
         kind=kind,

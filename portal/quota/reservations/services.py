@@ -100,7 +100,7 @@ def request(
         events.notify(
             decisions.deciders_of(made),
             "reservation.requested",
-            _("%(username)s asks for %(what)s") % {"username": actor.username, "what": words},
+            _("%(username)s requests %(what)s") % {"username": actor.username, "what": words},
             made.note,
             url(made),
         )
@@ -150,7 +150,7 @@ def deny(
     message = f"denies {found.team.name} “{found.title}”: {note}"
     _record(actor, found, "denied", message, **_how(actor, found))
     _decided(found)
-    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, note)
+    _notify(found, _("%(what)s was denied") % {"what": _titled(found)}, actor, note)
     return found
 
 
@@ -298,13 +298,13 @@ def _remind(row: Reservation, now: datetime) -> None:
     events.notify(
         User.objects.filter(memberships__team=row.team),
         "reservation.soon",
-        _("%(amounts)s are kept for %(team)s from %(time)s on")
+        _("%(amounts)s reserved for %(team)s from %(time)s")
         % {
             "amounts": format_amounts(row.amounts),
             "team": row.team.name,
             "time": format_clock(row.starts_at, row.starts_at),
         },
-        _("“%(title)s”, %(span)s. Start your workspaces then: they go first.")
+        _("“%(title)s”, %(span)s. Workspaces started then have priority.")
         % {"title": row.title, "span": _span(row)},
         url(row),
     )
@@ -325,7 +325,7 @@ def _end(row: Reservation, now: datetime) -> None:
 
 
 def _miss(row: Reservation, _now: datetime) -> None:
-    row.state, row.note = ReservationState.CANCELLED, _("Nobody decided it in time.")
+    row.state, row.note = ReservationState.CANCELLED, _("Not decided in time.")
     row.save(update_fields=["state", "note"])
     _decided(row)
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")

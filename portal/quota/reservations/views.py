@@ -92,7 +92,7 @@ def board(request: SignedInRequest) -> HttpResponse:
 
 def _made_message(made: Reservation) -> str:
     booked = made.state == ReservationState.BOOKED
-    words = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
+    words = _("“%(title)s” is booked.") if booked else _("“%(title)s” requested. An approver decides.")
     return words % {"title": made.title}
 
 
