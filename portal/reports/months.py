@@ -79,19 +79,17 @@ def words(team: Team, since: date, until: date) -> list[str]:
     rows = GpuDay.objects.filter(team=team.slug, dimension=Dimension.ALL, day__range=(since, until))
     sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
     found = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
-    said = [_("It held GPUs for %(hours)s GPU-hours.") % {"hours": presenters.hours(found.held)}]
+    said = [_("Allocated: %(hours)s GPU-hours.") % {"hours": presenters.hours(found.held)}]
     if found.dark is not None:
-        said.append(
-            _("%(dark)s of what was measured of it was without work.") % {"dark": format_share(found.dark)}
-        )
+        said.append(_("Without work: %(dark)s of the measured time.") % {"dark": format_share(found.dark)})
     if found.missing:
-        said.append(_("%(hours)s GPU-hours were not measured.") % {"hours": presenters.hours(found.missing)})
+        said.append(_("Not measured: %(hours)s GPU-hours.") % {"hours": presenters.hours(found.missing)})
     if found.cost:
-        said.append(_("It cost %(money)s.") % {"money": format_money(found.money)})
+        said.append(_("Cost: %(money)s.") % {"money": format_money(found.money)})
     idle = most_idle(team, since, until)
     if idle:
         listed = ", ".join(f"{name} ({format_number(hours, 1)})" for name, hours in idle)
-        said.append(_("Idle for the most GPU-hours: %(names)s.") % {"names": listed})
+        said.append(_("Most idle GPU-hours: %(names)s.") % {"names": listed})
     return said
 
 

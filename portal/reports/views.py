@@ -36,9 +36,9 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
         return None
     found = user_of_token(secret)
     if found is None:
-        return _unknown("This token is unknown, expired or revoked. Make one with the scope pools:read.")
+        return _unknown("The token is unknown, expired or revoked. Create one with the scope pools:read.")
     if {Scope.ALL, Scope.POOLS_READ}.isdisjoint(found[1].scopes):
-        return HttpResponse("This token lacks the scope “pools:read”.\n", status=403, content_type=PLAIN)
+        return HttpResponse("The token lacks the scope “pools:read”.", status=403, content_type=PLAIN)
     return None
 
 
