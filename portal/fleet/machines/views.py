@@ -76,7 +76,7 @@ def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
         return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
     reason = strip_nul(request.POST.get("note", ""))
     services.revoke(actor=request.user, machine_id=found.pk, reason=reason)
-    messages.success(request, _("%(node)s is revoked.") % {"node": found.name})
+    messages.success(request, _("%(node)s revoked.") % {"node": found.name})
     return redirect(back)
 
 
