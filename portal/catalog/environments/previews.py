@@ -70,7 +70,7 @@ def preview(
     if kind == SourceKind.FOLDER:
         return _of_folder(actor, environment, text)
     python = sources.python_of(python) if python else environment.python
-    exact, lines = False, [_("It is the first version.")]
+    exact, lines = False, [_("First version.")]
     if present is not None:
         exact, lines = _changes(environment, present, kind, text, python)
     reach = reach_of(environment)
@@ -88,7 +88,7 @@ def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -
     ]
     reach = reach_of(environment)
     present = environment.current
-    when = [_("New workspaces get it as soon as a node has looked at it, and run where it is.")]
+    when = [_("New workspaces use it when a node has checked it, and run on nodes that have it.")]
     return Preview(present.number if present is not None else 0, False, tuple(lines), reach, tuple(when))
 
 
@@ -96,10 +96,10 @@ def folder_warnings(found: selectors.NodeFolder) -> list[str]:
     """Return warnings about missing notebook programs and differences between nodes."""
     lines = []
     if missing := sorted({"jupyter-lab", "marimo"} - found.programs):
-        words = _("It has no %(programs)s: templates that start these cannot run in it. Install them there.")
+        words = _("Missing: %(programs)s. Templates that need these cannot run. Install them in the folder.")
         lines.append(words % {"programs": ", ".join(missing)})
     if not found.alike:
-        lines.append(_("It is not the same on all nodes: what a workspace finds depends on its node."))
+        lines.append(_("The folder differs between nodes. Make it the same on all nodes."))
     return lines
 
 
@@ -139,21 +139,21 @@ def _changes(
     words = sources.to_build(kind, text, notebook=environment.notebook)
     before = sources.to_build(present.source_kind, present.source, notebook=environment.notebook)
     if source_digest_of(kind, python, words) == source_digest_of(present.source_kind, present.python, before):
-        return False, [_("The same is asked for: only newer versions of its packages would come.")]
+        return False, [_("No changes to the list. A build uses newer package versions.")]
     asked = sources.requirements_in(kind, words)
     lines += filter(None, (_line(each, has, python) for each in asked))
     now = {canonicalize_name(name) for name in sources.names_in(kind, words)}
     gone = [
         name for name in sources.names_in(present.source_kind, before) if canonicalize_name(name) not in now
     ]
-    lines += [_("%(name)s is not asked for any more") % {"name": name} for name in gone]
+    lines += [_("%(name)s no longer requested") % {"name": name} for name in gone]
     new_programs = [
         name
         for name in sources.names_in(kind, words)
         if name not in {each.name for each in asked} and canonicalize_name(name) not in has
     ]
-    lines += [_("%(name)s is added") % {"name": name} for name in new_programs]
-    return False, lines or [_("What the present version has is enough for all that is asked for.")]
+    lines += [_("%(name)s added") % {"name": name} for name in new_programs]
+    return False, lines or [_("The current version has all requested packages.")]
 
 
 def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
@@ -163,7 +163,7 @@ def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
         return ""
     version = has.get(canonicalize_name(wanted.name))
     if version is None:
-        return _("%(name)s is added") % {"name": wanted.name}
+        return _("%(name)s added") % {"name": wanted.name}
     if wanted.specifier.contains(version, prereleases=True):
         return ""
     named = {"name": wanted.name, "version": version, "wanted": str(wanted.specifier)}
@@ -176,22 +176,22 @@ def _when(environment: Environment, reach: Reach) -> list[str]:
         selectors.building_nodes().filter(online=True).order_by("name").values_list("name", flat=True)
     )
     if not nodes:
-        lines = [_("No node is there that could build it: it waits until one is.")]
+        lines = [_("No node can build it now. The build waits for one.")]
     else:
         took = _took(environment)
         last = _(" The last build took %(time)s.") % {"time": format_duration(took)} if took else ""
-        lines = [_("New workspaces get it as soon as the first node has built it.") + last]
+        lines = [_("New workspaces use it when the first node has built it.") + last]
         if len(nodes) > 1:
-            words = _("It is then brought to the other nodes: %(nodes)s.")
+            words = _("Then copied to the other nodes: %(nodes)s.")
             shown = ", ".join(nodes[:MAX_NAMED]) + ("…" if len(nodes) > MAX_NAMED else "")
             lines.append(words % {"nodes": shown})
     if reach.templates:
-        words = _("Templates whose new workspaces get it: %(names)s.")
+        words = _("Templates that use it for new workspaces: %(names)s.")
         lines.append(words % {"names": ", ".join(reach.templates)})
     if reach.workspaces:
         words = ngettext(
-            "%(count)d workspace keeps the version that it has, %(running)d of them running.",
-            "%(count)d workspaces keep the version that they have, %(running)d of them running.",
+            "%(count)d workspace keeps its version, %(running)d of them running.",
+            "%(count)d workspaces keep their version, %(running)d of them running.",
             reach.workspaces,
         )
         lines.append(words % {"count": reach.workspaces, "running": reach.running})

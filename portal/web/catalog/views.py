@@ -203,7 +203,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
                 found, warnings = _previewed(request, kind, form.given(), team)
             else:
                 made = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
-                messages.success(request, _("%(name)s is there.") % {"name": made.name})
+                messages.success(request, _("%(name)s created.") % {"name": made.name})
                 return redirect(presenters.url_of(made))
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -268,7 +268,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
                 entries.change(
                     actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)
                 )
-                messages.success(request, _("%(name)s is changed.") % {"name": entry.name})
+                messages.success(request, _("%(name)s saved.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -296,29 +296,28 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(entry, "delete"))
-        messages.success(request, _("%(name)s is deleted.") % {"name": entry.name})
+        messages.success(request, _("%(name)s deleted.") % {"name": entry.name})
         return redirect(f"catalog_pages:{kind}s")
     using = Workspace.objects.live().filter(**{kind: entry})
     seen = visible_to(request.user, using).order_by("name").values_list("name", "owner__username")[:50]
     count = using.count()
     holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in seen]
     if count > len(holds):
-        holds.append(_("%(count)s of others") % {"count": count - len(holds)})
+        holds.append(_("%(count)s of other users") % {"count": count - len(holds)})
     named = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
-    loses = [_("Nobody can choose it any more."), _("Its short name is free for another one.")]
+    loses = [_("this entry; users can no longer choose it"), _("its slug, which can then be reused")]
     if named:
-        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(named)})
+        loses.append(_("its role as successor of: %(names)s") % {"names": ", ".join(named)})
     context = {
         "title": _("Delete %(name)s?") % {"name": entry.name},
         "loses": loses,
-        "stays": [_("What ended workspaces and the audit log say of it.")],
+        "stays": [_("the records of ended workspaces and the audit log")],
         "yes": _("Delete"),
         "action": request.path,
         "back": presenters.url_of(entry),
         "holds": holds,
         "hold_lead": _(
-            "Workspaces are made of it. Switch it off, so that nobody chooses it any more, and delete "
-            "it when they are gone:"
+            "Workspaces use this entry. Disable it, and delete it when these workspaces are deleted:"
         ),
         "holds_url": reverse("home:home"),
     }
@@ -341,7 +340,8 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
             messages.error(request, error.sentence)
         else:
             messages.success(
-                request, _("%(name)s is as in version %(number)s.") % {"name": entry.name, "number": number}
+                request,
+                _("Version %(number)s of %(name)s restored.") % {"name": entry.name, "number": number},
             )
         return redirect(presenters.url_of(entry))
     differences = history.differences(documents.document_of(entry), kept.data)
@@ -351,8 +351,8 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     ]
     context = {
         "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},
-        "loses": changes or [_("Nothing: it is like that now.")],
-        "stays": [_("The present one is kept as a version, too."), _("What runs goes on as it is.")],
+        "loses": changes or [_("nothing; the entry is already like this")],
+        "stays": [_("the current settings, as a version"), _("running workspaces, unchanged")],
         "yes": _("Restore"),
         "action": request.path,
         "back": presenters.url_of(entry),
