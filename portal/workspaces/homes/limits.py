@@ -209,16 +209,16 @@ def note_of(workspace: Workspace) -> HomeNote | None:
 def _sentence(row: HomeUsage) -> str:
     if row.hidden:
         return _(
-            "Folders in this home are nested too deeply to be measured. Delete them: workspaces that use "
-            "the home are stopped %(grace)s after that was seen, and files are kept."
+            "Folders in this home folder are nested too deeply to measure. Delete them. "
+            "Otherwise its workspaces stop after %(grace)s. Files are kept."
         ) % {"grace": format_duration(settings.BERTH_HOME_GRACE_S)}
     if row.percent < STEPS[0]:
-        return _("The home folder holds %(amounts)s. Delete what you no longer need.") % {
+        return _("The home folder uses %(amounts)s. Delete files that you no longer need.") % {
             "amounts": amounts(row)
         }
     return _(
-        "The home folder holds %(amounts)s. Delete some of it: workspaces that use it are stopped after "
-        "%(grace)s, sooner if it grows on, and files are kept."
+        "The home folder uses %(amounts)s. Delete files. Otherwise its workspaces stop after "
+        "%(grace)s, or sooner if it grows. Files are kept."
     ) % {"amounts": amounts(row), "grace": format_duration(settings.BERTH_HOME_GRACE_S)}
 
 
