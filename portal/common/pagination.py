@@ -76,5 +76,5 @@ def whole_number(given: str, code: StrEnum, *, field: str, maximum: int) -> int:
 def _bad_cursor() -> InvalidInput:
     return InvalidInput(
         Reason(CommonCode.CURSOR_INVALID),
-        errors={"cursor": [_("Take it from a “next” or “previous” link.")]},
+        errors={"cursor": [_("Use a value from a “next” or “previous” link.")]},
     )
