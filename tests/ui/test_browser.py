@@ -342,7 +342,7 @@ def test_the_theme_switch_holds_across_pages_without_a_flash(visit: Visit, alice
     assert answer is not None
     assert 'data-theme="dark"' in answer.text(), "the server renders it, so nothing flashes"
     assert page.evaluate(background) == dark
-    page.get_by_role("button", name="Theme as the system").click()
+    page.get_by_role("button", name="System theme").click()
     assert page.evaluate(background) == light
 
 
@@ -385,8 +385,8 @@ def test_the_keyboard_reaches_the_content_first(visit: Visit, alice: User, team:
 def test_a_token_can_be_copied(visit: Visit, alice: User) -> None:
     page = visit(alice, permissions=["clipboard-read", "clipboard-write"])
     page.goto("/account/tokens/")
-    page.get_by_label("What is it for?").fill("nightly")
-    page.get_by_role("button", name="Make the token").click()
+    page.get_by_label("Purpose").fill("nightly")
+    page.get_by_role("button", name="Create token").click()
     secret = page.locator("#secret").input_value()
     assert secret.startswith("berth_")
     page.get_by_role("button", name="Copy").click()
@@ -418,7 +418,7 @@ def test_everything_works_without_javascript(
     page.goto("/")
     page.get_by_label("Search by name").fill("nothing-like-it")
     page.get_by_role("button", name="Show").click()
-    page.get_by_text("No workspace matches").wait_for()
+    page.get_by_text("No matching workspaces").wait_for()
     page.goto("/teams/vision/")
     page.get_by_label("Name", exact=True).fill("charlie")
     page.get_by_role("button", name="Add").click()
