@@ -68,7 +68,7 @@ def test_the_owner_s_badge_and_the_asker_s_page_follow_by_themselves(
     owner.get_by_text("I build the new camera").wait_for()
     owns.shot("inbox")
     owner.get_by_role("button", name="Approve as member").click()
-    owner.get_by_text("Nothing waits for you").wait_for()
+    owner.get_by_text("Your inbox is empty").wait_for()
     assert not owner.locator("#to-decide .badge").count()
 
     page.get_by_text("You are now a member of Optics.").wait_for()

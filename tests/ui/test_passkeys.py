@@ -149,7 +149,7 @@ def test_the_second_step_works_without_javascript(visit: Visit, alice: User, on_
     by_password(page, on_localhost)
     assert not page.get_by_role("button", name="Use a passkey").is_visible()
     page.get_by_label("Code of your authenticator app").fill(code_of(secret))
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.wait_for_url(f"{on_localhost}/")
 
 

@@ -30,7 +30,7 @@ def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, tea
     page.get_by_label("Name", exact=True).fill("gina")
     page.locator("#id_team").select_option("vision")
     page.get_by_role("button", name="Invite").click()
-    link = page.get_by_label("The link").input_value()
+    link = page.get_by_label("Link", exact=True).input_value()
     looked_at(page, "invited")
 
     guest = visit(None)
@@ -43,7 +43,7 @@ def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, tea
     guest.goto("/teams/vision/")
     guest.get_by_role("heading", name="Vision").wait_for()
     guest.goto("/account/")
-    guest.get_by_text("(this one)").wait_for()
+    guest.get_by_text("(this session)").wait_for()
     looked_at(guest, "account")
 
     for name in ("alice", "gina"):
